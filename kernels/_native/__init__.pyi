@@ -100,6 +100,34 @@ def pack_float(values: F32, weight_type: str) -> U8:
     Raises ValueError naming the argument that does not fit.
     """
 
+def round_group(
+    weights: F32,
+    wanted: F32,
+    feedback: F32,
+    power: F32,
+    scales: F32,
+    minima: F32,
+    levels: F32,
+    tier: str | None = None,
+) -> tuple[U8, F32, I32]:
+    """Rounds a group's inputs one after the other with each candidate, and keeps the one with the least error.
+
+    weights, wanted: [inputs, rows]; wanted has the compensation for errors of earlier groups. feedback: [inputs,
+    inputs], by the later input, how much of each earlier one's error it makes up for. power: [inputs]. scales, minima:
+    [candidates, rows]. levels: 16, rising; values are scale * level + minimum. Returns codes [inputs, rows], errors
+    (weights less values) [inputs, rows], and [1, rows] the candidates. Contract: contract/kernel_table.h. Raises
+    ValueError naming the argument that does not fit.
+    """
+
+def descend_group(
+    codes: U8, pull: F32, own: F32, scales: F32, minima: F32, levels: F32, tier: str | None = None
+) -> tuple[U8, F32]:
+    """Gives each input of a group in turn its best code while the others stay.
+
+    codes, pull: [inputs, rows], pull is minus half the error's gradient. own: the inputs' moments [inputs, inputs].
+    scales, minima: [rows]. Returns the codes and how much the values changed, both [inputs, rows]. Raises ValueError.
+    """
+
 class PackedMatrix:
     """A packed matrix in memory: what linear layers multiply by. Checked once, when it is made; never changes.
 
@@ -294,6 +322,7 @@ class Model:
         max_step_tokens: int,
         max_context_tokens: int,
         page_groups: bool = False,
+        state_pages: int = 0,
     ) -> None:
         """Loads the model.safetensors of `folder`, whose header describes the model; no other file is read.
 
@@ -308,7 +337,8 @@ class Model:
         copied.
         nodes: each thread's NUMA node, where the engine spans several: every node's threads compute output tiles of
         their own, whose weights, if copied, lie on their node (weights/node_slices.h); bind_weights: by mbind(2).
-        kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
+        kv_pages: pages of PAGE_TOKENS tokens. state_pages: of a model with states, at least 1; others ignore it.
+        max_step_tokens: the most tokens of one step.
         """
 
     @property
@@ -337,13 +367,25 @@ class Model:
     def page_table(self) -> I32:
         """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view.
 
-        With page_groups [groups, max_sequences, ...]: a page belongs to one group. Entries before all that a step's
-        tokens see of a group (its window) are not read.
+        With page_groups or states [groups, max_sequences, ...]: a page belongs to one group. Entries before all that a
+        step's tokens see of a group (its window) are not read.
+
+        States are the last group, and its entries are numbers of state pages. A step that computes tokens begin .. end
+        reads the page before that of `begin`, and writes those of its tokens. Entries of pages that are wholly computed
+        in the step may be -1, which keeps nothing: but not the last token's, nor the one before it if the last page
+        does not get full. A page that a step writes stands at one place only. ValueError names what is wrong.
         """
 
     @property
     def group_windows(self) -> list[int]:
-        """[groups]: how many keys a token of the group's layers sees, itself included; 0: all."""
+        """[groups]: how many keys a token of the group's layers sees, itself included; 0: all.
+
+        States are the last group, with 2: behind n full pages, page n - 1 and later ones are needed.
+        """
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers are Gated DeltaNet, which keep a state of a sequence rather than keys and values."""
 
     @staticmethod
     def kv_page_bytes(folder: str | ModelFiles, kv_type: str, grouped_context_tokens: int | None = None) -> int:
@@ -354,6 +396,12 @@ class Model:
     @staticmethod
     def page_group_windows(folder: str | ModelFiles, max_context_tokens: int) -> list[int]:
         """`group_windows` of a model with page_groups, before loading."""
+    @staticmethod
+    def state_page_bytes(folder: str | ModelFiles) -> int:
+        """Bytes of one page of states, to size state_pages before loading; 0 for a model without states.
+
+        Raises PackedFileError, OSError.
+        """
     @staticmethod
     def experts(folder: str | ModelFiles) -> tuple[int, int]:
         """(experts of a layer, how many a token takes), before loading; (0, 0) for a model without any.
@@ -421,9 +469,18 @@ class Model:
     def copy_page(self, source: int, target: int) -> None:
         """Copies one page over all layers (copy-on-write)."""
 
+    def copy_state_page(self, source: int, target: int) -> None:
+        """Copies one page of states over all layers. Raises ValueError for a page that is not there."""
+
+    def clear_state_page(self, page: int) -> None:
+        """As clear_page, for a page of states."""
+
     @property
     def has_relative_positions(self) -> bool:
-        """Whether keys can be moved to other positions: not with dynamic RoPE, whose frequencies depend on them."""
+        """Whether keys can be moved to other positions.
+
+        Not with states, nor with dynamic RoPE, whose frequencies depend on positions.
+        """
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         """Copies one page over all layers, its keys as if their tokens stood so many positions later.
@@ -437,6 +494,8 @@ class Model:
 
     def gather_page(self, page: int, out: U8) -> None:
         """Writes one page over all layers to `out`, uint8 [gathered_page_bytes], with the GIL released.
+
+        ValueError for a model with states, whose pages are not enough to go on from; so does scatter_page.
 
         Any thread may call it, during a step too, for a page that no step writes. Raises ValueError for a page that is
         not there or another size, TypeError for an array of another kind.
@@ -453,7 +512,7 @@ class Model:
         """Overwrites one page, which no step uses, with zeros. Raises ValueError for a page that is not there."""
 
     def resident_bytes(self) -> dict[str, int]:
-        """Bytes by owner: weights, kv, activations."""
+        """Bytes by owner: weights, kv, states, activations."""
 
     def profile(self) -> dict[str, float]:
         """Seconds by stage since the last reset, measured by the first thread.

@@ -154,6 +154,13 @@ def activate(activation: str, gate: F32, up: F32 | None, tier: str) -> F32:
 def add_scaled(x: F32, factor: float, y: F32, tier: str) -> None:
     """Adds factor * x to y, both [n], in place."""
 
+def convolve_gated(before: F32, behind: F32, values: F32, history: F32, taps: F32, bias: F32 | None, tier: str) -> F32:
+    """Rows [rows, channels] -> behind * (bias + convolution of before * values), which `values` becomes.
+
+    history: [n, channels], what the n < taps rows before were; zeros before them. taps: [taps, channels], the oldest
+    row's first.
+    """
+
 def scale(x: F32, factor: float, tier: str) -> None:
     """Multiplies x [n] by factor, in place."""
 
@@ -220,6 +227,35 @@ def time_rows(
 
     op: "rms_norm", "layer_norm", "rope", "add_scaled", "scale", "softcap" or an activation; else ValueError.
     """
+
+def delta_page(
+    state: F32 | None,
+    keys: F32,
+    changes: F32,
+    decays: F32,
+    betas: F32,
+    rows: F32,
+    outputs: F32,
+    end_state: F32 | None,
+    begin: int,
+    tier: str,
+) -> None:
+    """Gated DeltaNet of some tokens of a page, of one value head (contract/delta.h, DeltaPage).
+
+    state: [key_dim, value_dim], None: zeros; keys: [key_dim, 32]; changes: [32, value_dim], written from `begin` on;
+    decays: [32], of base 2; betas: [tokens]; rows: [tokens, 2 key_dim + value_dim], queries, keys and values; outputs:
+    [tokens, value_dim], written; end_state: likewise, if the last token is the page's. Raises ValueError naming what
+    does not fit.
+    """
+
+def convolve_silu(rows: F32, history: F32, weights: F32, tier: str) -> None:
+    """Convolves rows [n, channels] in place, after history [taps - 1, channels]. weights: [taps, channels]."""
+
+def l2_normalize(x: F32, factor: float, tier: str) -> None:
+    """x [n], in place, times factor / sqrt(its sum of squares + 1e-6)."""
+
+def gate_by_sigmoid(gate: F32, x: F32, tier: str) -> None:
+    """x [n], in place, times the sigmoid of gate."""
 
 def philox_4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """One block of the generator behind Sampler: 4 words of counter and 2 of key -> 4 words."""

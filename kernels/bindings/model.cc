@@ -92,8 +92,11 @@ KvType chosen_kv_type(const nb::object& folder, const std::string& name, const s
   const Bf16Uses bf16 = bf16_uses(compute_type_from_name(compute_type),
                                   prompt_compute_type_from_name(prompt_compute_type), default_tier());
   if (name != "auto") return kv_type_from_name(name);
-  const int32_t head_dim = config_of(folder).head_dim;
-  return bf16.prompts && can_attend_in_bf16(KvType::kBf16, head_dim) ? KvType::kBf16 : KvType::kInt16;
+  const ModelConfig config = config_of(folder);
+  const bool in_bf16 = std::all_of(config.kinds.begin(), config.kinds.end(), [](const LayerConfig& kind) {
+    return can_attend_in_bf16(KvType::kBf16, kind.attention.shape.head_dim);
+  });
+  return bf16.prompts && in_bf16 ? KvType::kBf16 : KvType::kInt16;
 }
 
 const int32_t* checked_int32(const char* name, const Array& array, size_t length) {
@@ -262,8 +265,10 @@ class BoundModel {
   nb::ndarray<nb::numpy, int32_t> page_table() {
     const size_t sequences = size_t(model_.options().max_sequences),
                  pages = size_t(model_.pages_per_sequence());
-    if (!model_.options().page_groups) return {model_.page_table(), {sequences, pages}, nb::find(*this)};
     const size_t groups = size_t(model_.page_groups().count());
+    if (!model_.options().page_groups && groups == 1) {
+      return {model_.page_table(), {sequences, pages}, nb::find(*this)};
+    }
     return {model_.page_table(), {groups, sequences, pages}, nb::find(*this)};
   }
 
@@ -283,12 +288,14 @@ class BoundModel {
   using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
   void gather_page(int32_t page, const Bytes& out) {
+    require_no_states();
     std::byte* data = reinterpret_cast<std::byte*>(out.data());
     const nb::gil_scoped_release unlocked;
     redoubt::gather_page(model_.kv_cache(), page, data, out.size());
   }
 
   void scatter_page(int32_t page, const ConstBytes& gathered) {
+    require_no_states();
     const std::byte* data = reinterpret_cast<const std::byte*>(gathered.data());
     const nb::gil_scoped_release unlocked;
     redoubt::scatter_page(model_.kv_cache(), page, data, gathered.size());
@@ -296,9 +303,18 @@ class BoundModel {
 
   void clear_page(int32_t page) { model_.kv_cache().clear_page(page); }
 
+  void copy_state_page(int32_t source, int32_t target) {
+    const nb::gil_scoped_release unlocked;
+    const Exclusive exclusive(busy_);
+    model_.state_pages().copy_page(source, target);
+  }
+
+  void clear_state_page(int32_t page) { model_.state_pages().clear_page(page); }
+
   std::map<std::string, size_t> resident_bytes() const {
     return {{"weights", model_.weights_bytes()},
             {"kv", const_cast<Model&>(model_).kv_cache().bytes()},
+            {"states", const_cast<Model&>(model_).state_pages().bytes()},
             {"activations", model_.activation_bytes()}};
   }
 
@@ -329,6 +345,12 @@ class BoundModel {
     std::atomic_flag& busy_;
   };
 
+  void require_no_states() const {
+    if (model_.has_states()) {
+      throw std::invalid_argument("pages of a model with states can't be kept outside of it");
+    }
+  }
+
   void run(const Batch& batch, const StepOutputs& outputs) {
     const nb::gil_scoped_release unlocked;
     const Exclusive exclusive(busy_);
@@ -345,7 +367,7 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                const std::string& compute_type, const std::string& prompt_compute_type,
                const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
                bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
-               int32_t max_context_tokens, bool page_groups) {
+               int32_t max_context_tokens, bool page_groups, int32_t state_pages) {
   const auto files = files_of(folder);
   const ModelOptions options = {.folder = files ? "" : nb::cast<std::string>(folder),
                                 .threads = threads,
@@ -357,6 +379,7 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                                 .kv_type = chosen_kv_type(folder, kv_type, compute_type, prompt_compute_type),
                                 .weight_memory = weight_memory_from_name(weight_memory),
                                 .kv_pages = kv_pages,
+                                .state_pages = state_pages,
                                 .max_sequences = max_sequences,
                                 .max_step_tokens = max_step_tokens,
                                 .max_context_tokens = max_context_tokens,
@@ -368,14 +391,16 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
 size_t kv_page_bytes(const nb::object& folder, const std::string& kv_type,
                      std::optional<int32_t> grouped_context_tokens) {
   const ModelConfig config = config_of(folder);
-  const PageGroups groups = grouped_context_tokens ? page_groups_of(config, *grouped_context_tokens)
-                                                   : one_page_group(config.layers);
-  return KvCache::page_bytes(kv_type_from_name(kv_type), groups, config.kv_heads, config.head_dim);
+  const PageGroups groups =
+      grouped_context_tokens ? page_groups_of(config, *grouped_context_tokens) : one_page_group(config);
+  return KvCache::page_bytes(kv_type_from_name(kv_type), groups);
 }
 
 std::vector<int32_t> page_group_windows(const nb::object& folder, int32_t max_context_tokens) {
   return page_groups_of(config_of(folder), max_context_tokens).windows;
 }
+
+size_t state_page_bytes(const nb::object& folder) { return StatePages::page_bytes(config_of(folder)); }
 
 // (experts of a layer, how many a token takes), the most of any layer.
 std::pair<int32_t, int32_t> experts_of(const nb::object& folder) {
@@ -405,10 +430,12 @@ void bind_model(nb::module_& module) {
            nb::arg("prompt_compute_type") = "same", nb::arg("kv_type") = "auto",
            nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
            nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
-           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"), nb::arg("page_groups") = false)
+           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"), nb::arg("page_groups") = false,
+           nb::arg("state_pages") = 0)
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"),
                   nb::arg("grouped_context_tokens") = nb::none())
       .def_static("page_group_windows", &page_group_windows, nb::arg("folder"), nb::arg("max_context_tokens"))
+      .def_static("state_page_bytes", &state_page_bytes, nb::arg("folder"))
       .def_static("experts", &experts_of, nb::arg("folder"))
       .def_static("activation_bytes", &activation_bytes, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
                   nb::arg("max_sequences"), nb::arg("max_step_tokens"))
@@ -430,6 +457,7 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("layers", [](BoundModel& self) { return self.model().config().layers; })
       .def_prop_ro("has_bf16_prompts", [](BoundModel& self) { return self.model().has_bf16_prompts(); })
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
+      .def_prop_ro("has_states", [](BoundModel& self) { return self.model().has_states(); })
       .def_prop_ro("page_table", &BoundModel::page_table)
       .def_prop_ro("group_windows", [](BoundModel& self) { return self.model().page_groups().windows; })
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
@@ -446,6 +474,8 @@ void bind_model(nb::module_& module) {
       .def("gather_page", &BoundModel::gather_page, nb::arg("page"), nb::arg("out").noconvert())
       .def("scatter_page", &BoundModel::scatter_page, nb::arg("page"), nb::arg("gathered").noconvert())
       .def("clear_page", &BoundModel::clear_page, nb::arg("page"))
+      .def("copy_state_page", &BoundModel::copy_state_page, nb::arg("source"), nb::arg("target"))
+      .def("clear_state_page", &BoundModel::clear_state_page, nb::arg("page"))
       .def_prop_ro("gathered_page_bytes",
                    [](BoundModel& self) { return gathered_page_bytes(self.model().kv_cache()); })
       .def_prop_ro("has_relative_positions",

@@ -65,6 +65,7 @@ NB_MODULE(_native, module) {
   module.def("interleave_memory", &interleave_memory, nb::arg("nodes"));
   bind_rates(module);
   bind_linear(module);
+  bind_rounding(module);
   bind_sampling(module);
   bind_model(module);
 #ifdef REDOUBT_TESTING

@@ -7,6 +7,7 @@ namespace redoubt {
 
 void bind_rates(nanobind::module_& module);     // measure_compute, time_read
 void bind_linear(nanobind::module_& module);    // packing, LinearRunner
+void bind_rounding(nanobind::module_& module);  // the choice of codes
 void bind_sampling(nanobind::module_& module);  // Sampler, and the readers of prompts
 void bind_model(nanobind::module_& module);     // Model, PackedFileError
 

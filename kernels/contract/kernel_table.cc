@@ -43,16 +43,22 @@ KernelTable make_table(Tier tier) {
   fill_linear_scalar(table);
   fill_ops_scalar(table);
   fill_attention_scalar(table);
+  fill_rounding_scalar(table);
+  fill_delta_scalar(table);
   if (tier >= Tier::kAvx2) {
     fill_linear_avx2(table);
     fill_ops_avx2(table);
     fill_attention_avx2(table);
+    fill_rounding_avx2(table);
+    fill_delta_avx2(table);
   }
   if (tier >= Tier::kAvxVnni) fill_linear_avx_vnni(table);
   if (tier >= Tier::kAvx512Vnni) {
     fill_linear_avx512_vnni(table);
     fill_ops_avx512(table);
     fill_attention_avx512(table);
+    fill_rounding_avx512(table);
+    fill_delta_avx512(table);
   }
   if (tier >= Tier::kAmxInt8) {
     fill_linear_amx_int8(table);

@@ -19,7 +19,7 @@
 
 namespace redoubt {
 
-// What kernels take: contract/packed_matrix.h, linear.h and attention.h.
+// What kernels take: contract/packed_matrix.h, linear.h, attention.h and rounding.h.
 struct PackedMatrix;
 struct QuantizedRows;
 struct Bf16Rows;
@@ -28,6 +28,11 @@ struct LinearOutput;
 struct GateUp;
 struct KvView;
 struct AttentionTask;
+struct GroupRounding;
+struct GroupDescent;
+struct DeltaConvolution;
+struct GatedRows;
+struct DeltaPage;
 
 enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
 
@@ -112,12 +117,33 @@ struct KernelTable {
   void (*attention_bf16_partition)(const AttentionTask& task, int p, float* states, void* scratch);
   size_t (*attention_bf16_scratch_bytes)(const AttentionTask& task);
 
+  // x[i] = x[i] / (1 + e^-gate[i])
+  void (*gate_by_sigmoid)(const float* gate, int n, float* x);
+
+  // As contract/convolution.h says, each product added with one rounding.
+  void (*convolve_gated)(const GatedRows& rows);
+  // Gated DeltaNet (contract/delta.h). Each row becomes silu(y) with y[c] = the sum over taps, oldest row
+  // first, of weight times row.
+  void (*convolve_silu)(const DeltaConvolution& convolution);
+  // x[i] = x[i] * (factor / sqrt(sum of x^2 + kL2Epsilon))
+  void (*l2_normalize)(float* x, float factor, int n);
+  // Some tokens of a page, in delta/scalar.cc's order. scratch: delta_scratch_floats, 64-byte aligned.
+  void (*delta_page)(const DeltaPage& page, float* scratch);
+
   // For sampling, over blocks of kLogitBlock logits (the last may be shorter).
   // maxima[b] = the largest of block b; NaN is ignored; -infinity where nothing else is there.
   void (*block_maxima)(const float* logits, int n, float* maxima);
   // logits[i] = 2^((logits[i] - max) * scale), or 0 where that is NaN or below 2^-125; sums[b] = the sum of
   // block b.
   void (*softmax_weights)(float* logits, int n, float max, float scale, float* sums);
+
+  // For conversion (rounding.h). Rounds a group's inputs with each candidate's scale and minimum, one input
+  // after the other: with moved = wanted[k] + the sum over i < k, ascending, of feedback[k][i] * errors[i],
+  // input k gets the code of moved, and adds power[k] * (moved - value)^2 to the candidate's error.
+  void (*round_group)(const GroupRounding& task);
+  // Gives each input in turn the code that is best while the others stay: that of its value +
+  // pull[k] / own[k][k]. What changes pulls at the inputs after it.
+  void (*descend_group)(const GroupDescent& task);
 };
 
 // Fillers, one per tier and family; each overwrites the entries it does better. Defined beside the kernels.
@@ -134,6 +160,12 @@ void fill_attention_scalar(KernelTable& table);
 void fill_attention_avx2(KernelTable& table);
 void fill_attention_avx512(KernelTable& table);
 void fill_attention_amx_bf16(KernelTable& table);
+void fill_rounding_scalar(KernelTable& table);
+void fill_rounding_avx2(KernelTable& table);
+void fill_rounding_avx512(KernelTable& table);
+void fill_delta_scalar(KernelTable& table);
+void fill_delta_avx2(KernelTable& table);
+void fill_delta_avx512(KernelTable& table);
 
 // The table for a tier. Throws std::invalid_argument if this machine (CPU and OS) does not grant the tier.
 const KernelTable& kernel_table(Tier tier);

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "contract/attention.h"
+#include "contract/convolution.h"
+#include "contract/delta.h"
 #include "contract/packed_matrix.h"
 #include "weights/json.h"
 #include "weights/packed_file.h"
@@ -22,6 +24,7 @@ constexpr int32_t kMostHeads = 1024;
 constexpr int32_t kMostExperts = 4096;
 constexpr int32_t kMostExpertsPerToken = 1024;  // so that the pairs of a step's rows and experts fit int32_t
 constexpr size_t kMostKinds = 64;
+constexpr int32_t kMostLayerInput = kMaxHeadDim;
 
 template <typename Enum>
 using Names = std::initializer_list<std::pair<const char*, Enum>>;
@@ -152,9 +155,9 @@ class Fields {
 
 constexpr double kLeastNumber = 1e-12, kMostNumber = 1e12;
 
-RopeConfig read_rope(const Fields& fields, int32_t head_dim) {
+RopeConfig read_rope(const Fields& fields) {
   RopeConfig rope;
-  rope.rotary_dim = fields.integer("rotary_dim", 2, head_dim);
+  rope.rotary_dim = fields.integer("rotary_dim", 2, kMaxHeadDim);
   if (rope.rotary_dim % 2 != 0) fields.fail("rotary_dim", "odd");
   const size_t pairs = size_t(rope.rotary_dim / 2);
   rope.frequencies = fields.numbers("frequencies", pairs, 0, kMostNumber);
@@ -177,8 +180,47 @@ RopeConfig read_rope(const Fields& fields, int32_t head_dim) {
   return rope;
 }
 
+LatentConfig read_latent(const Fields& fields, const HeadShape& shape) {
+  const LatentConfig latent{
+      .kv_rank = fields.integer("kv_rank", 1, kMaxHeadDim),
+      .nope_dim = fields.integer("nope_dim", 1, kMaxHeadDim),
+      .rope_dim = fields.integer("rope_dim", 2, kMaxHeadDim),
+      .value_dim = fields.integer("value_dim", 1, kMaxHeadDim),
+      .query_rank = fields.integer("query_rank", 0, kMaxSize, 0),
+      .norm_epsilon = float(fields.number("norm_epsilon", kLeastNumber, 1, 1e-6)),
+  };
+  if (latent.kv_rank % kTileOutputs != 0) fields.fail("kv_rank", "not a multiple of 32");
+  if (latent.value_dim % kTileOutputs != 0) fields.fail("value_dim", "not a multiple of 32");
+  if (shape.kv_heads != 1 || shape.head_dim != latent.rope_dim + latent.kv_rank) {
+    fields.fail("kv_rank", "there is not one kv_head of head_dim rope_dim + kv_rank");
+  }
+  fields.check_all_known();
+  return latent;
+}
+
+void check_latent(const Fields& fields, const AttentionConfig& attention, const ModelConfig& config) {
+  const int32_t rope_dim = attention.latent->rope_dim;
+  if (attention.rope >= 0 && config.ropes[size_t(attention.rope)].rotary_dim > rope_dim) {
+    fields.fail("rope", "has more rotary numbers than latent.rope_dim");
+  }
+  if (attention.qk_norm != QkNorm::kNone) fields.fail("qk_norm", "does not go with latent attention");
+  if (attention.output_gate) fields.fail("output_gate", "does not go with latent attention");
+  if (attention.value_norm || attention.value_is_key)
+    fields.fail("value_norm", "does not go with latent attention");
+}
+
+HeadShape read_shape(const Fields& fields, const ModelConfig& config) {
+  const HeadShape shape{.heads = config.heads,
+                        .kv_heads = fields.integer("kv_heads", 1, kMostHeads, config.kv_heads),
+                        .head_dim = fields.integer("head_dim", 2, kMaxHeadDim, config.head_dim)};
+  if (shape.heads % shape.kv_heads != 0) fields.fail("kv_heads", "heads is not a multiple of it");
+  if (shape.head_dim % 2 != 0) fields.fail("head_dim", "odd");
+  return shape;
+}
+
 AttentionConfig read_attention(const Fields& fields, const ModelConfig& config) {
   AttentionConfig attention;
+  attention.shape = read_shape(fields, config);
   attention.scale = float(fields.number("scale", kLeastNumber, kMostNumber, 0));
   if (attention.scale == 0) fields.fail("scale", "missing");
   attention.rope = config.ropes.empty() ? -1 : 0;
@@ -186,6 +228,9 @@ AttentionConfig read_attention(const Fields& fields, const ModelConfig& config) 
   if (fields.has_null("rope")) attention.rope = -1;
   if (config.ropes.empty() && fields.find("rope") != nullptr) fields.fail("rope", "there are no ropes");
   attention.rope = fields.integer("rope", 0, int64_t(config.ropes.size()) - 1, attention.rope);
+  if (attention.rope >= 0 && config.ropes[size_t(attention.rope)].rotary_dim > attention.shape.head_dim) {
+    fields.fail("rope", "its rotary_dim is more than the head_dim");
+  }
   attention.window = fields.integer("window", 0, kMaxSize, 0);
   attention.softcap = float(fields.number("softcap", 0, kMostNumber, 0));
   attention.sinks = fields.flag("sinks");
@@ -203,8 +248,38 @@ AttentionConfig read_attention(const Fields& fields, const ModelConfig& config) 
   }
   attention.qkv_bias = fields.flag("qkv_bias");
   attention.output_bias = fields.flag("output_bias");
+  attention.keys_of = fields.integer("keys_of", 0, kMostLayers, -1);
+  attention.value_norm = fields.flag("value_norm");
+  attention.value_is_key = fields.flag("value_is_key");
+  attention.output_gate = fields.flag("output_gate");
+  if (attention.output_gate && attention.value_is_key) {
+    fields.fail("output_gate", "does not go with value_is_key");
+  }
+  if (const auto latent = fields.object("latent")) {
+    attention.latent = read_latent(*latent, attention.shape);
+    check_latent(fields, attention, config);
+  }
   fields.check_all_known();
   return attention;
+}
+
+DeltaConfig read_delta(const Fields& fields) {
+  const DeltaConfig delta{.key_heads = fields.integer("key_heads", 1, kMostHeads),
+                          .value_heads = fields.integer("value_heads", 1, kMostHeads),
+                          .key_dim = fields.integer("key_dim", 1, kMostDeltaDim),
+                          .value_dim = fields.integer("value_dim", 1, kMostDeltaDim),
+                          .taps = fields.integer("taps", 1, kMostTaps, 4)};
+  if (delta.value_heads % delta.key_heads != 0) {
+    fields.fail("value_heads", "not a multiple of key_heads");
+  }
+  fields.check_all_known();
+  return delta;
+}
+
+ConvConfig read_conv(const Fields& fields) {
+  const ConvConfig conv{.taps = fields.integer("taps", 1, kMostTaps, 3), .bias = fields.flag("bias")};
+  fields.check_all_known();
+  return conv;
 }
 
 Activation read_activation(const Fields& fields) {
@@ -255,6 +330,9 @@ ExpertsConfig read_experts(const Fields& fields) {
   if (experts.correction_bias && experts.scoring == Scoring::kSoftmaxOfChosen) {
     fields.fail("correction_bias", "does not go with scoring softmax_of_chosen");
   }
+  experts.router_norm = fields.flag("router_norm");
+  if (experts.router_norm && experts.shared_gate) fields.fail("router_norm", "does not go with shared_gate");
+  experts.expert_scale = fields.flag("expert_scale");
   fields.check_all_known();
   return experts;
 }
@@ -262,18 +340,33 @@ ExpertsConfig read_experts(const Fields& fields) {
 LayerConfig read_kind(const Fields& fields, const ModelConfig& config) {
   LayerConfig layer;
   const auto attention = fields.object("attention");
-  if (!attention) fields.fail("attention", "missing");
-  layer.attention = read_attention(*attention, config);
+  const auto delta = fields.object("delta");
+  const auto conv = fields.object("conv");
+  if (int(attention.has_value()) + int(delta.has_value()) + int(conv.has_value()) != 1) {
+    fields.fail("attention", attention ? "a layer has either attention or a delta or a conv" : "missing");
+  }
+  if (attention) layer.attention = read_attention(*attention, config);
+  if (delta) layer.delta = read_delta(*delta);
+  if (delta && config.delta() != nullptr && *layer.delta != *config.delta()) {
+    fields.fail("delta", "its sizes differ from those of another kind");
+  }
+  if (conv) layer.conv = read_conv(*conv);
+  if (conv && config.conv() != nullptr && layer.conv->taps != config.conv()->taps) {
+    fields.fail("conv", "its taps differ from those of another kind");
+  }
   if (const auto mlp = fields.object("mlp")) layer.mlp = read_mlp(*mlp);
   if (const auto experts = fields.object("experts")) layer.experts = read_experts(*experts);
-  if (layer.mlp.has_value() == layer.experts.has_value()) {
-    fields.fail("mlp", "a layer has either an MLP or experts");
-  }
+  if (!layer.mlp && !layer.experts) fields.fail("mlp", "a layer has an MLP, experts or both");
   layer.attention_norm = fields.flag("attention_norm", true);
   layer.attention_output_norm = fields.flag("attention_output_norm");
   layer.mlp_norm = fields.flag("mlp_norm", true);
   layer.mlp_output_norm = fields.flag("mlp_output_norm");
   layer.parallel = fields.flag("parallel");
+  layer.scaled = fields.flag("scaled");
+  if (layer.has_both() && (layer.parallel || !layer.mlp_output_norm)) {
+    fields.fail("experts", "beside an MLP they need an mlp_output_norm, and not parallel");
+  }
+  if (layer.scaled && !layer.mlp_output_norm) fields.fail("scaled", "needs an mlp_output_norm");
   fields.check_all_known();
   return layer;
 }
@@ -294,9 +387,36 @@ void check_kinds_are_used(const Fields& root, const ModelConfig& config) {
   if (unused < used.size()) root.fail("kinds[" + std::to_string(unused) + "]", "no layer is of this kind");
 }
 
+// The other layer must keep what this one reads, in the same shape.
+void check_shared_keys(const Fields& root, const ModelConfig& config) {
+  for (int32_t number = 0; number < config.layers; ++number) {
+    const AttentionConfig& own = config.layer(number).attention;
+    if (own.keys_of < 0) continue;
+    const std::string place = "kinds[" + std::to_string(config.kind_of_layer[size_t(number)]) + "]";
+    if (own.keys_of >= number) root.fail(place + ".attention.keys_of", "is not a layer before its own");
+    const LayerConfig& other = config.layer(own.keys_of);
+    if (other.delta || other.attention.keys_of >= 0) {
+      root.fail(place + ".attention.keys_of", "that layer stores no keys");
+    }
+    if (other.attention.shape != own.shape || other.attention.window != own.window) {
+      root.fail(place + ".attention.keys_of", "that layer has other heads or another window");
+    }
+  }
+}
+
+void read_layer_inputs(const Fields& root, ModelConfig& config) {
+  const auto inputs = root.object("layer_inputs");
+  if (!inputs) return;
+  config.layer_inputs = {
+      .size = inputs->integer("size", 1, kMostLayerInput),
+      .embedding_scale = float(inputs->number("embedding_scale", kLeastNumber, kMostNumber, 1.0)),
+      .activation = read_activation(*inputs)};
+  inputs->check_all_known();
+}
+
 void read_layers(const Fields& root, ModelConfig& config) {
   for (const Fields& rope : root.objects("ropes", kMostKinds)) {
-    config.ropes.push_back(read_rope(rope, config.head_dim));
+    config.ropes.push_back(read_rope(rope));
   }
   for (const Fields& kind : root.objects("kinds", kMostKinds)) {
     config.kinds.push_back(read_kind(kind, config));
@@ -305,6 +425,8 @@ void read_layers(const Fields& root, ModelConfig& config) {
   config.kind_of_layer = root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1);
   config.layers = int32_t(config.kind_of_layer.size());
   check_kinds_are_used(root, config);
+  check_shared_keys(root, config);
+  read_layer_inputs(root, config);
 }
 
 }  // namespace
@@ -338,6 +460,38 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
   config.logit_softcap = float(root.number("logit_softcap", 0, kMostNumber, 0));
   root.check_all_known();
   return config;
+}
+
+int32_t ModelConfig::last_storing_layer() const {
+  int32_t last = layers - 1;
+  while (last > 0 && layer(last).attention.keys_of >= 0) --last;
+  return last;
+}
+
+int32_t ModelConfig::widest_query_dim() const {
+  int32_t widest = 0;
+  for (const LayerConfig& kind : kinds) widest = std::max(widest, kind.attention.shape.query_dim());
+  return widest;
+}
+
+int32_t ModelConfig::widest_qkv_dim() const {
+  int32_t widest = 0;
+  for (const LayerConfig& kind : kinds) widest = std::max(widest, kind.attention.shape.qkv_dim());
+  return widest;
+}
+
+const DeltaConfig* ModelConfig::delta() const {
+  for (const LayerConfig& kind : kinds) {
+    if (kind.delta) return &*kind.delta;
+  }
+  return nullptr;
+}
+
+const ConvConfig* ModelConfig::conv() const {
+  for (const LayerConfig& kind : kinds) {
+    if (kind.conv) return &*kind.conv;
+  }
+  return nullptr;
 }
 
 int32_t ModelConfig::widest_inner() const {

@@ -35,7 +35,34 @@ enum class NormType : uint8_t { kRms, kLayer };
 enum class QkNorm : uint8_t { kNone, kHead, kRow };
 enum class Scoring : uint8_t { kSoftmax, kSigmoid, kSoftmaxOfChosen };
 
+// Multi-head latent attention (DeepSeek-V2, 2024): one key and value head of rope_dim + kv_rank for all
+// heads (quant/families/description.py).
+struct LatentConfig {
+  int32_t kv_rank = 0;
+  int32_t nope_dim = 0;
+  int32_t rope_dim = 0;
+  int32_t value_dim = 0;
+  int32_t query_rank = 0;  // 0: queries are made of the layer's input
+  float norm_epsilon = 1e-6f;
+
+  int32_t query_dim() const { return rope_dim + nope_dim; }  // of a head, before key_up
+};
+
+// The heads of one kind of attention.
+struct HeadShape {
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+
+  int32_t query_dim() const { return heads * head_dim; }
+  int32_t kv_dim() const { return kv_heads * head_dim; }
+  int32_t qkv_dim() const { return query_dim() + 2 * kv_dim(); }
+  int32_t group_heads() const { return heads / kv_heads; }
+  bool operator==(const HeadShape&) const = default;
+};
+
 struct AttentionConfig {
+  HeadShape shape;
   float scale = 1.0f;         // of queries times keys
   int32_t rope = -1;          // which of ModelConfig::ropes; -1: none
   int32_t window = 0;         // keys that a token sees, itself included; 0: all
@@ -48,6 +75,33 @@ struct AttentionConfig {
   int32_t temperature_positions = 0;
   bool qkv_bias = false;
   bool output_bias = false;
+  bool value_norm = false;  // an RMS norm of each value head, without a weight
+  // The layer whose keys and values this one reads; it stores none. -1: its own.
+  int32_t keys_of = -1;
+  bool value_is_key = false;  // values are what the key projection gives, before the key's norm and rotation
+  std::optional<LatentConfig> latent;
+  bool output_gate = false;  // the output is multiplied by sigmoid(gate_proj(x))
+};
+
+// Gated DeltaNet (Yang et al. 2024), which contract/delta.h computes.
+struct DeltaConfig {
+  int32_t key_heads = 0;
+  int32_t value_heads = 0;  // a multiple of key_heads
+  int32_t key_dim = 0;
+  int32_t value_dim = 0;
+  int32_t taps = 4;  // tokens that the convolution sees, its own included
+
+  int32_t keys() const { return key_heads * key_dim; }
+  int32_t values() const { return value_heads * value_dim; }
+  int32_t channels() const { return 2 * keys() + values(); }
+  bool operator==(const DeltaConfig&) const = default;
+};
+
+// A gated causal convolution of each channel of the hidden size (LFM2), which contract/convolution.h
+// computes.
+struct ConvConfig {
+  int32_t taps = 3;  // tokens that it sees, its own included
+  bool bias = false;
 };
 
 struct MlpConfig {
@@ -70,20 +124,38 @@ struct ExpertsConfig {
   float scale = 1.0f;        // of factors
   std::optional<MlpConfig> shared;
   bool shared_gate = false;
+  bool router_norm = false;   // the router's input is the residual stream after a norm of its own
+  bool expert_scale = false;  // a learned number an expert multiplies its factor
 };
 
 // One kind of layer. With x the residual stream and the norms that are there:
 //   x += norm(attention(norm(x))); x += norm(mlp(norm(x)))
-// parallel: both read the x from before the layer.
+// parallel: both read the x from before the layer. With an MLP and experts the second line is
+//   x += norm(norm(mlp(norm(x))) + norm(experts(norm(x))))
 struct LayerConfig {
-  AttentionConfig attention;
-  std::optional<MlpConfig> mlp;  // an MLP or experts
+  AttentionConfig attention;         // means nothing where there is a delta or a conv
+  std::optional<DeltaConfig> delta;  // in attention's place; of one size in the whole model
+  std::optional<ConvConfig> conv;    // likewise
+  std::optional<MlpConfig> mlp;      // an MLP, experts, or both
   std::optional<ExpertsConfig> experts;
   bool attention_norm = true;
   bool attention_output_norm = false;
   bool mlp_norm = true;  // if false and parallel: the MLP takes the attention's normalized input
   bool mlp_output_norm = false;
   bool parallel = false;
+  bool scaled = false;  // a learned number multiplies x at the layer's end
+
+  // What it knows of a sequence's earlier tokens is in state pages, not in keys and values.
+  bool keeps_state() const { return delta || conv; }
+  bool has_both() const { return mlp && experts; }
+};
+
+// Inputs of layers beside the residual stream: a token's own, from an embedding of all layers' inputs and
+// from the token's embedding (kernels/step/layer_inputs.h).
+struct LayerInputsConfig {
+  int32_t size = 0;  // of a layer's
+  float embedding_scale = 1.0f;
+  Activation activation = Activation::kSilu;
 };
 
 struct ModelConfig {
@@ -92,7 +164,7 @@ struct ModelConfig {
   int32_t max_positions = 0;
   int32_t layers = 0;
   int32_t heads = 0;
-  int32_t kv_heads = 0;
+  int32_t kv_heads = 0;  // these two: of attention that does not say otherwise
   int32_t head_dim = 0;
   std::vector<RopeConfig> ropes;
   NormType norm = NormType::kRms;
@@ -105,14 +177,28 @@ struct ModelConfig {
   bool head_bias = false;
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;
+  std::optional<LayerInputsConfig> layer_inputs;
   std::vector<LayerConfig> kinds;
   std::vector<int32_t> kind_of_layer;  // [layers]
 
   const LayerConfig& layer(int number) const { return kinds[size_t(kind_of_layer[size_t(number)])]; }
-  int32_t query_dim() const { return heads * head_dim; }
-  int32_t kv_dim() const { return kv_heads * head_dim; }
-  int32_t qkv_dim() const { return query_dim() + 2 * kv_dim(); }
-  int32_t group_heads() const { return heads / kv_heads; }
+  const HeadShape& shape(int number) const { return layer(number).attention.shape; }
+  // The last layer that stores keys and values: of what comes after it, each row depends on itself alone.
+  int32_t last_storing_layer() const;
+  // The widest query, and the widest query, key and value together, of any layer.
+  int32_t widest_query_dim() const;
+  int32_t widest_qkv_dim() const;
+  // What the output projection takes.
+  int32_t output_inputs(const LayerConfig& layer) const {
+    if (layer.delta) return layer.delta->values();
+    if (layer.conv) return hidden_size;
+    const AttentionConfig& attention = layer.attention;
+    return attention.latent ? heads * attention.latent->value_dim : attention.shape.query_dim();
+  }
+  // The model's layers of Gated DeltaNet, or null; likewise of gated convolution.
+  const DeltaConfig* delta() const;
+  const ConvConfig* conv() const;
+  bool keeps_states() const { return delta() != nullptr || conv() != nullptr; }
   // The widest MLP that takes all rows, of any layer; 0 where there are only experts.
   int32_t widest_inner() const;
 };

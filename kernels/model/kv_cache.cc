@@ -3,12 +3,20 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 namespace redoubt {
+namespace {
+
+size_t layer_bytes(KvType type, const KvShape& shape) {
+  return size_t(shape.kv_heads) * kv_block_bytes(type, shape.head_dim);
+}
+
+}  // namespace
 
 KvType kv_type_from_name(std::string_view name) {
   std::string known;
@@ -26,25 +34,44 @@ const char* kv_type_name(KvType type) {
   return "?";
 }
 
-KvCache::KvCache(KvType type, PageGroups groups, int32_t kv_heads, int32_t head_dim, int32_t pages)
+KvCache::KvCache(KvType type, PageGroups groups, int32_t pages)
     : type_(type),
       groups_(std::move(groups)),
-      kv_heads_(kv_heads),
-      head_dim_(head_dim),
+      layer_offsets_(groups_.of_layer.size()),
       pages_(pages),
-      page_bytes_(page_bytes(type, groups_, kv_heads, head_dim)),
+      page_bytes_(page_bytes(type, groups_)),
       memory_(page_bytes_ * size_t(pages)) {
   madvise(memory_.data(), memory_.bytes(), MADV_DONTDUMP);
+  // A group's slots are all of one shape, unless there is one group: then they are in the layers' order.
+  std::vector<size_t> of_slot;
+  size_t end = 0;
+  for (size_t i = 0; i < layer_offsets_.size(); ++i) {
+    const PageSlot& slot = groups_.of_layer[i];
+    const size_t bytes = layer_bytes(type, slot.shape);
+    of_slot.resize(std::max(of_slot.size(), size_t(slot.slot) + 1));
+    if (slot.stores) of_slot[size_t(slot.slot)] = end;
+    if (slot.stores) end += bytes;
+    layer_offsets_[i] = groups_.kv_count() > 1 ? size_t(slot.slot) * bytes : of_slot[size_t(slot.slot)];
+  }
 }
 
-KvView KvCache::slot_view(int32_t slot, int32_t kv_head, const int32_t* page_table) const {
-  const size_t block = size_t(slot) * size_t(kv_heads_) + size_t(kv_head);
+size_t KvCache::page_bytes(KvType type, const PageGroups& groups) {
+  std::vector<size_t> of_group(groups.windows.size());
+  for (const PageSlot& slot : groups.of_layer) {
+    if (slot.stores) of_group[size_t(slot.group)] += layer_bytes(type, slot.shape);
+  }
+  return *std::max_element(of_group.begin(), of_group.end());
+}
+
+KvView KvCache::view(int32_t layer, int32_t kv_head, const int32_t* page_table) const {
+  const int32_t head_dim = shape(layer).head_dim;
   KvView view;
-  view.base = memory_.data() + block * kv_block_bytes(type_, head_dim_);
+  view.base =
+      memory_.data() + layer_offsets_[size_t(layer)] + size_t(kv_head) * kv_block_bytes(type_, head_dim);
   view.page_stride = int64_t(page_bytes_);
   view.page_table = page_table;
   view.type = type_;
-  view.head_dim = head_dim_;
+  view.head_dim = head_dim;
   return view;
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "contract/attention.h"
 #include "machine/aligned_memory.h"
@@ -27,23 +28,17 @@ const char* kv_type_name(KvType type);
 
 class KvCache {
  public:
-  KvCache(KvType type, PageGroups groups, int32_t kv_heads, int32_t head_dim, int32_t pages);
+  KvCache(KvType type, PageGroups groups, int32_t pages);
 
-  static size_t page_bytes(KvType type, const PageGroups& groups, int32_t kv_heads, int32_t head_dim) {
-    return kv_block_bytes(type, head_dim) * size_t(groups.slots) * size_t(kv_heads);
-  }
+  // As the group with the largest layers needs them.
+  static size_t page_bytes(KvType type, const PageGroups& groups);
   KvType type() const { return type_; }
   const PageGroups& groups() const { return groups_; }
-  int32_t slots() const { return groups_.slots; }
-  int32_t kv_heads() const { return kv_heads_; }
-  int32_t head_dim() const { return head_dim_; }
+  const KvShape& shape(int32_t layer) const { return groups_.of_layer[size_t(layer)].shape; }
   int32_t pages() const { return pages_; }
   size_t bytes() const { return memory_.bytes(); }
   // page_table: of the layer's group. The caller has checked that the entries it reads are in 0 .. pages().
-  KvView view(int32_t layer, int32_t kv_head, const int32_t* page_table) const {
-    return slot_view(groups_.of_layer[size_t(layer)].slot, kv_head, page_table);
-  }
-  KvView slot_view(int32_t slot, int32_t kv_head, const int32_t* page_table) const;
+  KvView view(int32_t layer, int32_t kv_head, const int32_t* page_table) const;
   // All throw std::invalid_argument for a page that is not there.
   void check(int32_t page) const;
   void copy_page(int32_t source, int32_t target);
@@ -52,8 +47,7 @@ class KvCache {
  private:
   KvType type_;
   PageGroups groups_;
-  int32_t kv_heads_;
-  int32_t head_dim_;
+  std::vector<size_t> layer_offsets_;  // bytes from a page's begin
   int32_t pages_;
   size_t page_bytes_;
   AlignedMemory<std::byte> memory_;

@@ -1,10 +1,12 @@
 // Copies between a page's blocks and a run of bytes.
 #include "model/kv_page.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace redoubt {
 namespace {
@@ -34,11 +36,38 @@ Half half_of(KvType type, int32_t head_dim, bool values) {
           .scales_bytes = scales};
 }
 
-size_t run_bytes(const KvCache& cache) {
-  return size_t(cache.kv_heads()) * half_of(cache.type(), cache.head_dim(), false).bytes();
+// The layers of a page; where there are several groups, of the fullest one's.
+std::vector<int32_t> layers_of(const KvCache& cache) {
+  const PageGroups& groups = cache.groups();
+  std::vector<std::vector<int32_t>> of_group(groups.windows.size());
+  for (size_t layer = 0; layer < groups.of_layer.size(); ++layer) {
+    const PageSlot& slot = groups.of_layer[layer];
+    if (slot.stores) of_group[size_t(slot.group)].push_back(int32_t(layer));
+  }
+  return *std::max_element(of_group.begin(), of_group.end(),
+                           [](const auto& a, const auto& b) { return a.size() < b.size(); });
 }
 
-void check_size(const KvCache& cache, size_t bytes) {
+// Whether a page says by itself what lies where in it.
+bool is_known(const KvCache& cache) {
+  const std::vector<PageSlot>& layers = cache.groups().of_layer;
+  return cache.groups().count() == 1 || std::all_of(layers.begin(), layers.end(), [&](const PageSlot& each) {
+           return each.shape == layers.front().shape;
+         });
+}
+
+// All heads' keys, or values, of a layer.
+size_t run_bytes(const KvCache& cache, int32_t layer) {
+  const KvShape& shape = cache.shape(layer);
+  return size_t(shape.kv_heads) * half_of(cache.type(), shape.head_dim, false).bytes();
+}
+
+void check(const KvCache& cache, int32_t page, size_t bytes) {
+  cache.check(page);
+  if (!is_known(cache)) {
+    throw std::invalid_argument(
+        "page groups: where their heads differ, a page can't be taken out or put back");
+  }
   if (bytes != gathered_page_bytes(cache)) {
     throw std::invalid_argument("a page of this cache has " + std::to_string(gathered_page_bytes(cache)) +
                                 " bytes, not " + std::to_string(bytes));
@@ -49,12 +78,16 @@ void check_size(const KvCache& cache, size_t bytes) {
 template <typename Visit>
 void each_word(const KvCache& cache, Visit word) {
   word(size_t(0), uint32_t(kPageTokens), "tokens");
-  word(kWordBytes, uint32_t(cache.slots()), "layers");
+  const std::vector<int32_t> layers = layers_of(cache);
+  word(kWordBytes, uint32_t(layers.size()), "layers");
   size_t at = kPageHeaderBytes;
-  for (int32_t run = 0; run < 2 * cache.slots(); ++run) {
-    word(at, kv_type_code(cache.type()), "type");
-    word(at + kWordBytes, uint32_t(run_bytes(cache)), "size");
-    at += kRunHeaderBytes + run_bytes(cache);
+  for (const int32_t layer : layers) {
+    const size_t bytes = run_bytes(cache, layer);
+    for (int half = 0; half < 2; ++half) {
+      word(at, kv_type_code(cache.type()), "type");
+      word(at + kWordBytes, uint32_t(bytes), "size");
+      at += kRunHeaderBytes + bytes;
+    }
   }
 }
 
@@ -62,12 +95,13 @@ void each_word(const KvCache& cache, Visit word) {
 template <typename Visit>
 void each_piece(const KvCache& cache, int32_t page, Visit copy) {
   size_t at = kPageHeaderBytes;
-  for (int32_t slot = 0; slot < cache.slots(); ++slot) {
+  for (const int32_t layer : layers_of(cache)) {
+    const KvShape& shape = cache.shape(layer);
     for (const bool values : {false, true}) {
-      const Half half = half_of(cache.type(), cache.head_dim(), values);
+      const Half half = half_of(cache.type(), shape.head_dim, values);
       at += kRunHeaderBytes;
-      for (int32_t head = 0; head < cache.kv_heads(); ++head) {
-        std::byte* block = page_block(cache.slot_view(slot, head, &page), 0);
+      for (int32_t head = 0; head < shape.kv_heads; ++head) {
+        std::byte* block = page_block(cache.view(layer, head, &page), 0);
         copy(at, block + half.codes_offset, half.codes_bytes);
         copy(at + half.codes_bytes, block + half.scales_offset, half.scales_bytes);
         at += half.bytes();
@@ -79,12 +113,15 @@ void each_piece(const KvCache& cache, int32_t page, Visit copy) {
 }  // namespace
 
 size_t gathered_page_bytes(const KvCache& cache) {
-  return kPageHeaderBytes + 2 * size_t(cache.slots()) * (kRunHeaderBytes + run_bytes(cache));
+  size_t bytes = kPageHeaderBytes;
+  for (const int32_t layer : layers_of(cache)) {
+    bytes += 2 * (kRunHeaderBytes + run_bytes(cache, layer));
+  }
+  return bytes;
 }
 
 void gather_page(const KvCache& cache, int32_t page, std::byte* out, size_t bytes) {
-  cache.check(page);
-  check_size(cache, bytes);
+  check(cache, page, bytes);
   each_word(cache,
             [&](size_t at, uint32_t value, const char*) { std::memcpy(out + at, &value, kWordBytes); });
   each_piece(cache, page, [&](size_t at, const std::byte* piece, size_t size) {
@@ -93,8 +130,7 @@ void gather_page(const KvCache& cache, int32_t page, std::byte* out, size_t byte
 }
 
 void scatter_page(KvCache& cache, int32_t page, const std::byte* in, size_t bytes) {
-  cache.check(page);
-  check_size(cache, bytes);
+  check(cache, page, bytes);
   each_word(cache, [&](size_t at, uint32_t value, const char* name) {
     uint32_t found;
     std::memcpy(&found, in + at, kWordBytes);

@@ -25,9 +25,9 @@ void copy_page_turned(KvCache& cache, const ModelConfig& config, const std::vect
   float key[kMaxHeadDim];
   for (int32_t layer = 0; layer < config.layers; ++layer) {
     const int32_t rope = config.layer(layer).attention.rope;
-    if (rope < 0) continue;
+    if (rope < 0 || config.layer(layer).attention.keys_of >= 0) continue;
     const std::vector<float>& turn = turns[size_t(rope)];
-    for (int32_t head = 0; head < config.kv_heads; ++head) {
+    for (int32_t head = 0; head < config.shape(layer).kv_heads; ++head) {
       const KvView from = cache.view(layer, head, &source), to = cache.view(layer, head, &target);
       for (int32_t token = 0; token < kPageTokens; ++token) {
         scalar::read_key(from, token, key);

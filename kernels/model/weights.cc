@@ -82,6 +82,8 @@ ExpertsWeights find_experts(const Finder& find, const ExpertsConfig& config, int
   if (config.correction_bias) {
     weights.correction_bias = find.vector("mlp.router.correction_bias", config.count);
   }
+  weights.router_norm = find.norm("mlp.router.norm", config.router_norm);
+  if (config.expert_scale) weights.expert_scale = find.vector("mlp.router.expert_scale", config.count);
   const int32_t inner = config.mlp.inner;
   const auto stack = [&](const char* name, int32_t rows, int32_t cols) {
     return find.stack(std::string("mlp.experts.") + name, config.count, rows, cols, config.mlp.bias);
@@ -101,40 +103,150 @@ ExpertsWeights find_experts(const Finder& find, const ExpertsConfig& config, int
   return weights;
 }
 
+LatentWeights find_latent(const Finder& find, const LatentConfig& config, int32_t hidden, int32_t heads,
+                          bool biased) {
+  LatentWeights weights;
+  if (config.query_rank > 0) {
+    weights.query_down = find.linear("self_attn.q_a_proj", config.query_rank, hidden, biased);
+    weights.query_norm = {.weight = find.vector("self_attn.q_a_norm.weight", config.query_rank),
+                          .size = config.query_rank,
+                          .epsilon = config.norm_epsilon};
+  }
+  weights.query =
+      find.linear(config.query_rank > 0 ? "self_attn.q_b_proj" : "self_attn.q_proj",
+                  heads * config.query_dim(), config.query_rank > 0 ? config.query_rank : hidden, false);
+  weights.key_value = find.linear("self_attn.kv_a_proj", config.rope_dim + config.kv_rank, hidden, biased);
+  weights.key_value_norm = find.vector("self_attn.kv_a_norm.weight", config.kv_rank);
+  find.check_same_input("self_attn.kv_a_proj", weights.key_value, weights.first());
+  weights.key_up = find.stack("self_attn.key_up_proj", heads, config.kv_rank, config.nope_dim, false);
+  weights.value_up = find.stack("self_attn.value_up_proj", heads, config.value_dim, config.kv_rank, false);
+  return weights;
+}
+
+void find_heads(const Finder& find, const AttentionConfig& attention, const ModelConfig& config,
+                LayerWeights& weights) {
+  const int32_t hidden = config.hidden_size, query = attention.shape.query_dim(),
+                kv = attention.shape.kv_dim();
+  const bool stores = attention.keys_of < 0;
+  if (attention.qk_norm != QkNorm::kNone) {
+    const bool row = attention.qk_norm == QkNorm::kRow;
+    weights.query_norm = find.vector("self_attn.q_norm.weight", row ? query : attention.shape.head_dim);
+    if (stores) {
+      weights.key_norm = find.vector("self_attn.k_norm.weight", row ? kv : attention.shape.head_dim);
+    }
+  }
+  weights.query = find.linear("self_attn.q_proj", query, hidden, attention.qkv_bias);
+  if (stores) {
+    weights.key = find.linear("self_attn.k_proj", kv, hidden, attention.qkv_bias);
+    find.check_same_input("self_attn.k_proj", weights.key, weights.query);
+  }
+  if (stores && !attention.value_is_key) {
+    weights.value = find.linear("self_attn.v_proj", kv, hidden, attention.qkv_bias);
+    find.check_same_input("self_attn.v_proj", weights.value, weights.query);
+  }
+  if (attention.output_gate) {
+    weights.gate = find.linear("self_attn.gate_proj", query, hidden, false);
+    find.check_same_input("self_attn.gate_proj", weights.gate, weights.query);
+  }
+}
+
+void find_attention(const Finder& find, const AttentionConfig& attention, const ModelConfig& config,
+                    LayerWeights& weights) {
+  const int32_t hidden = config.hidden_size;
+  int32_t outputs = attention.shape.query_dim();
+  if (attention.latent) {
+    outputs = config.heads * attention.latent->value_dim;
+    weights.latent = find_latent(find, *attention.latent, hidden, config.heads, attention.qkv_bias);
+  } else {
+    find_heads(find, attention, config, weights);
+  }
+  weights.output = find.linear("self_attn.o_proj", hidden, outputs, attention.output_bias);
+  if (attention.sinks) weights.sinks = find.vector("self_attn.sinks", config.heads);
+}
+
+void find_delta(const Finder& find, const DeltaConfig& config, int32_t hidden, LayerWeights& weights) {
+  DeltaWeights delta;
+  delta.qkv = find.linear("delta.qkv_proj", config.channels(), hidden, false);
+  weights.gate = find.linear("delta.gate_proj", config.values(), hidden, false);
+  find.check_same_input("delta.gate_proj", weights.gate, delta.qkv);
+  delta.beta = find.linear("delta.beta_proj", config.value_heads, hidden, false);
+  find.check_floats("delta.beta_proj", delta.beta);
+  delta.decay = find.linear("delta.decay_proj", config.value_heads, hidden, false);
+  find.check_floats("delta.decay_proj", delta.decay);
+  const float* const convolution = find.vector("delta.conv.weight", config.channels() * config.taps);
+  delta.convolution.resize(size_t(config.channels()) * size_t(config.taps));
+  for (int32_t channel = 0; channel < config.channels(); ++channel) {
+    for (int32_t tap = 0; tap < config.taps; ++tap) {
+      delta.convolution[size_t(tap) * size_t(config.channels()) + size_t(channel)] =
+          convolution[channel * config.taps + tap];
+    }
+  }
+  delta.decays = find.vector("delta.decay", config.value_heads);
+  delta.decay_bias = find.vector("delta.decay_bias", config.value_heads);
+  delta.norm = find.vector("delta.norm.weight", config.value_dim);
+  weights.output = find.linear("delta.output_proj", hidden, config.values(), false);
+  weights.delta = std::move(delta);
+}
+
+void find_conv(const Finder& find, const ConvConfig& config, int32_t hidden, LayerWeights& weights) {
+  ConvWeights conv;
+  conv.input = find.linear("conv.input_proj", 3 * hidden, hidden, config.bias);
+  conv.taps = find.vector("conv.taps", config.taps * hidden);
+  conv.bias = find.bias("conv", hidden, config.bias);
+  weights.output = find.linear("conv.output_proj", hidden, hidden, config.bias);
+  weights.conv = conv;
+}
+
 LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int node, int number) {
   const Finder find(file, config, node, "model.layers." + std::to_string(number) + ".");
   const LayerConfig& layer = config.layer(number);
-  const AttentionConfig& attention = layer.attention;
-  const int32_t hidden = config.hidden_size, query = config.query_dim(), kv = config.kv_dim();
+  const int32_t hidden = config.hidden_size;
   LayerWeights weights;
   weights.attention_norm = find.norm("input_layernorm", layer.attention_norm);
   weights.attention_output_norm = find.norm("attention_output_norm", layer.attention_output_norm);
   weights.mlp_norm = find.norm("post_attention_layernorm", layer.mlp_norm);
   weights.mlp_output_norm = find.norm("mlp_output_norm", layer.mlp_output_norm);
-  if (attention.qk_norm != QkNorm::kNone) {
-    const bool row = attention.qk_norm == QkNorm::kRow;
-    weights.query_norm = find.vector("self_attn.q_norm.weight", row ? query : config.head_dim);
-    weights.key_norm = find.vector("self_attn.k_norm.weight", row ? kv : config.head_dim);
+  weights.experts_norm = find.norm("experts_norm", layer.has_both());
+  weights.dense_output_norm = find.norm("dense_output_norm", layer.has_both());
+  weights.experts_output_norm = find.norm("experts_output_norm", layer.has_both());
+  if (layer.scaled) weights.scale = *find.vector("scale", 1);
+  if (layer.delta) {
+    find_delta(find, *layer.delta, hidden, weights);
+  } else if (layer.conv) {
+    find_conv(find, *layer.conv, hidden, weights);
+  } else {
+    find_attention(find, layer.attention, config, weights);
   }
-  weights.query = find.linear("self_attn.q_proj", query, hidden, attention.qkv_bias);
-  weights.key = find.linear("self_attn.k_proj", kv, hidden, attention.qkv_bias);
-  weights.value = find.linear("self_attn.v_proj", kv, hidden, attention.qkv_bias);
-  weights.output = find.linear("self_attn.o_proj", hidden, query, attention.output_bias);
-  find.check_same_input("self_attn.k_proj", weights.key, weights.query);
-  find.check_same_input("self_attn.v_proj", weights.value, weights.query);
-  if (attention.sinks) weights.sinks = find.vector("self_attn.sinks", config.heads);
   if (layer.mlp) weights.mlp = find_mlp(find, *layer.mlp, hidden, "mlp");
   if (layer.experts) weights.experts = find_experts(find, *layer.experts, hidden);
+  if (config.layer_inputs) {
+    const int32_t size = config.layer_inputs->size;
+    weights.input_gate = find.linear("layer_input.gate_proj", size, hidden, false);
+    weights.input_output = find.linear("layer_input.output_proj", hidden, size, false);
+    weights.input_norm = find.norm("layer_input_norm", true);
+  }
   return weights;
+}
+
+// All that leads to queries, keys and values.
+void choose_two_terms(LatentWeights& weights) {
+  weights.query_down.two_terms = weights.query.two_terms = weights.key_value.two_terms = true;
+  for (Linear& key_up : weights.key_up) key_up.two_terms = true;
 }
 
 void choose_two_terms(ModelWeights& weights) {
   const size_t layers = weights.layers.size();
   for (size_t i = 0; i < layers; ++i) {
     LayerWeights& layer = weights.layers[i];
-    layer.query.two_terms = layer.key.two_terms = layer.value.two_terms = true;
+    layer.query.two_terms = layer.key.two_terms = layer.value.two_terms = layer.gate.two_terms = true;
+    if (layer.delta) layer.delta->qkv.two_terms = true;
+    if (layer.conv) layer.conv->input.two_terms = true;
+    if (layer.latent) choose_two_terms(*layer.latent);
     if (i >= 2 && i + 1 < layers) continue;
     layer.output.two_terms = true;
+    if (layer.latent) {
+      for (Linear& value_up : layer.latent->value_up) value_up.two_terms = true;
+    }
     const auto choose = [](MlpWeights& mlp) {
       mlp.gate.two_terms = mlp.up.two_terms = mlp.down.two_terms = true;
     };
@@ -161,6 +273,12 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.head.bias = find.bias("lm_head", config.vocab_size, config.head_bias);
   } else {
     weights.head = find.linear("lm_head", config.vocab_size, config.hidden_size, config.head_bias);
+  }
+  if (config.layer_inputs) {
+    const int32_t size = config.layer_inputs->size, all = config.layers * size;
+    weights.input_embedding = find.linear("model.embed_layer_inputs", config.vocab_size, all, false).weight;
+    weights.input_projection = find.linear("model.layer_inputs_proj", all, config.hidden_size, false);
+    weights.input_norm = find.vector("model.layer_inputs_norm.weight", size);
   }
   if (config.hidden_size < kWideHiddenSize) choose_two_terms(weights);
   return weights;

@@ -22,6 +22,9 @@ struct Linear {
 struct Norm {
   const float* weight = nullptr;
   const float* bias = nullptr;
+  // An RMS norm of another size and epsilon than the model's; 0: as the model's norms.
+  int32_t size = 0;
+  float epsilon = 0.0f;
 };
 
 struct MlpWeights {
@@ -34,21 +37,65 @@ struct MlpWeights {
 };
 
 struct ExpertsWeights {
+  Norm router_norm;                        // of the router's own input, or none
   Linear router;                           // [count x hidden_size], of floats
   const float* correction_bias = nullptr;  // [count], or null
+  const float* expert_scale = nullptr;     // [count], or null
   std::vector<MlpWeights> experts;         // of one shape, type and group
   std::optional<MlpWeights> shared;
   const float* shared_gate = nullptr;  // [hidden_size], or null
 };
 
+// Of latent attention, by LatentConfig's sizes. The rotary part comes first in queries and in the latent.
+struct LatentWeights {
+  Linear query_down;                      // [query_rank x hidden_size]; without data where query_rank is 0
+  Norm query_norm;                        // [query_rank], likewise
+  Linear query;                           // [heads * query_dim x query_rank or hidden_size]
+  Linear key_value;                       // [rope_dim + kv_rank x hidden_size]
+  const float* key_value_norm = nullptr;  // [kv_rank]
+  std::vector<Linear> key_up;             // by head, [kv_rank x nope_dim]
+  std::vector<Linear> value_up;           // by head, [value_dim x kv_rank]
+
+  // What takes the layer's input beside key_value.
+  const Linear& first() const { return query_norm.weight != nullptr ? query_down : query; }
+};
+
+struct DeltaWeights {
+  Linear qkv;                         // [channels x hidden_size]
+  Linear beta, decay;                 // [value_heads x hidden_size], of floats
+  std::vector<float> convolution;     // [taps][channels], the oldest first: a copy
+  const float* decays = nullptr;      // [value_heads]
+  const float* decay_bias = nullptr;  // [value_heads]
+  const float* norm = nullptr;        // [value_dim]
+};
+
+struct ConvWeights {
+  Linear input;                 // [3 * hidden_size x hidden_size]: gates before, gates behind, values
+  const float* taps;            // [taps][hidden_size], the oldest token's first
+  const float* bias = nullptr;  // [hidden_size], or null
+};
+
 struct LayerWeights {
   Norm attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;  // [hidden_size]
+  // Of a layer with an MLP and experts: the experts' input, and the outputs of both.
+  Norm experts_norm, dense_output_norm, experts_output_norm;
   const float* query_norm = nullptr;  // [head_dim], or of all heads (QkNorm::kRow), or null
   const float* key_norm = nullptr;
-  Linear query, key, value, output;
-  const float* sinks = nullptr;  // [heads], or null
+  Linear query;  // without data in latent attention and where there is no attention
+  Linear key;    // likewise, and where another layer's keys are read
+  Linear value;  // likewise, and where values are the keys
+  Linear gate;   // of attention's or the delta's output; without data where there is none
+  Linear output;
+  std::optional<LatentWeights> latent;
+  const float* sinks = nullptr;       // [heads], or null
+  std::optional<DeltaWeights> delta;  // if there is no attention
+  std::optional<ConvWeights> conv;    // likewise
+  float scale = 1.0f;                 // of the residual stream at the layer's end
   std::optional<MlpWeights> mlp;
-  std::optional<ExpertsWeights> experts;  // if there is no mlp
+  std::optional<ExpertsWeights> experts;
+  // Where the model has layer inputs: [size x hidden_size], [hidden_size x size], [hidden_size].
+  Linear input_gate, input_output;
+  Norm input_norm;
 };
 
 struct ModelWeights {
@@ -57,6 +104,10 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   Norm final_norm;
   Linear head;
+  // Of layer inputs: [vocab_size x layers * size], [layers * size x hidden_size], [size].
+  PackedMatrix input_embedding;
+  Linear input_projection;
+  const float* input_norm = nullptr;
 };
 
 // Finds and checks every tensor that `config` demands. Throws PackedFileError. The views live as long as

@@ -49,6 +49,13 @@ REDOUBT_INLINE F32s factor_of(F32s up) {
   return add(max_of(set(-kSwigluLimit), min_of(set(kSwigluLimit), up)), set(1.0f));
 }
 
+void gate_by_sigmoid(const float* gate, int n, float* x) {
+  over_row(n, [&](int i, auto lanes) __attribute__((always_inline)) {
+    const F32s power = exp_clamped(mul(lanes.get(gate + i), set(-1.0f)));
+    lanes.put(x + i, div(lanes.get(x + i), add(set(1.0f), power)));
+  });
+}
+
 template <Activation kActivation>
 void activate(const float* gate, const float* up, int n, float* out) {
   if (up == nullptr) {

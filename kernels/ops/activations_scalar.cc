@@ -91,4 +91,8 @@ void swiglu_oai(const float* gate, const float* up, int n, float* out) {
   }
 }
 
+void gate_by_sigmoid(const float* gate, int n, float* x) {
+  for (int i = 0; i < n; ++i) x[i] = x[i] / (1.0f + exp_clamped(-gate[i]));
+}
+
 }  // namespace redoubt::scalar

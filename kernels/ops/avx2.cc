@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "contract/attention.h"
+#include "contract/convolution.h"
 #include "contract/float_formats.h"
 #include "contract/kernel_table.h"
 #include "simd/inline.h"
@@ -46,8 +47,10 @@ void fill_ops_avx2(KernelTable& table) {
   table.activate[size_t(Activation::kRelu2)] = avx2::activate<Activation::kRelu2>;
   table.activate[size_t(Activation::kSwigluOai)] = avx2::activate<Activation::kSwigluOai>;
   table.add_scaled = avx2::add_scaled;
+  table.convolve_gated = avx2::convolve_gated;
   table.scale = avx2::scale;
   table.softcap = avx2::softcap;
+  table.gate_by_sigmoid = avx2::gate_by_sigmoid;
   table.rope = avx2::rope;
   table.write_kv = avx2::write_kv;
   table.block_maxima = avx2::block_maxima;

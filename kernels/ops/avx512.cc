@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "contract/attention.h"
+#include "contract/convolution.h"
 #include "contract/float_formats.h"
 #include "contract/kernel_table.h"
 #include "simd/inline.h"
@@ -46,8 +47,10 @@ void fill_ops_avx512(KernelTable& table) {
   table.activate[size_t(Activation::kRelu2)] = avx512::activate<Activation::kRelu2>;
   table.activate[size_t(Activation::kSwigluOai)] = avx512::activate<Activation::kSwigluOai>;
   table.add_scaled = avx512::add_scaled;
+  table.convolve_gated = avx512::convolve_gated;
   table.scale = avx512::scale;
   table.softcap = avx512::softcap;
+  table.gate_by_sigmoid = avx512::gate_by_sigmoid;
   table.rope = avx512::rope;
   table.write_kv = avx512::write_kv;
   table.block_maxima = avx512::block_maxima;

@@ -53,6 +53,24 @@ void layer_norm(const float* x, const float* weight, const float* bias, float ep
   });
 }
 
+void convolve_gated(const GatedRows& rows) {
+  over_row(rows.channels, [&](int c, auto lanes) __attribute__((always_inline)) {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      float* const x = rows.values + r * rows.stride + c;
+      lanes.put(x, mul(lanes.get(rows.before + r * rows.stride + c), lanes.get(x)));
+      F32s sum = rows.bias == nullptr ? set(0.0f) : lanes.get(rows.bias + c);
+      for (int j = 0; j < rows.tap_count; ++j) {
+        const int64_t from = r - (rows.tap_count - 1) + j;
+        const float* const seen = from >= 0 ? rows.values + from * rows.stride : rows.history[r + j];
+        if (seen != nullptr)
+          sum = fma(lanes.get(rows.taps + j * rows.tap_stride + c), lanes.get(seen + c), sum);
+      }
+      lanes.put(rows.output + r * rows.output_stride + c,
+                mul(lanes.get(rows.behind + r * rows.stride + c), sum));
+    }
+  });
+}
+
 void add_scaled(const float* x, float factor, int n, float* y) {
   over_row(n, [&](int i, auto lanes) __attribute__((always_inline)) {
     lanes.put(y + i, fma(set(factor), lanes.get(x + i), lanes.get(y + i)));

@@ -14,8 +14,10 @@ void fill_ops_scalar(KernelTable& table) {
   table.activate[size_t(Activation::kRelu2)] = scalar::relu2;
   table.activate[size_t(Activation::kSwigluOai)] = scalar::swiglu_oai;
   table.add_scaled = scalar::add_scaled;
+  table.convolve_gated = scalar::convolve_gated;
   table.scale = scalar::scale;
   table.softcap = scalar::softcap;
+  table.gate_by_sigmoid = scalar::gate_by_sigmoid;
   table.rope = scalar::rope;
   table.write_kv = scalar::write_kv;
   table.block_maxima = scalar::block_maxima;

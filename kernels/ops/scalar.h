@@ -6,6 +6,10 @@
 
 #include "contract/attention.h"
 
+namespace redoubt {
+struct GatedRows;
+}
+
 namespace redoubt::scalar {
 
 void rms_norm(const float* x, const float* weight, float epsilon, int n, float* out);
@@ -15,9 +19,11 @@ void gelu_tanh(const float* gate, const float* up, int n, float* out);
 void gelu_erf(const float* gate, const float* up, int n, float* out);
 void relu2(const float* gate, const float* up, int n, float* out);
 void swiglu_oai(const float* gate, const float* up, int n, float* out);
+void convolve_gated(const GatedRows& rows);
 void add_scaled(const float* x, float factor, int n, float* y);
 void scale(float* x, float factor, int n);
 void softcap(float* x, float cap, int n);
+void gate_by_sigmoid(const float* gate, int n, float* x);
 void rope(float* head, const float* cos_sin, int rotary_dim);
 void write_kv(const KvView& kv, int32_t token, const float* key, const float* value);
 // The key alone: as write_kv stores it, and as attention reads it.

@@ -22,10 +22,12 @@ class Attention {
  private:
   void rope_and_store_one(int layer, int64_t row, int head);
   void normalize_rows(int layer, const LayerRows& rows, Range heads);
+  void normalize_head(float* head, const float* norm, int32_t head_dim) const;
   void rotate(float* head, const float* norm, const AttentionConfig& attention, const float* angles) const;
   // Multiplies a query by its position's temperature.
   void heat(float* head, const AttentionConfig& attention, float position) const;
   void attend_item(const AttentionItem& item, const KvPages& upcoming, int layer, const LayerRows& rows);
+  void gate_output(int layer, const LayerRows& rows);
   KvPages pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const;
 
   const StepContext& context_;

@@ -32,20 +32,22 @@ constexpr size_t kMaxStatesFloats = 16 << 20;
 
 class Planner {
  public:
-  Planner(const Batch& batch, const ModelConfig& config, int32_t window, int32_t threads)
-      : batch_(batch), config_(config), threads_(threads) {
-    plan_.window = window;
+  Planner(const Batch& batch, const ModelConfig& config, int32_t layer, int32_t threads)
+      : batch_(batch), shape_(config.shape(layer)), threads_(threads) {
+    plan_.layer = layer;
+    plan_.window = config.layer(layer).attention.window;
+    plan_.shape = shape_;
   }
 
   AttentionPlan plan() {
     const int64_t wanted = threads_ == 1 ? 1 : int64_t(threads_) * kItemsPerThread;
     int chunk_tokens = kUsualQueryTokens;
-    while (chunk_tokens < kMostQueryTokens && chunk_tokens * config_.group_heads() < kEnoughRows)
+    while (chunk_tokens < kMostQueryTokens && chunk_tokens * shape_.group_heads() < kEnoughRows)
       chunk_tokens *= 2;
-    while (chunk_tokens > kFewestQueryTokens && count_chunks(chunk_tokens) * config_.kv_heads < wanted) {
+    while (chunk_tokens > kFewestQueryTokens && count_chunks(chunk_tokens) * shape_.kv_heads < wanted) {
       chunk_tokens /= 2;
     }
-    uncut_items_ = count_chunks(chunk_tokens) * config_.kv_heads;
+    uncut_items_ = count_chunks(chunk_tokens) * shape_.kv_heads;
     for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence)
       add_sequence(sequence, chunk_tokens, uncut_items_ < wanted);
     std::stable_sort(plan_.items.begin(), plan_.items.end(),
@@ -66,11 +68,11 @@ class Planner {
   void add_sequence(int32_t sequence, int chunk_tokens, bool cut_further) {
     AttentionItem item;
     item.sequence = sequence;
-    item.heads = config_.group_heads();
+    item.heads = shape_.group_heads();
     for (int32_t begin = 0; begin < batch_.query_lengths[sequence]; begin += chunk_tokens) {
       item.query_begin = begin;
       item.query_tokens = std::min(chunk_tokens, batch_.query_lengths[sequence] - begin);
-      for (item.kv_head = 0; item.kv_head < config_.kv_heads; ++item.kv_head) {
+      for (item.kv_head = 0; item.kv_head < shape_.kv_heads; ++item.kv_head) {
         if (!cut_further || !add_partitions(item)) add_heads(item, cut_further ? head_pieces(item) : 1);
       }
     }
@@ -91,7 +93,7 @@ class Planner {
     const KeyRange keys = keys_of(item);
     const int32_t first = keys.begin / kPartitionTokens, count = partitions_of(keys.end) - first;
     const size_t floats =
-        size_t(count) * size_t(item.query_tokens * item.heads) * size_t(config_.head_dim + 2);
+        size_t(count) * size_t(item.query_tokens * item.heads) * size_t(shape_.head_dim + 2);
     if (count < 2 || plan_.states_floats + floats > kMaxStatesFloats) return false;
     item.states_begin = plan_.states_floats;
     plan_.states_floats += floats;
@@ -108,7 +110,7 @@ class Planner {
     const KeyRange keys = keys_of(item);
     const int32_t of_last = keys.end - first_key(keys.end, plan_.window);
     for (int piece = 0; piece < pieces; ++piece) {
-      const Range heads = share(config_.group_heads(), piece, pieces);
+      const Range heads = share(shape_.group_heads(), piece, pieces);
       item.head_begin = heads.begin;
       item.heads = heads.end - heads.begin;
       add(item, keys.end - keys.begin, of_last);
@@ -173,8 +175,8 @@ class Planner {
   int head_pieces(const AttentionItem& item) const {
     int best = 1;
     int64_t least = std::numeric_limits<int64_t>::max();
-    for (int pieces = 1; pieces <= config_.group_heads(); ++pieces) {
-      const int64_t heads = (config_.group_heads() + pieces - 1) / pieces;
+    for (int pieces = 1; pieces <= shape_.group_heads(); ++pieces) {
+      const int64_t heads = (shape_.group_heads() + pieces - 1) / pieces;
       const int64_t turns = (uncut_items_ * pieces + threads_ - 1) / threads_;
       const int64_t cost = turns * (kKeyCost + item.query_tokens * heads);
       if (cost < least) best = pieces, least = cost;
@@ -183,7 +185,7 @@ class Planner {
   }
 
   const Batch& batch_;
-  const ModelConfig& config_;
+  const HeadShape shape_;
   const int32_t threads_;
   int64_t uncut_items_ = 0;
   AttentionPlan plan_;
@@ -191,8 +193,8 @@ class Planner {
 
 }  // namespace
 
-AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t window, int32_t threads) {
-  return Planner(batch, config, window, threads).plan();
+AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t layer, int32_t threads) {
+  return Planner(batch, config, layer, threads).plan();
 }
 
 }  // namespace redoubt

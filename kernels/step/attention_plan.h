@@ -1,5 +1,5 @@
 // How a step's attention is cut into pieces that threads can take. Plain arithmetic on lengths; the cut never
-// changes a result (contract/kernel_table.h), only who computes it. Layers with different windows need
+// changes a result (contract/kernel_table.h), only who computes it. Layers whose windows or heads differ need
 // different plans.
 #pragma once
 
@@ -27,13 +27,16 @@ struct AttentionItem {
 };
 
 struct AttentionPlan {
-  int32_t window = 0;                 // keys that a query sees; 0: all
+  int32_t layer = 0;   // one of those that it is for
+  int32_t window = 0;  // keys that a query sees; 0: all
+  HeadShape shape;
   std::vector<AttentionItem> items;   // thread by thread, by falling cost
   std::vector<size_t> first_item;     // of each thread, and the end
   std::vector<AttentionItem> merges;  // of the items that are partitions; done after all items
   size_t states_floats = 0;
 };
 
-AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t window, int32_t threads);
+// For a layer, and all others with its window and heads.
+AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t layer, int32_t threads);
 
 }  // namespace redoubt

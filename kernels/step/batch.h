@@ -59,6 +59,9 @@ class BatchCopy {
 // Places in a layer, in the order in which they are computed where the MLP comes after attention.
 enum class TapPlace : uint8_t {
   kAttentionInput,
+  kQueryInput,
+  kKeyUpInput,
+  kValueUpInput,
   kOutputInput,
   kAttentionOutput,
   kMlpInput,
@@ -71,7 +74,11 @@ enum class TapPlace : uint8_t {
 // they are not wanted. What comes after the last that is wanted is not computed.
 struct LayerTap {
   float* attention_input = nullptr;  // [hidden_size], of query, key and value
-  float* output_input = nullptr;     // [heads * head_dim]
+  // In latent attention: of q_b_proj, key_up_proj and value_up_proj.
+  float* query_input = nullptr;     // [query_rank]
+  float* key_up_input = nullptr;    // [heads][nope_dim]
+  float* value_up_input = nullptr;  // [heads][kv_rank]
+  float* output_input = nullptr;    // [what the output projection takes]
   // What attention leaves where it writes: the residual stream, or its own part of it before a norm.
   float* attention_output = nullptr;  // [hidden_size]
   float* mlp_input = nullptr;         // [hidden_size]
@@ -79,16 +86,22 @@ struct LayerTap {
   int32_t* pairs = nullptr;
   float* down_input = nullptr;  // [inner]; with experts a row for each of the pairs
   float* shared_down_input = nullptr;
-  float* mlp_output = nullptr;  // [hidden_size], as attention_output
-  float* hidden = nullptr;      // [hidden_size], after the layer
+  // Of a layer with an MLP and experts: what experts get, and the MLP's activations (mlp_input is the MLP's).
+  float* experts_input = nullptr;     // [hidden_size]
+  float* dense_down_input = nullptr;  // [inner]
+  float* mlp_output = nullptr;        // [hidden_size], as attention_output
+  float* hidden = nullptr;            // [hidden_size], after the layer
 
   TapPlace last() const {
     if (hidden != nullptr || mlp_output != nullptr) return TapPlace::kEnd;
     if (down_input != nullptr || shared_down_input != nullptr) return TapPlace::kDownInput;
-    if (pairs != nullptr) return TapPlace::kPairs;
+    if (pairs != nullptr || experts_input != nullptr || dense_down_input != nullptr) return TapPlace::kPairs;
     if (mlp_input != nullptr) return TapPlace::kMlpInput;
     if (attention_output != nullptr) return TapPlace::kAttentionOutput;
-    return output_input != nullptr ? TapPlace::kOutputInput : TapPlace::kAttentionInput;
+    if (output_input != nullptr) return TapPlace::kOutputInput;
+    if (value_up_input != nullptr) return TapPlace::kValueUpInput;
+    if (key_up_input != nullptr) return TapPlace::kKeyUpInput;
+    return query_input != nullptr ? TapPlace::kQueryInput : TapPlace::kAttentionInput;
   }
 };
 
@@ -110,6 +123,7 @@ enum class Stage : uint8_t {
   kQkv,
   kRope,
   kAttention,
+  kStates,
   kOutput,
   kRouter,
   kGateUp,
@@ -117,9 +131,9 @@ enum class Stage : uint8_t {
   kHead,
   kSample
 };
-inline constexpr int kStages = 10;
+inline constexpr int kStages = 11;
 inline constexpr std::array<const char*, kStages> kStageNames = {
-    "embed", "qkv", "rope", "attention", "output", "router", "gate_up", "down", "head", "sample"};
+    "embed", "qkv", "rope", "attention", "states", "output", "router", "gate_up", "down", "head", "sample"};
 
 struct StepProfile {
   std::array<uint64_t, kStages> stage_ticks{};

@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/rope_angles.h"
+#include "model/state_pages.h"
 #include "model/weights.h"
 #include "step/batch.h"
 #include "step/plan.h"
@@ -27,9 +28,11 @@ struct StepContext {
   const KernelTable& kernels;
   const std::vector<RopeAngles>& rope_angles;  // of config.ropes
   const KvCache& kv_cache;
+  const StatePages& state_pages;  // empty for a model without states
   ComputeType compute_type;
   Bf16Uses bf16;  // granted by the tier
-  // [page groups][max_sequences][pages_per_sequence], rows by the batch's sequences, checked
+  // [page groups][max_sequences][pages_per_sequence], rows by the batch's sequences, checked. Of states
+  // kNoPage where a page's states are not kept.
   const int32_t* page_tables;
   int32_t max_sequences;
   int32_t pages_per_sequence;
@@ -43,10 +46,12 @@ struct StepContext {
   uint64_t began_ticks;
 };
 
-// A row of hidden_size through a norm that is there.
+// A row of hidden_size, or of the norm's own size, through a norm that is there.
 inline void normalize(const StepContext& context, const Norm& norm, const float* x, float* out) {
   const ModelConfig& config = context.config;
-  if (config.norm == NormType::kLayer) {
+  if (norm.size > 0) {
+    context.kernels.rms_norm(x, norm.weight, norm.epsilon, norm.size, out);
+  } else if (config.norm == NormType::kLayer) {
     context.kernels.layer_norm(x, norm.weight, norm.bias, config.norm_epsilon, config.hidden_size, out);
   } else {
     context.kernels.rms_norm(x, norm.weight, config.norm_epsilon, config.hidden_size, out);

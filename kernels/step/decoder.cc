@@ -12,21 +12,26 @@ Decoder::Decoder(const StepContext& context, int thread)
       products_(context, team_),
       residual_(context, team_),
       projections_(context, team_, inputs_, products_),
+      latent_(context, team_, inputs_, products_),
       attention_(context, team_),
+      delta_(context, team_, inputs_, products_),
+      gated_convolution_(context, team_, inputs_, products_),
       feed_forward_(context, team_, inputs_, products_),
       experts_(context, team_, inputs_, products_, feed_forward_),
+      layer_inputs_(context, team_, inputs_, products_, residual_),
       results_(context, team_),
       tap_(context, team_) {}
 
 void Decoder::run() {
-  const int last = context_.config.layers - 1;
+  const int last = context_.config.layers - 1, last_storing = context_.config.last_storing_layer();
   residual_.embed();
+  if (context_.config.layer_inputs) layer_inputs_.embed();
   for (int layer = 0; layer <= last; ++layer) {
     residual_.copy_hidden(layer);
-    if (layer == last && context_.plan.ends_early()) {
-      run_last_layer(layer);
-    } else {
+    if (layer < last_storing || !context_.plan.ends_early()) {
       run_layer(layer);
+    } else {
+      run_wanted_rows(layer, /*stores=*/layer == last_storing);
     }
   }
   if (context_.outputs.tap != nullptr) return;
@@ -38,29 +43,64 @@ void Decoder::run() {
 
 void Decoder::run_layer(int layer) {
   tap_.attention_input(layer);
-  if (!goes_on(context_, layer, TapPlace::kOutputInput)) return;
-  projections_.query_key_value(layer);
-  attention_.rope_and_store(layer, context_.plan.all(),
-                            {0, context_.config.heads + context_.config.kv_heads});
-  attend_and_finish_layer(layer, context_.plan.all());
+  if (!goes_on(context_, layer, TapPlace::kQueryInput)) return;
+  const LayerRows& rows = context_.plan.all();
+  if (context_.config.layer(layer).delta) {
+    if (!goes_on(context_, layer, TapPlace::kOutputInput)) return;
+    delta_.project(layer);
+    delta_.convolve(layer);
+    delta_.run_heads(layer);
+  } else if (context_.config.layer(layer).conv) {
+    gated_convolution_.project(layer);
+    gated_convolution_.convolve(layer);
+  } else {
+    if (latent_.is_in(layer)) {
+      latent_.query_key_value(layer);
+    } else {
+      projections_.query_key_value(layer);
+    }
+    if (!goes_on(context_, layer, TapPlace::kValueUpInput)) return;
+    const HeadShape& shape = context_.config.shape(layer);
+    const bool stores = context_.config.layer(layer).attention.keys_of < 0;
+    attention_.rope_and_store(layer, rows, {0, shape.heads + (stores ? shape.kv_heads : 0)});
+    attend(layer, rows);
+  }
+  finish_layer(layer, rows);
 }
 
-// Nothing reads the last layer's output but the head (or a reader), and of a prompt the head reads one row:
-// the other rows are needed for their keys and values only.
-void Decoder::run_last_layer(int layer) {
-  const int heads = context_.config.heads, kv_heads = context_.config.kv_heads;
+// Nothing reads the output of the last layer that stores keys and values but the layers after it, if any, the
+// head (or a reader), and of a prompt the head reads one row: the other rows are needed for their keys and
+// values only.
+void Decoder::run_wanted_rows(int layer, bool stores) {
+  const int heads = context_.config.heads, kv_heads = context_.config.shape(layer).kv_heads;
   const LayerRows& wanted = context_.plan.wanted();
-  projections_.key_value(layer);
-  attention_.rope_and_store(layer, context_.plan.all(), {heads, heads + kv_heads});
+  const bool is_latent = latent_.is_in(layer);
+  if (stores) {
+    if (is_latent) {
+      latent_.key_value(layer);
+    } else {
+      projections_.key_value(layer);
+    }
+    attention_.rope_and_store(layer, context_.plan.all(), {heads, heads + kv_heads});
+  }
   if (wanted.batch.tokens == 0) return;
-  residual_.keep_wanted_rows();
-  projections_.query(layer);
+  if (stores) residual_.keep_wanted_rows();
+  if (is_latent) {
+    latent_.query(layer);
+  } else {
+    projections_.query(layer);
+  }
   attention_.rope_and_store(layer, wanted, {0, heads});
-  attend_and_finish_layer(layer, wanted);
+  attend(layer, wanted);
+  finish_layer(layer, wanted);
 }
 
-void Decoder::attend_and_finish_layer(int layer, const LayerRows& rows) {
+void Decoder::attend(int layer, const LayerRows& rows) {
   attention_.attend(layer, rows);
+  if (latent_.is_in(layer)) latent_.values(layer, rows.counts());
+}
+
+void Decoder::finish_layer(int layer, const LayerRows& rows) {
   tap_.output_input(layer);
   // A parallel MLP reads the residual stream before attention adds to it.
   const bool parallel = context_.config.layer(layer).parallel;
@@ -83,19 +123,33 @@ void Decoder::attention_output(int layer, RowCounts rows) {
 void Decoder::gate_up(int layer, RowCounts rows) {
   tap_.mlp_input(layer);
   if (!goes_on(context_, layer, TapPlace::kPairs)) return;
-  if (context_.config.layer(layer).experts) return experts_.gate_up(layer, rows);
-  feed_forward_.gate_up(layer, rows);
+  const LayerConfig& config = context_.config.layer(layer);
+  if (config.mlp) feed_forward_.gate_up(layer, rows);
+  if (config.has_both()) {
+    const Workspace& workspace = context_.workspace;
+    feed_forward_.down(layer, rows, {workspace.branch.data(), workspace.hidden_stride});
+    tap_.experts_input(layer);
+  }
+  if (config.experts) experts_.gate_up(layer, rows);
 }
 
 void Decoder::down(int layer, RowCounts rows) {
-  const Norm& norm = team_.weights().layers[size_t(layer)].mlp_output_norm;
-  if (context_.config.layer(layer).experts) {
+  const LayerWeights& weights = team_.weights().layers[size_t(layer)];
+  const LayerConfig& config = context_.config.layer(layer);
+  const Norm& norm = weights.mlp_output_norm;
+  if (config.has_both()) {
+    const Workspace& workspace = context_.workspace;
+    experts_.down(layer, rows, {workspace.experts_branch.data(), workspace.hidden_stride});
+    residual_.join_experts(weights.dense_output_norm, weights.experts_output_norm, rows.all);
+  } else if (config.experts) {
     experts_.down(layer, rows, target_of(norm));
   } else {
     feed_forward_.down(layer, rows, target_of(norm));
   }
   tap_.mlp_output(layer);
-  if (norm.weight != nullptr) residual_.add_normalized(norm, rows.all);
+  const bool ends = !context_.config.layer_inputs;
+  if (norm.weight != nullptr) residual_.add_normalized(norm, rows.all, ends ? weights.scale : 1.0f);
+  if (!ends) layer_inputs_.add(layer, rows);
 }
 
 Target Decoder::target_of(const Norm& output_norm) const {

@@ -4,9 +4,13 @@
 
 #include "step/attention.h"
 #include "step/context.h"
+#include "step/delta.h"
 #include "step/experts.h"
 #include "step/feed_forward.h"
+#include "step/gated_convolution.h"
 #include "step/inputs.h"
+#include "step/latent.h"
+#include "step/layer_inputs.h"
 #include "step/products.h"
 #include "step/projections.h"
 #include "step/residual.h"
@@ -27,8 +31,10 @@ class Decoder {
 
  private:
   void run_layer(int layer);
-  void run_last_layer(int layer);
-  void attend_and_finish_layer(int layer, const LayerRows& rows);
+  void run_wanted_rows(int layer, bool stores);
+  // After attention, or what is in its place.
+  void attend(int layer, const LayerRows& rows);
+  void finish_layer(int layer, const LayerRows& rows);
   void attention_output(int layer, RowCounts rows);
   void gate_up(int layer, RowCounts rows);
   void down(int layer, RowCounts rows);
@@ -42,9 +48,13 @@ class Decoder {
   Products products_;
   Residual residual_;
   Projections projections_;
+  Latent latent_;
   Attention attention_;
+  Delta delta_;
+  GatedConvolution gated_convolution_;
   FeedForward feed_forward_;
   Experts experts_;
+  LayerInputs layer_inputs_;
   Results results_;
   Tap tap_;
 };

@@ -45,8 +45,7 @@ void Experts::gate_up(int layer, RowCounts rows) {
   team_.once([&] { tap_pairs(layer); });
   if (!goes_on(context_, layer, TapPlace::kDownInput)) return;
   const MlpWeights& first = weights.experts.front();
-  const LinearInput natural = inputs_.prepare({scored.values, scored.stride}, rows,
-                                              context_.config.hidden_size, Norm{}, {&first.gate, &first.up});
+  const LinearInput natural = prepared(layer, rows, scored, {&first.gate, &first.up});
   team_.once([&] { list_parts(layer, rows, natural); });
   if (is_private(rows.all)) {
     team_.once([&] { copy_rows(natural, {0, chosen_->sorted.pairs()}); });
@@ -61,8 +60,22 @@ void Experts::gate_up(int layer, RowCounts rows) {
 FloatRows Experts::normalized(int layer, RowCounts rows) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const Workspace& workspace = context_.workspace;
-  return inputs_.normalized({workspace.hidden.data(), workspace.hidden_stride}, rows.all,
-                            mlp_input_norm(context_.config.layer(layer), weights));
+  const bool own_norm = context_.config.layer(layer).experts->router_norm;
+  return inputs_.normalized(
+      {workspace.hidden.data(), workspace.hidden_stride}, rows.all,
+      own_norm ? weights.experts->router_norm : experts_input_norm(context_.config.layer(layer), weights));
+}
+
+LinearInput Experts::prepared(int layer, RowCounts rows, const FloatRows& scored,
+                              std::initializer_list<const Linear*> users) {
+  const Workspace& workspace = context_.workspace;
+  const LayerConfig& config = context_.config.layer(layer);
+  const int32_t cols = context_.config.hidden_size;
+  if (!config.experts->router_norm) {
+    return inputs_.prepare({scored.values, scored.stride}, rows, cols, Norm{}, users);
+  }
+  return inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows, cols,
+                         experts_input_norm(config, team_.weights().layers[size_t(layer)]), users);
 }
 
 void Experts::score(int layer, const FloatRows& rows) {
@@ -106,6 +119,11 @@ void Experts::choose_for(int layer, Range rows, const FloatRows& normalized) {
     const int64_t at = r * config.per_token;
     choose_experts(config, weights.correction_bias, scores, chosen_->experts.data() + at,
                    chosen_->factors.data() + at);
+    if (weights.expert_scale != nullptr) {
+      for (int64_t i = at; i < at + config.per_token; ++i) {
+        chosen_->factors[size_t(i)] *= weights.expert_scale[chosen_->experts[size_t(i)]];
+      }
+    }
     if (!weights.shared) continue;
     double sum = 0;
     if (weights.shared_gate != nullptr) {
@@ -224,7 +242,7 @@ void Experts::take_gate_up(int layer, RowCounts rows) {
     }
   });
   if (work.items == 0) return;
-  team_.take_ranges(work, claim_of(layer, Claim::kGateUp), [&](Range range, RowPart) {
+  team_.take_ranges(work, claim_of(layer, Claim::kExpertsGateUp), [&](Range range, RowPart) {
     for (size_t i = 0; i < stages.size(); ++i) {
       const auto unit_at = [&](int32_t place) {
         return std::clamp((place - begins[i] + weights[i] - 1) / weights[i], 0, stages[i].units());
@@ -245,7 +263,7 @@ void Experts::down(int layer, RowCounts rows, const Target& target) {
       work.item_bytes += part.mlp->down.weight.tile_bytes();
       work.rounded_rows = std::max(work.rounded_rows, part.inner.rounded.rows);
     }
-    team_.take_ranges(work, claim_of(layer, Claim::kDown), [&](Range range, RowPart) {
+    team_.take_ranges(work, claim_of(layer, Claim::kExpertsDown), [&](Range range, RowPart) {
       const Range tiles{own.begin + range.begin, own.begin + range.end};
       if (!target.accumulate) {
         const int32_t begin = tiles.begin * kTileOutputs;

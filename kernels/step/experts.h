@@ -33,7 +33,11 @@ class Experts {
     int32_t first_pair;  // -1: the shared MLP
   };
 
+  // The router's input.
   FloatRows normalized(int layer, RowCounts rows);
+  // The experts' input: the router's, or the residual stream after another norm.
+  LinearInput prepared(int layer, RowCounts rows, const FloatRows& scored,
+                       std::initializer_list<const Linear*> users);
   void score(int layer, const FloatRows& rows);
   void choose(int layer, RowCounts rows, const FloatRows& normalized);
   void choose_for(int layer, Range rows, const FloatRows& normalized);

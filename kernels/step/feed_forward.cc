@@ -24,8 +24,12 @@ const Norm& mlp_input_norm(const LayerConfig& layer, const LayerWeights& weights
   return layer.parallel && !layer.mlp_norm ? weights.attention_norm : weights.mlp_norm;
 }
 
+const Norm& experts_input_norm(const LayerConfig& layer, const LayerWeights& weights) {
+  return layer.has_both() ? weights.experts_norm : mlp_input_norm(layer, weights);
+}
+
 Upcoming upcoming_of_mlp(const Team& team, const LayerWeights& weights, int32_t rows) {
-  if (weights.experts) return team.upcoming(rows, {&weights.experts->router.weight});
+  if (!weights.mlp) return team.upcoming(rows, {&weights.experts->router.weight});
   const MlpWeights& mlp = *weights.mlp;
   return team.upcoming(rows, {mlp.gated() ? &mlp.gate.weight : &mlp.up.weight}, gate_unit_tiles(mlp));
 }
@@ -34,8 +38,13 @@ void finish_mlp(const StepContext& context, Team& team, int layer, int32_t rows)
   const ModelWeights& model = team.weights();
   if (layer + 1 < context.config.layers) {
     const LayerWeights& next = model.layers[size_t(layer) + 1];
-    team.finish_stage(Stage::kDown,
-                      team.upcoming(rows, {&next.query.weight, &next.key.weight, &next.value.weight}));
+    const PackedMatrix &query = next.query.weight, &key = next.key.weight, &value = next.value.weight;
+    const Upcoming upcoming =
+        next.latent ? team.upcoming(rows, {&next.latent->first().weight, &next.latent->key_value.weight})
+        : value.data != nullptr ? team.upcoming(rows, {&query, &key, &value})
+        : key.data != nullptr   ? team.upcoming(rows, {&query, &key})
+                                : team.upcoming(rows, {&query});
+    team.finish_stage(Stage::kDown, upcoming);
   } else {
     team.finish_stage(Stage::kDown, team.upcoming(rows, {&model.head.weight}));
   }
@@ -61,7 +70,10 @@ void FeedForward::gate_up(int layer, RowCounts rows) {
       inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows, context_.config.hidden_size,
                       mlp_input_norm(context_.config.layer(layer), weights), {&first, &mlp.up});
   const LinearInput inner = inputs_.view(workspace.inner, rows, mlp.inner(), {&mlp.down});
-  const GateUpStage stage = stage_of(mlp, input, inner, tapped(context_, layer, &LayerTap::down_input));
+  const bool beside_experts = weights.experts.has_value();
+  float* const tap =
+      tapped(context_, layer, beside_experts ? &LayerTap::dense_down_input : &LayerTap::down_input);
+  const GateUpStage stage = stage_of(mlp, input, inner, tap);
   const SharedWork work{.items = stage.units(),
                         .item_bytes = stage.unit_bytes(),
                         .rows = input.rows(),
@@ -137,10 +149,14 @@ void FeedForward::activate(const GateUpStage& stage, Range rows, int32_t col_beg
 }
 
 void FeedForward::down(int layer, RowCounts rows, const Target& target) {
-  const MlpWeights& mlp = *team_.weights().layers[size_t(layer)].mlp;
+  const LayerWeights& weights = team_.weights().layers[size_t(layer)];
+  const MlpWeights& mlp = *weights.mlp;
   const LinearInput input = inputs_.view(context_.workspace.inner, rows, mlp.inner(), {&mlp.down});
   const Segment segments[] = {{mlp.down, input, target}};
   products_.run(segments, claim_of(layer, Claim::kDown));
+  if (weights.experts) {
+    return team_.finish_stage(Stage::kDown, team_.upcoming(rows.all, {&weights.experts->router.weight}));
+  }
   finish_mlp(context_, team_, layer, rows.all);
 }
 

@@ -18,6 +18,7 @@ inline int gate_unit_tiles(const MlpWeights& mlp) {
 
 // The norm before an MLP; without a weight if there is none.
 const Norm& mlp_input_norm(const LayerConfig& layer, const LayerWeights& weights);
+const Norm& experts_input_norm(const LayerConfig& layer, const LayerWeights& weights);
 // What an MLP's first stage reads of a layer.
 Upcoming upcoming_of_mlp(const Team& team, const LayerWeights& weights, int32_t rows);
 // The end of a layer's last stage.

@@ -16,6 +16,8 @@
 namespace redoubt {
 namespace {
 
+constexpr int32_t kMostPages = 1 << 24;
+
 [[noreturn]] void reject(const std::string& name, const std::string& reason) {
   throw std::invalid_argument(name + ": " + reason);
 }
@@ -27,12 +29,11 @@ void check_option(const char* name, int32_t value, int32_t most) {
 }
 
 ModelOptions checked(ModelOptions options) {
-  constexpr int32_t kMost = 1 << 24;
   check_option("threads", options.threads, 1024);
-  check_option("kv_pages", options.kv_pages, kMost);
+  check_option("kv_pages", options.kv_pages, kMostPages);
   check_option("max_sequences", options.max_sequences, 1 << 16);
   check_option("max_step_tokens", options.max_step_tokens, 1 << 20);
-  check_option("max_context_tokens", options.max_context_tokens, kMost);
+  check_option("max_context_tokens", options.max_context_tokens, 1 << 24);
   if (options.max_step_tokens < options.max_sequences) {
     reject("max_step_tokens", std::to_string(options.max_step_tokens) + " is less than max_sequences");
   }
@@ -47,9 +48,15 @@ std::vector<RopeAngles> angles_of(const ModelConfig& config, int32_t max_positio
   return angles;
 }
 
-size_t kv_bytes(const ModelConfig& config, const ModelOptions& options) {
-  return size_t(options.kv_pages) * KvCache::page_bytes(options.kv_type, page_groups_of(config, options),
-                                                        config.kv_heads, config.head_dim);
+size_t cache_bytes(const ModelConfig& config, const ModelOptions& options) {
+  return size_t(options.kv_pages) * KvCache::page_bytes(options.kv_type, page_groups_of(config, options)) +
+         size_t(options.state_pages) * StatePages::page_bytes(config);
+}
+
+StatePages state_pages_of(const ModelConfig& config, const ModelOptions& options) {
+  if (!config.keeps_states()) return {};
+  check_option("state_pages", options.state_pages, kMostPages);
+  return {config, options.state_pages};
 }
 
 std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const ModelConfig& config,
@@ -60,10 +67,14 @@ std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const Mod
 }
 
 // The best tier's kernels; where heads don't fill its vectors, the scalar ones write and read keys and
-// values. Rotation takes heads, and parts of them, of any size.
+// values, or states. Rotation takes heads, and parts of them, of any size.
 KernelTable choose_kernels(const ModelConfig& config) {
   KernelTable table = kernel_table(default_tier());
-  if (config.head_dim % 16 != 0) {
+  if (const DeltaConfig* const delta = config.delta(); delta != nullptr && delta->value_dim % 16 != 0) {
+    table.delta_page = kernel_table(Tier::kScalar).delta_page;
+  }
+  const auto fits = [](const LayerConfig& kind) { return kind.attention.shape.head_dim % 16 == 0; };
+  if (!std::all_of(config.kinds.begin(), config.kinds.end(), fits)) {
     const KernelTable& scalar = kernel_table(Tier::kScalar);
     table.write_kv = scalar.write_kv;
     table.attention = scalar.attention;
@@ -119,8 +130,7 @@ ModelConfig model_config_of(const ModelFiles& files) {
 }
 
 PageGroups page_groups_of(const ModelConfig& config, const ModelOptions& options) {
-  return options.page_groups ? page_groups_of(config, options.max_context_tokens)
-                             : one_page_group(config.layers);
+  return options.page_groups ? page_groups_of(config, options.max_context_tokens) : one_page_group(config);
 }
 
 Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
@@ -144,13 +154,14 @@ Model::Model(const ModelOptions& options, const ModelFiles* files)
       bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
       pool_(options.threads, options.cpus),
       nodes_(options.threads, options.nodes),
-      file_(open_weights(options, files, kv_bytes(config_, options), pool_, nodes_)),
+      file_(open_weights(options, files, cache_bytes(config_, options_), pool_, nodes_)),
       weights_(find_weights_by_node(file_, config_, nodes_)),
       rope_angles_(angles_of(config_, options.max_context_tokens)),
-      kv_cache_(options.kv_type, redoubt::page_groups_of(config_, options), config_.kv_heads,
-                config_.head_dim, options.kv_pages),
+      kv_cache_(options.kv_type, redoubt::page_groups_of(config_, options), options.kv_pages),
+      state_pages_(state_pages_of(config_, options_)),
       pages_per_sequence_((options.max_context_tokens + kPageTokens - 1) / kPageTokens),
       page_table_(page_table_entries()),
+      state_page_uses_(size_t(state_pages_.pages())),
       batch_page_table_(page_table_entries()),
       slot_taken_(size_t(options.max_sequences)),
       workspace_(std::make_unique<Workspace>(config_, options.max_step_tokens, options.max_sequences,
@@ -163,6 +174,7 @@ Tier Model::attention_tier() const {
 }
 
 bool Model::has_relative_positions() const {
+  if (has_states()) return false;
   const auto has_temperature = [](const LayerConfig& kind) { return kind.attention.temperature_scale != 0; };
   return std::none_of(config_.kinds.begin(), config_.kinds.end(), has_temperature) &&
          std::all_of(rope_angles_.begin(), rope_angles_.end(),
@@ -182,6 +194,7 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
   check_sequences(batch);
   check_readers(batch, outputs);
   copy_page_table(batch);
+  copy_state_pages(batch);
   if (batch.sequences == 0) return;
   const StepPlan plan(batch, outputs, config_, options_.threads);
   FirstFailure failure;
@@ -191,6 +204,7 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
             .kernels = kernels_,
             .rope_angles = rope_angles_,
             .kv_cache = kv_cache_,
+            .state_pages = state_pages_,
             .compute_type = options_.compute_type,
             .bf16 = bf16_,
             .page_tables = batch_page_table_.data(),
@@ -207,6 +221,7 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
 }
 
 void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) {
+  if (has_states()) throw std::invalid_argument("positions: states can't be moved to other positions");
   redoubt::copy_page_turned(kv_cache_, config_, rope_angles_, source, target, positions);
 }
 
@@ -224,6 +239,9 @@ void Model::check_sizes(const Batch& batch) const {
 }
 
 void Model::check_tokens(const Batch& batch) const {
+  if (batch.hidden_states != nullptr && config_.layer_inputs) {
+    reject("hidden_states", "this model's layers have inputs that come from tokens");
+  }
   for (int32_t t = 0; t < batch.tokens; ++t) {
     if (batch.token_ids[t] < 0 || batch.token_ids[t] >= config_.vocab_size) {
       reject("token_ids", std::to_string(batch.token_ids[t]) + " is not in the vocabulary");
@@ -264,6 +282,7 @@ void Model::check_sequences(const Batch& batch) {
 // Checks the copy: the caller's table may change while the step runs without the interpreter's lock.
 void Model::copy_page_table(const Batch& batch) {
   for (int32_t group = 0; group < page_groups().count(); ++group) {
+    if (group == page_groups().state_group) continue;
     for (int32_t s = 0; s < batch.sequences; ++s) copy_page_table(batch, group, s);
   }
 }
@@ -282,6 +301,39 @@ void Model::copy_page_table(const Batch& batch, int32_t group, int32_t sequence)
                                " is " + std::to_string(to[i]) + ", not in 0 .. " +
                                std::to_string(options_.kv_pages));
     }
+  }
+}
+
+void Model::copy_state_pages(const Batch& batch) {
+  if (!has_states()) return;
+  ++steps_;
+  for (int32_t s = 0; s < batch.sequences; ++s) copy_state_pages(batch, s);
+}
+
+// The page before the first token and those of tokens before it are read, those of new tokens are written.
+void Model::copy_state_pages(const Batch& batch, int32_t sequence) {
+  const int32_t slot = batch.slots[sequence], group = page_groups().state_group;
+  const int32_t begin = batch.context_lengths[sequence], end = begin + batch.query_lengths[sequence];
+  const int64_t row = int64_t(group) * options_.max_sequences;
+  const int32_t* from = page_table_.data() + (row + slot) * pages_per_sequence_;
+  int32_t* to = batch_page_table_.data() + (row + sequence) * pages_per_sequence_;
+  const int32_t first_written = begin / kPageTokens, last = (end - 1) / kPageTokens;
+  for (int32_t i = page_groups().first_page(group, begin); i <= last; ++i) {
+    const int32_t page = to[i] = from[i];
+    const auto fail = [&](const std::string& reason) {
+      reject("page_table", "group " + std::to_string(group) + " (states), slot " + std::to_string(slot) +
+                               ", page " + std::to_string(i) + " is " + std::to_string(page) + reason);
+    };
+    const bool is_written = i >= first_written;
+    const bool has_earlier_tokens = begin > i * kPageTokens, has_last_token = i == last;
+    const bool is_before_unfinished = i == last - 1 && end % kPageTokens != 0;
+    if (page == kNoPage && !has_earlier_tokens && !has_last_token && !is_before_unfinished) continue;
+    if (page < 0 || page >= state_pages_.pages()) {
+      fail(", not in 0 .. " + std::to_string(state_pages_.pages()));
+    }
+    int64_t& use = state_page_uses_[size_t(page)];
+    if (use / 2 == steps_ && (is_written || use % 2 == 1)) fail(", which the step writes in another place");
+    use = 2 * steps_ + (is_written ? 1 : 0);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/rope_angles.h"
+#include "model/state_pages.h"
 #include "model/weights.h"
 #include "step/batch.h"
 #include "weights/node_slices.h"
@@ -45,6 +46,7 @@ struct ModelOptions {
   KvType kv_type = KvType::kInt16;
   WeightMemory weight_memory = WeightMemory::kAuto;
   int32_t kv_pages = 0;
+  int32_t state_pages = 0;  // of a model with states
   int32_t max_sequences = 0;
   int32_t max_step_tokens = 0;
   int32_t max_context_tokens = 0;
@@ -69,10 +71,15 @@ class Model {
   bool has_bf16_prompts() const { return bf16_.prompts; }
   int32_t pages_per_sequence() const { return pages_per_sequence_; }
   // [groups][max_sequences][pages_per_sequence]: entry i of a row is the page of tokens i * kPageTokens on.
-  // Those before all that a step's tokens see are not read.
+  // Those before all that a step's tokens see are not read. Of the states' group they are
+  // numbers of state_pages(), or kNoPage where nobody will go on: allowed for a page whose tokens a step
+  // computes all, but not for the page that holds its last token, nor for the one before that if it is not
+  // full.
   int32_t* page_table() { return page_table_.data(); }
   const PageGroups& page_groups() const { return kv_cache_.groups(); }
   KvCache& kv_cache() { return kv_cache_; }
+  bool has_states() const { return config_.keeps_states(); }
+  StatePages& state_pages() { return state_pages_; }
   size_t weights_bytes() const { return file_.bytes(); }
   WeightMemory weight_memory() const { return file_.memory(); }
   size_t activation_bytes() const;
@@ -95,6 +102,8 @@ class Model {
   void check_sequences(const Batch& batch);
   void copy_page_table(const Batch& batch);
   void copy_page_table(const Batch& batch, int32_t group, int32_t sequence);
+  void copy_state_pages(const Batch& batch);
+  void copy_state_pages(const Batch& batch, int32_t sequence);
 
   ModelOptions options_;
   ModelConfig config_;
@@ -106,8 +115,13 @@ class Model {
   std::vector<ModelWeights> weights_;  // by node
   std::vector<RopeAngles> rope_angles_;
   KvCache kv_cache_;
+  StatePages state_pages_;
   int32_t pages_per_sequence_;
-  AlignedMemory<int32_t> page_table_;        // the caller's
+  AlignedMemory<int32_t> page_table_;  // the caller's
+  // What a step does with each state page, so that no two sequences write to one: the last step that does
+  // something, times 2, plus 1 if it writes.
+  std::vector<int64_t> state_page_uses_;
+  int64_t steps_ = 0;
   AlignedMemory<int32_t> batch_page_table_;  // the running batch's rows of it, copied and checked
   BatchCopy batch_;
   std::vector<bool> slot_taken_;

@@ -2,10 +2,18 @@
 #include "step/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "sampling/prompt_reader.h"
 
 namespace redoubt {
+namespace {
+
+bool is_plan_of(const AttentionPlan& plan, const AttentionConfig& attention) {
+  return plan.window == attention.window && plan.shape == attention.shape;
+}
+
+}  // namespace
 
 StepPlan::StepPlan(const Batch& batch, const StepOutputs& outputs, const ModelConfig& config,
                    int32_t threads) {
@@ -18,27 +26,33 @@ StepPlan::StepPlan(const Batch& batch, const StepOutputs& outputs, const ModelCo
   }
   wanted_.batch.query_lengths = wanted_.query_lengths.data();
   wanted_.batch.context_lengths = wanted_.context_lengths.data();
-  ends_early_ = outputs.logits == nullptr && outputs.hidden_states == nullptr && outputs.tap == nullptr &&
+  longest_first_.resize(size_t(batch.sequences));
+  std::iota(longest_first_.begin(), longest_first_.end(), 0);
+  std::stable_sort(longest_first_.begin(), longest_first_.end(), [&batch](int32_t a, int32_t b) {
+    return batch.query_lengths[a] > batch.query_lengths[b];
+  });
+  // For a state every row is needed.
+  ends_early_ = !config.layer(config.layers - 1).keeps_state() && outputs.logits == nullptr &&
+                outputs.hidden_states == nullptr && outputs.tap == nullptr &&
                 wanted_.batch.tokens < batch.tokens;
   list_head_places(batch, outputs);
-  const int32_t last = config.layers - 1;
-  for (int32_t layer = 0; layer < (ends_early_ ? last : config.layers); ++layer) {
-    add_attention(all_, config, layer, threads);
+  const int32_t first_of_wanted = ends_early_ ? config.last_storing_layer() : config.layers;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    add_attention(layer < first_of_wanted ? all_ : wanted_, config, layer, threads);
   }
-  if (ends_early_) add_attention(wanted_, config, last, threads);
 }
 
 void StepPlan::add_attention(LayerRows& rows, const ModelConfig& config, int32_t layer, int32_t threads) {
-  const int32_t window = config.layer(layer).attention.window;
-  for (const AttentionPlan& plan : rows.attention) {
-    if (plan.window == window) return;
-  }
-  rows.attention.push_back(plan_attention(rows.batch, config, window, threads));
+  if (config.layer(layer).keeps_state()) return;
+  const AttentionConfig& wanted = config.layer(layer).attention;
+  const auto is_for = [&](const AttentionPlan& plan) { return is_plan_of(plan, wanted); };
+  if (std::any_of(rows.attention.begin(), rows.attention.end(), is_for)) return;
+  rows.attention.push_back(plan_attention(rows.batch, config, layer, threads));
 }
 
-const AttentionPlan& LayerRows::attention_of(int32_t window) const {
+const AttentionPlan& LayerRows::attention_of(const AttentionConfig& wanted) const {
   return *std::find_if(attention.begin(), attention.end(),
-                       [window](const AttentionPlan& plan) { return plan.window == window; });
+                       [&](const AttentionPlan& plan) { return is_plan_of(plan, wanted); });
 }
 
 void StepPlan::list_sequences(const Batch& batch, const StepOutputs& outputs) {

@@ -24,9 +24,9 @@ struct LayerRows {
   std::vector<int32_t> first_row;        // of each sequence
   std::vector<int32_t> query_lengths;    // where the batch's point, unless they are the caller's
   std::vector<int32_t> context_lengths;  // likewise
-  std::vector<AttentionPlan> attention;  // one for each window of the layers that compute these rows
+  std::vector<AttentionPlan> attention;  // one for each window and shape of layers that compute these rows
 
-  const AttentionPlan& attention_of(int32_t window) const;
+  const AttentionPlan& attention_of(const AttentionConfig& attention) const;
   RowCounts counts() const { return {batch.tokens, answer_rows}; }
 };
 
@@ -56,10 +56,12 @@ class StepPlan {
 
   // All tokens of the batch.
   const LayerRows& all() const { return all_; }
-  // The rows that are sampled or read: all that the last layer computes beyond keys and values, if
-  // ends_early().
+  // The rows that are sampled or read: all that the last layer that stores keys and values computes beyond
+  // these, and those after it, if ends_early().
   const LayerRows& wanted() const { return wanted_; }
   bool ends_early() const { return ends_early_; }
+  // The sequences, those with most tokens first.
+  const std::vector<int32_t>& longest_first() const { return longest_first_; }
   int32_t sequence_of(int32_t token) const { return sequence_of_token_[size_t(token)]; }
   int32_t token_of(int32_t wanted_row) const { return wanted_tokens_[size_t(wanted_row)]; }
   // Where the residual stream has a wanted row after the last layer.
@@ -78,12 +80,13 @@ class StepPlan {
   int32_t list_wanted_rows(const Batch& batch, const StepOutputs& outputs, int32_t sequence,
                            int32_t first_token);
   void list_head_places(const Batch& batch, const StepOutputs& outputs);
-  // Plans a layer's attention, unless a layer with its window was planned before.
+  // Plans a layer's attention, unless one like it was planned before.
   static void add_attention(LayerRows& rows, const ModelConfig& config, int32_t layer, int32_t threads);
 
   LayerRows all_;
   LayerRows wanted_;
   bool ends_early_ = false;
+  std::vector<int32_t> longest_first_;
   std::vector<int32_t> sequence_of_token_;
   std::vector<int32_t> wanted_tokens_;
   std::vector<HeadRow> head_rows_;

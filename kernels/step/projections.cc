@@ -1,9 +1,25 @@
 // Query, key, value, output and head (contract: step/projections.h).
 #include "step/projections.h"
 
+#include <span>
+
 #include "step/feed_forward.h"
 
 namespace redoubt {
+namespace {
+
+// Query, key and value, as far as a layer has them: never one without those before it.
+int matrices_of(const LayerWeights& weights) {
+  return weights.value.weight.data != nullptr ? 3 : weights.key.weight.data != nullptr ? 2 : 1;
+}
+const Linear& key_of(const LayerWeights& weights) {
+  return matrices_of(weights) >= 2 ? weights.key : weights.query;
+}
+const Linear& value_of(const LayerWeights& weights) {
+  return matrices_of(weights) >= 3 ? weights.value : key_of(weights);
+}
+
+}  // namespace
 
 LinearInput Projections::normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users) {
   const Workspace& workspace = context_.workspace;
@@ -15,26 +31,36 @@ LinearInput Projections::normalized(int layer, RowCounts rows, std::initializer_
 void Projections::query_key_value(int layer) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const LinearInput input =
-      normalized(layer, context_.plan.all().counts(), {&weights.query, &weights.key, &weights.value});
+      normalized(layer, context_.plan.all().counts(), {&weights.query, &key_of(weights), &value_of(weights)});
+  const HeadShape& shape = context_.config.shape(layer);
   const int64_t stride = context_.workspace.qkv_stride;
   float* const query = context_.workspace.qkv.data();
-  float* const key = query + context_.config.query_dim();
-  float* const value = key + context_.config.kv_dim();
+  float* const key = query + shape.query_dim();
+  float* const value = key + shape.kv_dim();
   const Segment segments[] = {{weights.query, input, {query, stride}},
                               {weights.key, input, {key, stride}},
-                              {weights.value, input, {value, stride}}};
-  products_.run(segments, claim_of(layer, Claim::kQkv));
+                              {weights.value, input, {value, stride}},
+                              gate(weights, input)};
+  const bool has_gate = weights.gate.weight.data != nullptr;  // then there are all others
+  products_.run(std::span(segments).first(has_gate ? 4 : size_t(matrices_of(weights))),
+                claim_of(layer, Claim::kQkv));
   team_.finish_stage(Stage::kQkv, team_.upcoming(context_.batch.tokens, {&weights.output.weight}));
+}
+
+Segment Projections::gate(const LayerWeights& weights, const LinearInput& input) const {
+  return {weights.gate, input, {context_.workspace.gates.data(), context_.workspace.gates_stride}};
 }
 
 void Projections::key_value(int layer) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
-  const LinearInput input = normalized(layer, context_.plan.all().counts(), {&weights.key, &weights.value});
+  const LinearInput input =
+      normalized(layer, context_.plan.all().counts(), {&key_of(weights), &value_of(weights)});
+  const HeadShape& shape = context_.config.shape(layer);
   const int64_t stride = context_.workspace.qkv_stride;
-  float* const key = context_.workspace.qkv.data() + context_.config.query_dim();
-  float* const value = key + context_.config.kv_dim();
+  float* const key = context_.workspace.qkv.data() + shape.query_dim();
+  float* const value = key + shape.kv_dim();
   const Segment segments[] = {{weights.key, input, {key, stride}}, {weights.value, input, {value, stride}}};
-  products_.run(segments, claim_of(layer, Claim::kQkv));
+  products_.run(std::span(segments).first(size_t(matrices_of(weights)) - 1), claim_of(layer, Claim::kQkv));
   team_.finish_stage(Stage::kQkv);
 }
 
@@ -42,16 +68,21 @@ void Projections::query(int layer) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const LinearInput input = normalized(layer, context_.plan.wanted().counts(), {&weights.query});
   const Segment segments[] = {
-      {weights.query, input, {context_.workspace.qkv.data(), context_.workspace.qkv_stride}}};
-  products_.run(segments, claim_of(layer, Claim::kQueries));
+      {weights.query, input, {context_.workspace.qkv.data(), context_.workspace.qkv_stride}},
+      gate(weights, input)};
+  products_.run(std::span(segments).first(weights.gate.weight.data == nullptr ? 1 : 2),
+                claim_of(layer, Claim::kQueries));
   team_.finish_stage(Stage::kQkv);
 }
 
 void Projections::output(int layer, RowCounts rows, const Target& target) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const Workspace& workspace = context_.workspace;
-  const LinearInput input = inputs_.prepare({workspace.attention.data(), workspace.attention_stride}, rows,
-                                            context_.config.query_dim(), Norm{}, {&weights.output});
+  const Inputs::Source source = weights.latent
+                                    ? Inputs::Source{workspace.head_parts.data(), workspace.head_parts_stride}
+                                    : Inputs::Source{workspace.attention.data(), workspace.attention_stride};
+  const LinearInput input =
+      inputs_.prepare(source, rows, weights.output.weight.cols, Norm{}, {&weights.output});
   const Segment segments[] = {{weights.output, input, target}};
   products_.run(segments, claim_of(layer, Claim::kOutput));
   team_.finish_stage(Stage::kOutput, upcoming_of_mlp(team_, weights, rows.all));

@@ -14,7 +14,7 @@ class Projections {
   Projections(const StepContext& context, Team& team, Inputs& inputs, Products& products)
       : context_(context), team_(team), inputs_(inputs), products_(products) {}
 
-  // Of all rows.
+  // Of all rows. What gates attention's output is computed with the queries.
   void query_key_value(int layer);
   void key_value(int layer);
   // Of the wanted rows.
@@ -26,6 +26,8 @@ class Projections {
   void head(Range rows, int chunk);
 
  private:
+  // Of attention's output; only where the layer has one.
+  Segment gate(const LayerWeights& weights, const LinearInput& input) const;
   void finish_logits(const Target& target, int32_t rows);
   LinearInput normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users);
 

@@ -56,13 +56,30 @@ void Residual::fill_angles(int32_t r) const {
   *angles = float(context_.batch.positions[r]);
 }
 
-void Residual::add_normalized(const Norm& norm, int32_t rows) {
+void Residual::join_experts(const Norm& norm, const Norm& experts_norm, int32_t rows) {
+  const Workspace& workspace = context_.workspace;
+  const int32_t size = context_.config.hidden_size;
+  team_.share(rows, [&](Range mine) {
+    float* const normalized = team_.own().rows.data();
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+      float* const branch = workspace.branch.data() + r * workspace.hidden_stride;
+      normalize(context_, norm, branch, normalized);
+      normalize(context_, experts_norm, workspace.experts_branch.data() + r * workspace.hidden_stride,
+                branch);
+      context_.kernels.add_scaled(normalized, 1.0f, size, branch);
+    }
+  });
+  team_.barrier();
+}
+
+void Residual::add_normalized(const Norm& norm, int32_t rows, float scale) {
   const Workspace& workspace = context_.workspace;
   team_.share(rows, [&](Range mine) {
     float* const normalized = team_.own().rows.data();
     for (int64_t r = mine.begin; r < mine.end; ++r) {
       normalize(context_, norm, workspace.branch.data() + r * workspace.hidden_stride, normalized);
       context_.kernels.add_scaled(normalized, 1.0f, context_.config.hidden_size, row(r));
+      if (scale != 1.0f) context_.kernels.scale(row(r), scale, context_.config.hidden_size);
     }
   });
   team_.barrier();
@@ -77,6 +94,11 @@ void Residual::keep_wanted_rows() {
       const int64_t from = context_.plan.token_of(r);
       std::memmove(row(r), row(from), row_bytes);
       std::memmove(angles + r * stride, angles + from * stride, size_t(stride) * sizeof(float));
+      if (!context_.config.layer_inputs) continue;
+      const int64_t inputs_stride = context_.workspace.layer_inputs_stride;
+      float* const inputs = context_.workspace.layer_inputs.data();
+      std::memmove(inputs + r * inputs_stride, inputs + from * inputs_stride,
+                   size_t(inputs_stride) * sizeof(float));
     }
   };
   if (team_.thread() == 0) team_.once(move_rows);

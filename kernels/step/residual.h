@@ -11,9 +11,11 @@ class Residual {
 
   // Fills it with the tokens' embeddings, and computes the angles of their positions.
   void embed();
-  // Adds rows of the workspace's branch after a norm, and comes to a barrier.
-  void add_normalized(const Norm& norm, int32_t rows);
-  // Moves the wanted rows, and their angles, to the front.
+  // Adds rows of the workspace's branch after a norm, multiplies the sum, and comes to a barrier.
+  void add_normalized(const Norm& norm, int32_t rows, float scale = 1.0f);
+  // Makes the branch the sum of itself and that of experts, each after its norm, and comes to a barrier.
+  void join_experts(const Norm& norm, const Norm& experts_norm, int32_t rows);
+  // Moves the wanted rows, their angles and their layers' inputs to the front.
   void keep_wanted_rows();
   // Copies it for the caller, if hidden states are wanted: as what goes into layer `index`, or comes out of
   // the last one.

@@ -14,8 +14,10 @@ void Tap::attention_input(int layer) {
 
 void Tap::output_input(int layer) {
   const Workspace& workspace = context_.workspace;
-  copy_rows(workspace.attention.data(), workspace.attention_stride, context_.config.query_dim(),
-            tapped(context_, layer, &LayerTap::output_input));
+  const LayerWeights& weights = team_.weights().layers[size_t(layer)];
+  copy_rows((weights.latent ? workspace.head_parts : workspace.attention).data(),
+            weights.latent ? workspace.head_parts_stride : workspace.attention_stride,
+            weights.output.weight.cols, tapped(context_, layer, &LayerTap::output_input));
 }
 
 void Tap::attention_output(int layer) {
@@ -26,6 +28,11 @@ void Tap::attention_output(int layer) {
 void Tap::mlp_input(int layer) {
   normalize_rows(mlp_input_norm(context_.config.layer(layer), team_.weights().layers[size_t(layer)]),
                  tapped(context_, layer, &LayerTap::mlp_input));
+}
+
+void Tap::experts_input(int layer) {
+  normalize_rows(experts_input_norm(context_.config.layer(layer), team_.weights().layers[size_t(layer)]),
+                 tapped(context_, layer, &LayerTap::experts_input));
 }
 
 void Tap::mlp_output(int layer) {

@@ -31,6 +31,7 @@ class Tap {
   void output_input(int layer);
   void attention_output(int layer);
   void mlp_input(int layer);
+  void experts_input(int layer);
   void mlp_output(int layer);
   void hidden(int layer);
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "contract/delta.h"
+
 namespace redoubt {
 namespace {
 
@@ -29,10 +31,66 @@ MostExperts most_experts(const ModelConfig& config) {
   return most;
 }
 
+// Sizes that layers with latent attention need, each the largest of any; 0 without one.
+struct MostLatent {
+  int32_t query_rank = 0;
+  int32_t parts = 0;   // of a head, before key_up or after value_up
+  int32_t inputs = 0;  // of key_up or value_up
+  int32_t output_inputs = 0;
+};
+MostLatent most_latent(const ModelConfig& config) {
+  MostLatent most;
+  for (const LayerConfig& kind : config.kinds) {
+    const auto& latent = kind.attention.latent;
+    if (!latent) continue;
+    most.query_rank = std::max(most.query_rank, latent->query_rank);
+    most.parts = std::max({most.parts, latent->query_dim(), latent->value_dim});
+    most.inputs = std::max({most.inputs, latent->nope_dim, latent->kv_rank});
+    most.output_inputs = std::max(most.output_inputs, config.heads * latent->value_dim);
+  }
+  return most;
+}
+
 bool has_output_norms(const ModelConfig& config) {
+  if (config.layer_inputs) return true;
   return std::any_of(config.kinds.begin(), config.kinds.end(), [](const LayerConfig& kind) {
     return kind.attention_output_norm || kind.mlp_output_norm;
   });
+}
+
+// The widest input of an output projection.
+int64_t widest_attention(const ModelConfig& config) {
+  const DeltaConfig* const delta = config.delta();
+  return std::max({config.widest_query_dim(), delta == nullptr ? 0 : delta->values(),
+                   config.conv() == nullptr ? 0 : config.hidden_size});
+}
+int64_t widest_qkv(const ModelConfig& config) {
+  const DeltaConfig* const delta = config.delta();
+  return std::max({config.widest_qkv_dim(), delta == nullptr ? 0 : delta->channels(),
+                   config.conv() == nullptr ? 0 : 3 * config.hidden_size});
+}
+int64_t widest_gates(const ModelConfig& config) {
+  int64_t widest = config.delta() == nullptr ? 0 : config.delta()->values();
+  for (const LayerConfig& kind : config.kinds) {
+    if (kind.attention.output_gate) widest = std::max<int64_t>(widest, kind.attention.shape.query_dim());
+  }
+  return widest;
+}
+
+// Of one task of step/delta.cc.
+size_t delta_task_floats(const DeltaConfig& config) {
+  const size_t key_dim = size_t(config.key_dim), value_dim = size_t(config.value_dim);
+  return delta_scratch_floats(config.value_dim) + 2 * key_dim * value_dim +
+         (key_dim + value_dim + 2) * kPageTokens + size_t(config.taps) * std::max(key_dim, value_dim);
+}
+
+int64_t layer_input_size(const ModelConfig& config) {
+  return config.layer_inputs ? config.layer_inputs->size : 0;
+}
+
+bool has_experts_beside_mlp(const ModelConfig& config) {
+  return std::any_of(config.kinds.begin(), config.kinds.end(),
+                     [](const LayerConfig& kind) { return kind.has_both(); });
 }
 
 int64_t angles_of_row(const ModelConfig& config) {
@@ -57,21 +115,41 @@ ExpertsWorkspace::ExpertsWorkspace(const ModelConfig& config, int32_t rows) {
 Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences,
                      int32_t thread_count)
     : hidden_stride(padded_stride(config.hidden_size)),
-      qkv_stride(padded_stride(config.qkv_dim())),
-      attention_stride(padded_stride(config.query_dim())),
+      qkv_stride(padded_stride(widest_qkv(config))),
+      attention_stride(padded_stride(widest_attention(config))),
+      gates_stride(padded_stride(widest_gates(config))),
+      factors_stride(padded_stride(config.delta() == nullptr ? 0 : 2 * config.delta()->value_heads)),
       logits_stride(padded_stride(config.vocab_size)),
       angles_stride(angles_of_row(config)),
       scores_stride(padded_stride(most_experts(config).count)),
+      query_latents_stride(padded_stride(most_latent(config).query_rank)),
+      head_parts_stride(padded_stride(int64_t(config.heads) * most_latent(config).parts)),
+      layer_inputs_stride(padded_stride(config.layers * layer_input_size(config))),
+      input_gate_stride(padded_stride(layer_input_size(config))),
       logits_rows(std::max(max_sequences, std::min(max_tokens, kFewestLogitsRows))),
       claims(config.layers * kClaimsPerLayer + 2, thread_count) {
   const int64_t tokens = max_tokens;
-  const int64_t widest = std::max(config.hidden_size, config.query_dim());
+  const MostLatent latent = most_latent(config);
+  const int64_t widest = std::max<int64_t>({config.hidden_size, widest_attention(config), latent.query_rank,
+                                            latent.output_inputs, layer_input_size(config)});
   hidden = AlignedMemory<float>(size_t(tokens * hidden_stride));
   qkv = AlignedMemory<float>(size_t(tokens * qkv_stride));
   attention = AlignedMemory<float>(size_t(tokens * attention_stride));
+  gates = AlignedMemory<float>(size_t(tokens * gates_stride));
+  factors = AlignedMemory<float>(size_t(tokens * factors_stride));
   if (has_output_norms(config)) branch = AlignedMemory<float>(size_t(tokens * hidden_stride));
+  if (has_experts_beside_mlp(config)) experts_branch = AlignedMemory<float>(size_t(tokens * hidden_stride));
   angles = AlignedMemory<float>(size_t(tokens * angles_stride));
+  if (config.layer_inputs) {
+    layer_inputs = AlignedMemory<float>(size_t(tokens * layer_inputs_stride));
+    input_gate = AlignedMemory<float>(size_t(tokens * input_gate_stride));
+  }
   logits = AlignedMemory<float>(size_t(logits_rows * logits_stride));
+  if (latent.parts > 0) {
+    query_latents = AlignedMemory<float>(size_t(tokens * query_latents_stride));
+    head_parts = AlignedMemory<float>(size_t(tokens * head_parts_stride));
+    heads = InputRows(tokens * config.heads, latent.inputs, config.heads);
+  }
   input = InputRows(tokens, widest);
   inner = InputRows(tokens, config.widest_inner());
   if (const MostExperts most = most_experts(config); most.count > 0) {
@@ -82,20 +160,24 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
   for (int32_t thread = 0; thread < thread_count; ++thread) {
     ThreadWorkspace& own = threads.emplace_back();
     own.input = InputRows(kPrivateRows, widest);
-    own.rows = AlignedMemory<float>(size_t(std::max<int64_t>(widest, kNormalizedFloats)));
+    own.rows =
+        AlignedMemory<float>(size_t(std::max<int64_t>({widest, kNormalizedFloats, layer_inputs_stride})));
     own.experts = ExpertsWorkspace(config, kPrivateRows);
+    if (config.delta() != nullptr) own.delta = AlignedMemory<float>(delta_task_floats(*config.delta()));
     own.gate = AlignedMemory<float>(gate_chunk_floats(max_tokens));
     own.up = AlignedMemory<float>(gate_chunk_floats(max_tokens));
   }
 }
 
 size_t Workspace::bytes() const {
-  size_t total = branch.bytes() + scores.bytes() + experts.bytes() + experts_inner.bytes() + hidden.bytes() +
-                 qkv.bytes() + attention.bytes() + angles.bytes() + logits.bytes() + states.bytes() +
-                 input.bytes() + inner.bytes();
+  size_t total = layer_inputs.bytes() + input_gate.bytes() + branch.bytes() + experts_branch.bytes() +
+                 scores.bytes() + experts.bytes() + experts_inner.bytes() + hidden.bytes() + qkv.bytes() +
+                 attention.bytes() + gates.bytes() + factors.bytes() + angles.bytes() + logits.bytes() +
+                 states.bytes() + input.bytes() + inner.bytes() + query_latents.bytes() + head_parts.bytes() +
+                 heads.bytes();
   for (const ThreadWorkspace& own : threads) {
     total += own.input.bytes() + own.rows.bytes() + own.gate.bytes() + own.up.bytes() +
-             own.attention_scratch.bytes() + own.experts.bytes();
+             own.attention_scratch.bytes() + own.delta.bytes() + own.experts.bytes();
   }
   return total;
 }

@@ -35,8 +35,25 @@ inline constexpr int64_t kNormalizedFloats = 4096;
 inline constexpr int32_t kFewestLogitsRows = 16;
 
 // The stages of a layer in which threads claim pieces of work from a counter.
-enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kRouter, kGateUp, kDown };
-inline constexpr int kClaimsPerLayer = 7;
+enum class Claim : uint8_t {
+  kQkv,
+  kQueries,
+  kQueryUp,
+  kKeyUp,
+  kDeltaFactors,
+  kAttention,
+  kValueUp,
+  kOutput,
+  kGateUp,
+  kDown,
+  kRouter,
+  kExpertsGateUp,
+  kExpertsDown,
+  kInputProjection,  // of the first layer
+  kInputGate,
+  kInputOutput
+};
+inline constexpr int kClaimsPerLayer = 16;
 inline constexpr int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
 // Chunks of the head take turns with two, which come after the layers'.
 inline constexpr int head_claim(int layers, int chunk) { return layers * kClaimsPerLayer + chunk % 2; }
@@ -133,23 +150,36 @@ struct ThreadWorkspace {
   AlignedMemory<float> gate;  // a chunk of gate_proj's output
   AlignedMemory<float> up;    // the same of up_proj's
   AlignedMemory<std::byte> attention_scratch;
-  ExpertsWorkspace experts;  // for kPrivateRows
+  AlignedMemory<float> delta;  // what step/delta.cc's tasks work in
+  ExpertsWorkspace experts;    // for kPrivateRows
 };
 
 struct Workspace {
-  int64_t hidden_stride, qkv_stride, attention_stride, logits_stride, angles_stride, scores_stride;
+  int64_t hidden_stride, qkv_stride, attention_stride, gates_stride, factors_stride, logits_stride,
+      angles_stride, scores_stride, query_latents_stride, head_parts_stride, layer_inputs_stride,
+      input_gate_stride;
   AlignedMemory<float> hidden;     // [tokens] rows of hidden_size, the residual stream
-  AlignedMemory<float> qkv;        // [tokens] rows of qkv_dim
-  AlignedMemory<float> attention;  // [tokens] rows of query_dim
-  AlignedMemory<float> branch;     // likewise: what attention or an MLP gives, before its own norm
-  AlignedMemory<float> angles;     // [tokens] rows of each rope's angles, and the position
-  AlignedMemory<float> logits;     // [logits_rows] rows of vocab_size
-  AlignedMemory<float> states;     // partial states of attention, grown as needed
-  InputRows input;                 // [tokens][widest of hidden_size and query_dim]
-  InputRows inner;                 // [tokens][the widest MLP's inner size]
-  AlignedMemory<float> scores;     // [tokens] rows of the routers' outputs
-  ExpertsWorkspace experts;        // for all tokens
-  InputRows experts_inner;         // [tokens' pairs of a row and an expert][their inner size]
+  AlignedMemory<float> qkv;        // [tokens] rows of qkv_dim, or of a delta's channels
+  AlignedMemory<float> attention;  // [tokens] rows of query_dim, or of a delta's values
+  AlignedMemory<float> gates;      // likewise: what they are gated by
+  AlignedMemory<float> factors;    // [tokens] rows of beta_proj's and decay_proj's outputs
+  AlignedMemory<float>
+      branch;  // [tokens] rows of hidden_size: what attention or an MLP gives, before its own norm
+  AlignedMemory<float> experts_branch;  // likewise, of experts beside an MLP
+  AlignedMemory<float> layer_inputs;    // [tokens] rows of all layers' inputs
+  AlignedMemory<float> input_gate;      // [tokens] rows of a layer's, times its gate
+  AlignedMemory<float> angles;          // [tokens] rows of each rope's angles, and the position
+  AlignedMemory<float> logits;          // [logits_rows] rows of vocab_size
+  AlignedMemory<float> states;          // partial states of attention, grown as needed
+  AlignedMemory<float> query_latents;   // [tokens] rows of query_rank, in latent attention
+  // [tokens] rows of all heads' queries before key_up, or of what value_up gives, in latent attention.
+  AlignedMemory<float> head_parts;
+  InputRows heads;              // [tokens * heads][widest of nope_dim and kv_rank], head by head
+  InputRows input;              // [tokens][widest of hidden_size and what an output projection takes]
+  InputRows inner;              // [tokens][the widest MLP's inner size]
+  AlignedMemory<float> scores;  // [tokens] rows of the routers' outputs
+  ExpertsWorkspace experts;     // for all tokens
+  InputRows experts_inner;      // [tokens' pairs of a row and an expert][their inner size]
   std::vector<ThreadWorkspace> threads;
   int32_t logits_rows;   // of `logits`: the head computes so many rows at a time
   ClaimCounters claims;  // [layers * kClaimsPerLayer + 2], the head's at the end

@@ -54,6 +54,7 @@ void bind_testing(nb::module_& module) {
   bind_weight_plans(testing);
   bind_step(testing);
   bind_kv_pages(testing);
+  bind_delta(testing);
 }
 
 }  // namespace redoubt

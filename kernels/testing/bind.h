@@ -13,5 +13,6 @@ void bind_row_kernels(nanobind::module_& testing);
 void bind_weight_plans(nanobind::module_& testing);
 void bind_step(nanobind::module_& testing);
 void bind_kv_pages(nanobind::module_& testing);
+void bind_delta(nanobind::module_& testing);
 
 }  // namespace redoubt

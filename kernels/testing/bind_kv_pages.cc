@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "model/kv_cache.h"
 #include "model/kv_page.h"
@@ -21,13 +22,13 @@ using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 class Pool {
  public:
   Pool(const std::string& type, int32_t layers, int32_t kv_heads, int32_t head_dim, int32_t pages)
-      : cache_(kv_type_from_name(type), one_page_group(layers), kv_heads, head_dim, pages) {}
+      : cache_(kv_type_from_name(type),
+               one_page_group(std::vector(size_t(layers), KvShape{kv_heads, head_dim})), pages) {}
 
   nb::ndarray<nb::numpy, uint8_t> memory() {
     const int32_t first = 0;
     auto* data = reinterpret_cast<uint8_t*>(page_block(cache_.view(0, 0, &first), 0));
-    const size_t page_bytes =
-        KvCache::page_bytes(cache_.type(), cache_.groups(), cache_.kv_heads(), cache_.head_dim());
+    const size_t page_bytes = KvCache::page_bytes(cache_.type(), cache_.groups());
     return nb::ndarray<nb::numpy, uint8_t>(data, {size_t(cache_.pages()), page_bytes}, nb::find(*this));
   }
   size_t gathered_page_bytes() const { return redoubt::gathered_page_bytes(cache_); }

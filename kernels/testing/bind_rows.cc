@@ -17,6 +17,7 @@
 
 #include "bindings/arrays.h"
 #include "contract/attention.h"
+#include "contract/convolution.h"
 #include "machine/thread_pool.h"
 #include "model/kv_cache.h"
 #include "sampling/sampler.h"
@@ -105,6 +106,40 @@ void scale(const Array<float, 1>& x, float factor, const std::string& tier) {
 
 void softcap(const Array<float, 1>& x, float cap, const std::string& tier) {
   table_named(tier).softcap(x.data(), cap, int(x.shape(0)));
+}
+
+FloatResult convolve_gated(const FloatMatrix& before, const FloatMatrix& behind,
+                           const Array<float, 2>& values, const FloatMatrix& history, const FloatMatrix& taps,
+                           const std::optional<Floats>& bias, const std::string& tier) {
+  const KernelTable& table = table_named(tier);
+  const size_t rows = values.shape(0), channels = values.shape(1), tap_count = taps.shape(0);
+  for (const FloatMatrix* gates : {&before, &behind}) {
+    require(gates->shape(0) == rows && gates->shape(1) == channels, "before, behind: not of values' shape");
+  }
+  require(taps.shape(1) == channels && tap_count >= 1 && tap_count <= size_t(kMostTaps),
+          "taps: not [1 .. 8, channels]");
+  require(history.shape(1) == channels && history.shape(0) < tap_count,
+          "history: not [below taps, channels]");
+  require(!bias || bias->shape(0) == channels, "bias: not [channels]");
+  FloatResult out = empty_like(before);
+  GatedRows task{.before = before.data(),
+                 .behind = behind.data(),
+                 .values = values.data(),
+                 .stride = int64_t(channels),
+                 .taps = taps.data(),
+                 .tap_stride = int64_t(channels),
+                 .bias = bias ? bias->data() : nullptr,
+                 .output = out.data(),
+                 .output_stride = int64_t(channels),
+                 .count = int32_t(rows),
+                 .channels = int32_t(channels),
+                 .tap_count = int32_t(tap_count)};
+  for (size_t i = 0; i < history.shape(0); ++i) {
+    task.history[tap_count - 1 - history.shape(0) + i] = history.data() + i * channels;
+  }
+  nb::gil_scoped_release unlocked;
+  table.convolve_gated(task);
+  return out;
 }
 
 FloatResult rope(const FloatMatrix& heads, const Floats& cos_sin, const std::string& tier) {
@@ -246,6 +281,8 @@ void bind_row_kernels(nb::module_& testing) {
               arg("tier"));
   testing.def("activate", &activate, arg("activation"), arg("gate"), arg("up").none(), arg("tier"));
   testing.def("add_scaled", &add_scaled, arg("x"), arg("factor"), arg("y"), arg("tier"));
+  testing.def("convolve_gated", &convolve_gated, arg("before"), arg("behind"), arg("values"), arg("history"),
+              arg("taps"), arg("bias").none(), arg("tier"));
   testing.def("scale", &scale, arg("x"), arg("factor"), arg("tier"));
   testing.def("softcap", &softcap, arg("x"), arg("cap"), arg("tier"));
   testing.def("rope", &rope, arg("heads"), arg("cos_sin"), arg("tier"));

@@ -10,7 +10,7 @@ import pytest
 
 from kernels import _native
 from quant.codes.matrix import WeightType
-from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
+from quant.families.description import Attention, Decoder, Experts, Latent, Layer, LayerInputs, Mlp, Rope
 from tests.families import decoder_reference
 from tests.kernels.tiny_model import F32, Sequences, described_tensors, write_described
 
@@ -28,6 +28,8 @@ BASE = Decoder(
     kinds=(Layer(PLAIN, mlp=Mlp(96)),), layers=(0, 0),
 )  # fmt: skip
 LAYER_NORM = replace(BASE, norm="layer", norm_epsilon=1e-5)
+LATENT = Latent(kv_rank=32, nope_dim=32, rope_dim=32, value_dim=64)
+LATENTS = replace(BASE, kv_heads=1, head_dim=64, kinds=(Layer(replace(PLAIN, latent=LATENT), mlp=Mlp(96)),))
 
 
 def with_layer(attention: Attention = PLAIN, mlp: Mlp | None = None, **options: Any) -> Decoder:
@@ -86,6 +88,37 @@ FEATURES: Mapping[str, Decoder] = {
     "softcap": with_attention(softcap=0.5),
     "ALiBi": with_attention(rope=None, slopes=SLOPES),
     "sinks": with_attention(sinks=True),
+    "latent attention": LATENTS,
+    "latent attention, queries from a latent": replace(
+        LATENTS, kinds=(Layer(replace(PLAIN, latent=replace(LATENT, query_rank=96), qkv_bias=True), mlp=Mlp(96)),)
+    ),
+    "latent attention, odd sizes": replace(
+        LATENTS, ropes=(PARTIAL,), head_dim=42,
+        kinds=(Layer(Attention(0.25, latent=Latent(32, 10, 10, 32, query_rank=23, norm_epsilon=0.1)), mlp=Mlp(96)),),
+    ),
+    "heads of its own": with_attention(kv_heads=4, head_dim=32),
+    "other heads beside": replace(
+        BASE, layers=(1, 0),
+        kinds=(Layer(PLAIN, Mlp(96)), Layer(replace(PLAIN, kv_heads=1, head_dim=48, qk_norm="row"), Mlp(96))),
+    ),
+    "norms of values": with_attention(value_norm=True),
+    "values are keys": with_attention(value_is_key=True, qk_norm="head"),
+    "values are keys, normed": with_attention(value_is_key=True, value_norm=True, qkv_bias=True),
+    "a number at the end": with_layer(mlp_output_norm=True, scaled=True),
+    "experts beside an MLP": with_layer(experts=Experts(8, 2, 64), mlp_output_norm=True),
+    "experts beside an MLP, scored apart": with_layer(
+        experts=Experts(8, 2, 64, router_norm=True, expert_scale=True, renormalize=True), mlp_output_norm=True
+    ),
+    "a router's norm and scales": replace(
+        BASE, kinds=(Layer(PLAIN, experts=Experts(8, 2, 64, router_norm=True, expert_scale=True, shared_inner=32)),)
+    ),
+    "keys of another layer": replace(
+        BASE, layers=(0, 1, 1), kinds=tuple(Layer(replace(PLAIN, keys_of=of), mlp=Mlp(96)) for of in (None, 0))
+    ),
+    "inputs of layers": replace(BASE, layer_inputs=LayerInputs(24, 3.0, "gelu_tanh"), embedding_scale=2.0),
+    "inputs of layers, scaled": replace(
+        with_layer(mlp_output_norm=True, scaled=True), layer_inputs=LayerInputs(40, 0.5, "silu")
+    ),
     "experts": replace(
         BASE, kinds=(Layer(PLAIN, mlp=Mlp(96)), Layer(PLAIN, experts=Experts(8, 2, 64, shared_inner=64))), layers=(0, 1)
     ),
@@ -117,9 +150,40 @@ DEEPSEEK = Layer(
         16, 4, 32, scoring="sigmoid", correction_bias=True, groups=4, chosen_groups=2, renormalize=True, scale=1.5
     ),
 )  # fmt: skip
+LATENT_QUERIES = Layer(
+    Attention(0.2, latent=replace(LATENT, query_rank=96), qkv_bias=True, output_bias=True, window=9),
+    experts=Experts(16, 4, 32, scoring="sigmoid", correction_bias=True, groups=4, chosen_groups=2, shared_inner=64),
+)
+LATENT_SINKS = Layer(
+    Attention(0.3, rope=1, latent=replace(LATENT, nope_dim=64, value_dim=32), sinks=True, softcap=2.0),
+    mlp=Mlp(96),
+    attention_output_norm=True,
+)
 BLOOM = Layer(
     Attention(0.25, rope=None, slopes=SLOPES, qkv_bias=True, output_bias=True), mlp=Mlp(96, "gelu_erf", False, True)
 )
+GEMMA4 = Layer(
+    Attention(1.0, window=9, qk_norm="head", value_norm=True), mlp=Mlp(160, "gelu_tanh"), attention_output_norm=True,
+    experts=Experts(8, 3, 96, "gelu_tanh", renormalize=True, router_norm=True, expert_scale=True),
+    mlp_output_norm=True, scaled=True,
+)  # fmt: skip
+GEMMA4_FULL = replace(
+    GEMMA4,
+    attention=Attention(
+        1.0, rope=1, qk_norm="head", kv_heads=1, head_dim=32, value_norm=True, value_is_key=True, output_bias=True
+    ),
+)  # fmt: skip
+GEMMA4_DENSE = replace(GEMMA4, experts=None)
+GEMMA4_DENSE_FULL = replace(GEMMA4_FULL, experts=None)
+
+
+def reading(layer: Layer, keys_of: int, inner: int) -> Layer:
+    """The same kind of layer with the keys of another one, and another MLP."""
+    assert layer.attention is not None
+    attention = replace(layer.attention, keys_of=keys_of, value_norm=False, value_is_key=False)
+    return replace(layer, attention=attention, mlp=Mlp(inner, "gelu_tanh"))
+
+
 MIXTURES: Mapping[str, Decoder] = {
     "RMS norms": replace(
         BASE, ropes=(FAST, PARTIAL, LONG), kinds=(GEMMA, GPT_OSS, PARALLEL, OLMO, DEEPSEEK), layers=(0, 1, 2, 3, 4, 0),
@@ -128,6 +192,18 @@ MIXTURES: Mapping[str, Decoder] = {
     "layer norms": replace(
         LAYER_NORM, norm_bias=True, ropes=(FAST, PARTIAL, LONG), kinds=(BLOOM, GEMMA, DEEPSEEK, PARALLEL),
         layers=(0, 1, 2, 3, 0), embedding_norm=True, head_bias=True, final_norm=False,
+    ),
+    "latents": replace(
+        LATENTS, ropes=(FAST, PARTIAL), kinds=(*LATENTS.kinds, LATENT_QUERIES, LATENT_SINKS), layers=(0, 1, 2, 1, 0),
+    ),
+    "heads of two shapes": replace(
+        BASE, ropes=(FAST, PARTIAL, LONG), kinds=(GEMMA4, GEMMA4_FULL, PARALLEL), layers=(0, 1, 0, 2, 0),
+        embedding_scale=8.0, tied_head=True, logit_softcap=3.0,
+    ),
+    "keys of other layers": replace(
+        BASE, ropes=(FAST, PARTIAL, LONG), layers=(0, 1, 0, 2, 3, 2), embedding_scale=8.0, tied_head=True,
+        kinds=(GEMMA4_DENSE, GEMMA4_DENSE_FULL, reading(GEMMA4_DENSE, 2, 320), reading(GEMMA4_DENSE_FULL, 1, 320)),
+        layer_inputs=LayerInputs(32, 3.0, "gelu_tanh"),
     ),
 }  # fmt: skip
 ENDINGS: Mapping[str, Decoder] = {
@@ -164,7 +240,10 @@ def test_logits(name: str, tier: str, tmp_path: Path, monkeypatch: pytest.Monkey
     error = np.linalg.norm(model.logits({0: ids}) - expected)
     assert error <= allowed, f"{error / allowed:.3g} of what is allowed"
 
-    plain_tensors = {name: tensors.get(name, values) for name, values in described_tensors(BASE).items()}
+    plain_tensors = {
+        name: tensors[name] if name in tensors and tensors[name].shape == values.shape else values
+        for name, values in described_tensors(BASE).items()
+    }
     plain = decoder_reference.logits(BASE, in_double(plain_tensors), ids)
     assert np.linalg.norm(plain - expected) > 100 * allowed, "without the feature it would be the same"
 

@@ -22,6 +22,7 @@ DECODER = Decoder(
     ),
 )  # fmt: skip
 MLP, ATTENTION, EXPERTS = ("kinds", 0, "mlp"), ("kinds", 0, "attention"), ("kinds", 1, "experts")
+DELTA = {"key_heads": 2, "value_heads": 4, "key_dim": 16, "value_dim": 16}
 OUTSIDE_SIZES: list[Any] = [0, -1, 64.0, "64", 2**24 + 1, 2**40, 2**63 - 1, True, [64], {}]
 OUTSIDE_NUMBERS: list[Any] = [-1, 1e13, 1e300, "1", True, [1.0], {}]
 
@@ -79,7 +80,7 @@ def test_the_untouched_description_loads(folder: Path) -> None:
 def test_a_key_that_is_missing(folder: Path, keys: tuple[str | int, ...]) -> None:
     for value in (ABSENT, None):
         describe(folder, changed(keys, value))
-        refused(folder, "model.safetensors: ", shown(keys), "either an MLP or experts" if keys == MLP else "missing")
+        refused(folder, "model.safetensors: ", shown(keys), "an MLP, experts or both" if keys == MLP else "missing")
 
 
 @pytest.mark.parametrize("keys", [(), ("ropes", 0), ("kinds", 0), ATTENTION, MLP, EXPERTS], ids=shown)
@@ -139,12 +140,13 @@ def test_a_number_that_may_not_be_0(folder: Path, keys: tuple[str | int, ...]) -
     "keys",
     [
         *[(key,) for key in ("norm_bias", "final_norm", "embedding_norm", "tied_head", "head_bias")],
-        *[(*ATTENTION, key) for key in ("sinks", "qkv_bias", "output_bias")],
+        *[(*ATTENTION, key) for key in ("sinks", "qkv_bias", "output_bias", "value_norm", "value_is_key")],
         *[(*MLP, key) for key in ("gated", "bias")],
         *[(*EXPERTS, key) for key in ("bias", "router_bias", "correction_bias", "renormalize", "shared_gate")],
+        *[(*EXPERTS, key) for key in ("router_norm", "expert_scale")],
         *[
             ("kinds", 0, key)
-            for key in ("attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm", "parallel")
+            for key in ("attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm", "parallel", "scaled")
         ],
     ],
     ids=shown,
@@ -182,7 +184,12 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("kv_heads",), 3, "kv_heads: heads is not a multiple of it"),
     (("head_dim",), 15, "head_dim: odd"),
     (("head_dim",), 1026, "head_dim: not a whole number in 2 .. 1024"),
-    (("head_dim",), 8, "ropes[0].rotary_dim: not a whole number in 2 .. 8"),
+    (("head_dim",), 8, "kinds[0].attention.rope: its rotary_dim is more than the head_dim"),
+    ((*ATTENTION, "head_dim"), 8, "kinds[0].attention.rope: its rotary_dim is more than the head_dim"),
+    ((*ATTENTION, "head_dim"), 17, "kinds[0].attention.head_dim: odd"),
+    ((*ATTENTION, "head_dim"), 0, "head_dim: not a whole number in 2 .. 1024"),
+    ((*ATTENTION, "kv_heads"), 3, "kinds[0].attention.kv_heads: heads is not a multiple of it"),
+    ((*ATTENTION, "kv_heads"), 0, "kv_heads: not a whole number in 1 .. 1024"),
     # Which layer is of which kind.
     (("layers",), [], "not a list of 1 to 1024 integers"),
     (("layers",), [0] * 1025, "not a list of 1 to 1024 integers"),
@@ -200,7 +207,8 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (ATTENTION, [], "kinds[0].attention: not an object"),
     (MLP, 7, "kinds[0].mlp: not an object"),
     (EXPERTS, "8", "kinds[1].experts: not an object"),
-    (("kinds", 0, "experts"), {"count": 2, "per_token": 1, "inner": 32}, "either an MLP or experts"),
+    (("kinds", 0, "experts"), {"count": 2, "per_token": 1, "inner": 32}, "beside an MLP they need an mlp_output_norm"),
+    (("kinds", 0, "scaled"), True, "scaled: needs an mlp_output_norm"),
     # Rotary embeddings.
     (("ropes",), 1, "not a list of at most 64 objects"),
     (("ropes",), [DECODER.to_dict()["ropes"][0]] * 65, "not a list of at most 64 objects"),
@@ -208,7 +216,7 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("ropes",), [], "kinds[1].attention.rope: there are no ropes"),
     (("ropes",), None, "kinds[1].attention.rope: there are no ropes"),
     (("ropes", 0, "rotary_dim"), 15, "rotary_dim: odd"),
-    (("ropes", 0, "rotary_dim"), 18, "rotary_dim: not a whole number in 2 .. 16"),
+    (("ropes", 0, "rotary_dim"), 1026, "rotary_dim: not a whole number in 2 .. 1024"),
     (("ropes", 0, "rotary_dim"), 8, "frequencies: not a list of 4 numbers"),
     (("ropes", 0, "frequencies"), [1.0] * 7, "frequencies: not a list of 8 numbers"),
     (("ropes", 0, "frequencies"), [1.0] * 9, "frequencies: not a list of 8 numbers"),
@@ -241,6 +249,31 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     ((*ATTENTION, "slopes"), [0.5, 0.25, -0.1, 0.1], "slopes: not a number in range"),
     ((*ATTENTION, "slopes"), [0.5, 0.25, 1e13, 0.1], "slopes: not a number in range"),
     ((*ATTENTION, "temperature_scale"), 0.1, "temperature_positions: missing"),
+    # Gated DeltaNet.
+    (("kinds", 0, "delta"), DELTA, "attention: a layer has either attention or a delta"),
+    (ATTENTION, ABSENT, "kinds[0].attention: missing"),
+    (("kinds", 0), {"delta": {**DELTA, "value_heads": 3}, "mlp": {"inner": 96}}, "value_heads: not a multiple"),
+    (("kinds", 0), {"delta": {**DELTA, "key_dim": 257}, "mlp": {"inner": 96}}, "key_dim: not a whole number in "),
+    (("kinds", 0), {"delta": {**DELTA, "value_dim": 0}, "mlp": {"inner": 96}}, "value_dim: not a whole number in "),
+    (("kinds", 0), {"delta": {**DELTA, "taps": 9}, "mlp": {"inner": 96}}, "taps: not a whole number in 1 .. 8"),
+    (("kinds", 0), {"delta": {**DELTA, "gate": 1}, "mlp": {"inner": 96}}, "delta.gate: not known"),
+    (
+        ("kinds",),
+        [{"delta": {**DELTA, "key_heads": heads}, "mlp": {"inner": 96}} for heads in (1, 2)],
+        "kinds[1].delta: its sizes differ from those of another kind",
+    ),
+    ((*ATTENTION, "keys_of"), 0, "kinds[0].attention.keys_of: is not a layer before its own"),
+    ((*ATTENTION, "keys_of"), -1, "keys_of: not a whole number in 0 .. "),
+    (("kinds", 1, "attention", "keys_of"), 2, "kinds[1].attention.keys_of: is not a layer before its own"),
+    (("kinds", 1, "attention"), {"scale": 1, "keys_of": 0, "window": 4}, "that layer has other heads or another"),
+    (("kinds", 1, "attention"), {"scale": 1, "keys_of": 0, "kv_heads": 1}, "that layer has other heads or another"),
+    # Inputs of layers.
+    (("layer_inputs",), 3, "layer_inputs: not an object"),
+    (("layer_inputs",), {}, "layer_inputs.size: missing"),
+    (("layer_inputs",), {"size": 1025}, "layer_inputs.size: not a whole number in 1 .. 1024"),
+    (("layer_inputs",), {"size": 8, "embedding_scale": 0}, "layer_inputs.embedding_scale: not a number in range"),
+    (("layer_inputs",), {"size": 8, "activation": "tanh"}, "layer_inputs.activation: "),
+    (("layer_inputs",), {"size": 8, "gate": True}, "layer_inputs.gate: not known"),
     # MLPs and experts.
     (MLP, {"inner": 96, "activation": "swiglu_oai", "gated": False}, "gated: swiglu_oai needs a gate"),
     ((*EXPERTS, "count"), 4097, "1 .. 4096"),
@@ -252,6 +285,11 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     ((*EXPERTS, "groups"), 8, "chosen_groups: they have fewer experts than per_token"),
     ((*EXPERTS, "chosen_groups"), 2, "chosen_groups: not a whole number in 1 .. 1"),
     ((*EXPERTS, "shared_gate"), True, "shared_gate: there is no shared_inner"),
+    (
+        EXPERTS,
+        {"count": 8, "per_token": 2, "inner": 32, "shared_inner": 32, "shared_gate": True, "router_norm": True},
+        "router_norm: does not go with shared_gate",
+    ),
     (
         EXPERTS,
         {"count": 8, "per_token": 2, "inner": 32, "scoring": "softmax_of_chosen", "correction_bias": True},
@@ -293,6 +331,11 @@ TENSORS: list[tuple[tuple[str | int, ...], Any, str, str]] = [
     ((*EXPERTS, "router_bias"), True, "1.mlp.router.bias", "missing"),
     ((*EXPERTS, "correction_bias"), True, "1.mlp.router.correction_bias", "missing"),
     ((*EXPERTS, "shared_inner"), 32, "1.mlp.shared.up_proj.weight", "missing"),
+    (("layer_inputs",), {"size": 8}, "0.layer_input.gate_proj.weight", "missing"),
+    ((*EXPERTS, "router_norm"), True, "1.mlp.router.norm.weight", "missing"),
+    ((*EXPERTS, "expert_scale"), True, "1.mlp.router.expert_scale", "missing"),
+    ((*ATTENTION, "kv_heads"), 4, "0.self_attn.k_proj.weight", "demands 64 x 64"),
+    ((*ATTENTION, "head_dim"), 32, "0.self_attn.q_proj.weight", "demands 128 x 64"),
 ]
 
 

@@ -77,7 +77,7 @@ def test_each_layer_turns_by_its_own_rope(mixture: str, tmp_path: Path) -> None:
     """Several ropes, parts of heads, and layers without one, whose keys stay."""
     mixed = MIXTURES[mixture]
     # With a temperature hidden states depend on absolute positions.
-    kinds = [replace(kind, attention=replace(kind.attention, temperature_scale=0.0)) for kind in mixed.kinds]
+    kinds = [replace(k, attention=replace(k.attention, temperature_scale=0.0)) for k in mixed.kinds if k.attention]
     decoder = replace(mixed, kinds=tuple(kinds))
     pages = Pages(write_described(tmp_path, decoder, {}, described_tensors(decoder)), "fp32")
     pages.write(0, 0)

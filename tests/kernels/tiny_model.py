@@ -134,7 +134,7 @@ class Sequences:
         self, folder: "Path | _native.ModelFiles", *, sequences: int = 4, context: int = 256, **options: Any
     ) -> None:
         pages = -(-context // _native.PAGE_TOKENS) * sequences
-        options = {"threads": 1, "compute_type": "fp32", "kv_type": "fp32", **options}
+        options = {"threads": 1, "compute_type": "fp32", "kv_type": "fp32", "state_pages": pages, **options}
         self.model = _native.Model(
             str(folder) if isinstance(folder, Path) else folder,
             kv_pages=pages,
@@ -144,7 +144,9 @@ class Sequences:
             **options,
         )
         table = self.model.page_table
-        table[:] = np.random.default_rng(7).permutation(pages).astype(np.int32).reshape(table.shape)
+        scattered = np.random.default_rng(7).permutation(pages).astype(np.int32)
+        # States are a group with page numbers of their own.
+        table[:] = scattered.reshape(table.shape[-2:])
         self._lengths = [0] * sequences
 
     def arrays(self, chunks: Mapping[int, list[int]]) -> tuple[I32, I32, I32, I32, I32]:
@@ -159,6 +161,10 @@ class Sequences:
             np.array(values, dtype=np.int32) for values in (ids, positions, list(chunks), lengths, before)
         )
         return ids_array, positions_array, slots, lengths_array, before_array
+
+    def rewind(self, slot: int, length: int) -> None:
+        """Says that a sequence has so many tokens."""
+        self._lengths[slot] = length
 
     def logits(self, chunks: Mapping[int, list[int]]) -> F32:
         """Logits of all new tokens, one chunk's after the other."""

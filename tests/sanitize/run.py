@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quant.codes.matrix import WeightType
+from tests.kernels.hybrid_model import HYBRID
 from tests.kernels.test_decoder import MIXTURES
 from tests.kernels.tiny_model import described_tensors, write_described, write_random_model
 from tests.run import GROUPED
@@ -111,10 +112,10 @@ def _readers() -> Outcome:
 
 
 def _mixtures(folder: Path, kind: WeightType = "sym_int4") -> list[Path]:
-    """Models with experts, parallel layers, output norms, windows and all else that a description can say."""
+    """Models with experts, parallel layers, output norms, windows, states and all else that a description can say."""
     return [
         write_described(folder / str(number), decoder, {}, described_tensors(decoder), kind)
-        for number, decoder in enumerate(MIXTURES.values())
+        for number, decoder in enumerate([*MIXTURES.values(), HYBRID])
     ]
 
 

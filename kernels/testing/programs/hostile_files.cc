@@ -251,22 +251,52 @@ class Reader {
   void touch(const ExpertsWeights& experts, int32_t hidden) {
     touch(experts.router);
     touch_floats(experts.correction_bias, int64_t(experts.experts.size()));
+    touch_floats(experts.expert_scale, int64_t(experts.experts.size()));
+    touch(experts.router_norm, hidden);
     for (const MlpWeights& expert : experts.experts) touch(expert);
     if (experts.shared) touch(*experts.shared);
     touch_floats(experts.shared_gate, hidden);
   }
+  void touch(const DeltaWeights& delta, const DeltaConfig& config) {
+    for (const Linear* linear : {&delta.qkv, &delta.beta, &delta.decay}) touch(*linear);
+    touch_floats(delta.convolution.data(), int64_t(config.channels()) * config.taps);
+    touch_floats(delta.decays, config.value_heads);
+    touch_floats(delta.decay_bias, config.value_heads);
+    touch_floats(delta.norm, config.value_dim);
+  }
+  void touch(const ConvWeights& conv, const ConvConfig& config, int32_t hidden) {
+    touch(conv.input);
+    touch_floats(conv.taps, int64_t(config.taps) * hidden);
+    touch_floats(conv.bias, hidden);
+  }
+  void touch(const LatentWeights& latent, const LatentConfig& config) {
+    for (const Linear* linear : {&latent.query_down, &latent.query, &latent.key_value}) touch(*linear);
+    touch_floats(latent.query_norm.weight, config.query_rank);
+    touch_floats(latent.key_value_norm, config.kv_rank);
+    for (const Linear& linear : latent.key_up) touch(linear);
+    for (const Linear& linear : latent.value_up) touch(linear);
+  }
   void touch(const LayerWeights& layer, const LayerConfig& kind, const ModelConfig& config) {
     for (const Norm* norm :
-         {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm}) {
+         {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm,
+          &layer.experts_norm, &layer.dense_output_norm, &layer.experts_output_norm}) {
       touch(*norm, config.hidden_size);
     }
-    for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.output}) touch(*linear);
+    for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.output,
+                                 &layer.input_gate, &layer.input_output}) {
+      if (linear->weight.data != nullptr) touch(*linear);
+    }
+    if (layer.delta) touch(*layer.delta, *kind.delta);
+    if (layer.latent) touch(*layer.latent, *kind.attention.latent);
+    if (layer.conv) touch(*layer.conv, *kind.conv, config.hidden_size);
+    const HeadShape& shape = kind.attention.shape;
     const bool row = kind.attention.qk_norm == QkNorm::kRow;
-    touch_floats(layer.query_norm, row ? config.query_dim() : config.head_dim);
-    touch_floats(layer.key_norm, row ? config.kv_dim() : config.head_dim);
+    touch_floats(layer.query_norm, row ? shape.query_dim() : shape.head_dim);
+    touch_floats(layer.key_norm, row ? shape.kv_dim() : shape.head_dim);
     touch_floats(layer.sinks, config.heads);
     if (layer.mlp) touch(*layer.mlp);
     if (layer.experts) touch(*layer.experts, config.hidden_size);
+    touch(layer.input_norm, config.hidden_size);
   }
   void touch(const PackedFile& file, const ModelConfig& config) {
     for (const RopeConfig& rope : config.ropes) {
@@ -281,6 +311,9 @@ class Reader {
     touch(weights.embedding_norm, config.hidden_size);
     touch(weights.final_norm, config.hidden_size);
     touch(weights.head);
+    if (config.layer_inputs) touch(weights.input_embedding);
+    touch(weights.input_projection);
+    touch_floats(weights.input_norm, config.layer_inputs ? config.layer_inputs->size : 0);
     for (size_t i = 0; i < weights.layers.size(); ++i) {
       touch(weights.layers[i], config.layer(int(i)), config);
     }

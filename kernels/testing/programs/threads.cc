@@ -112,10 +112,12 @@ class Sequences {
                 .nodes = {},
                 .weight_memory = memory,
                 .kv_pages = kSparePage + 2,
+                .state_pages = kSparePage,
                 .max_sequences = kSequences,
                 .max_step_tokens = kSequences * kPromptTokens,
                 .max_context_tokens = kPagesPerSequence * 32}) {
-    for (int32_t i = 0; i < kSequences * kPagesPerSequence; ++i) model_.page_table()[i] = i;
+    const int32_t entries = model_.page_groups().count() * kSparePage;
+    for (int32_t i = 0; i < entries; ++i) model_.page_table()[i] = i % kSparePage;
     for (int32_t s = 0; s < kSequences; ++s) {
       samplers_.push_back(
           std::make_unique<Sampler>(SamplingOptions{.logit_bias = {}, .seed = uint64_t(s), .end_tokens = {}},

@@ -7,58 +7,72 @@ scales to fp16. Source of the descent: Behdin et al. 2023, "QuantEase". Knows no
 
 import numpy as np
 
+from kernels import _native
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
-from quant.methods.grids import Scales, assembled, grid_of, rounded_to_fp16
+from quant.methods.grids import Grid, assembled, grid_of, rounded_to_fp16
 from quant.methods.problem import Rounding
 
-_ROW_CHUNK = 1024
 
+class Descent:
+    """Of some rows of a matrix."""
 
-def refitted(matrix: QuantizedMatrix, target: F32, moments: F32) -> QuantizedMatrix:
-    """Fits the scales by least squares, row by row; codes and minima stay. target: [rows, cols]; moments: damped."""
-    rounding = Rounding(matrix.type, matrix.group, matrix.table)
-    rows, cols = target.shape
-    groups, group = cols // matrix.group, matrix.group
-    scales = matrix.scales.astype(np.float32)
-    for begin in range(0, rows, _ROW_CHUNK):
-        part = slice(begin, min(begin + _ROW_CHUNK, rows))
-        levels = grid_of(rounding).levels(matrix.codes[part].astype(np.float32))
-        wanted = target[part]
+    def __init__(self, target: F32, moments: F32) -> None:
+        """target: the wanted weights [rows, cols]. moments: H, damped, [cols, cols]."""
+        self._moments = moments
+        self._goal = target @ moments
+
+    def refitted(self, matrix: QuantizedMatrix) -> QuantizedMatrix:
+        """Fits the scales by least squares, row by row; codes and minima stay."""
+        group, (rows, cols) = matrix.group, matrix.codes.shape
+        groups = cols // group
+        levels = self._grid(matrix).levels(matrix.codes.astype(np.float32))
+        goal, minima = self._goal, _minima(matrix)
         if matrix.minima is not None:
-            wanted = wanted - np.repeat(matrix.minima[part].astype(np.float32), group, 1)
-        right = ((wanted @ moments) * levels).reshape(-1, groups, group).sum(-1)
-        left = np.empty((len(levels), groups, groups), np.float32)
-        for number in range(groups):
-            block = slice(number * group, (number + 1) * group)
-            left[:, number] = ((levels[:, block] @ moments[block]) * levels).reshape(-1, groups, group).sum(-1)
+            goal = goal - minima @ self._moments.reshape(groups, group, cols).sum(1)
+        right = (goal * levels).reshape(rows, groups, group).sum(-1)
+        left = np.empty((rows, groups, groups), np.float32)
+        for number, begin in enumerate(range(0, cols, group)):
+            # Symmetric, so that the groups before this one have it already.
+            product = levels[:, begin : begin + group] @ self._moments[begin : begin + group, begin:]
+            product *= levels[:, begin:]
+            sums = product.reshape(rows, groups - number, group).sum(-1)
+            left[:, number, number:] = left[:, number:, number] = sums
         diagonal = np.einsum("rgg->rg", left)
         diagonal += np.float32(1e-6) * diagonal.mean(1, keepdims=True) + np.float32(1e-30)
         solved = np.linalg.solve(left, right[..., None])[..., 0]
-        scales[part] = np.where(np.isfinite(solved), rounded_to_fp16(solved), scales[part])
-    minima = np.zeros_like(scales) if matrix.minima is None else matrix.minima.astype(np.float32)
-    return assembled(rounding, matrix.codes, scales, minima)
+        scales = np.where(np.isfinite(solved), rounded_to_fp16(solved), matrix.scales.astype(np.float32))
+        return assembled(_rounding(matrix), matrix.codes, scales, minima)
+
+    def descended(self, matrix: QuantizedMatrix) -> QuantizedMatrix:
+        """One pass over all codes, input by input; scales stay."""
+        group, codes = matrix.group, matrix.codes.copy()
+        levels = self._grid(matrix).all_levels
+        pull = self._goal - dequantize(matrix) @ self._moments  # minus half the gradient
+        scales, minima = matrix.scales.astype(np.float32), _minima(matrix)
+        for number, begin in enumerate(range(0, codes.shape[1], group)):
+            block, later = slice(begin, begin + group), slice(begin + group, None)
+            found, changes = _native.descend_group(
+                np.ascontiguousarray(codes[:, block].T),
+                np.ascontiguousarray(pull[:, block].T),
+                np.ascontiguousarray(self._moments[block, block]),
+                np.ascontiguousarray(scales[:, number]),
+                np.ascontiguousarray(minima[:, number]),
+                levels,
+            )
+            codes[:, block] = found.T
+            pull[:, later] -= changes.T @ self._moments[block, later]
+        return assembled(_rounding(matrix), codes, scales, minima)
+
+    @staticmethod
+    def _grid(matrix: QuantizedMatrix) -> Grid:
+        return grid_of(_rounding(matrix))
 
 
-def descended(matrix: QuantizedMatrix, target: F32, moments: F32) -> QuantizedMatrix:
-    """One pass over all codes, input by input; scales stay. target: fp32 [rows, cols]; moments: damped."""
-    rounding = Rounding(matrix.type, matrix.group, matrix.table)
-    grid, group = grid_of(rounding), matrix.group
-    codes = matrix.codes.copy()
-    pull = (target - dequantize(matrix)) @ moments  # minus half the gradient
-    scales = matrix.scales.astype(np.float32)
-    minima = np.zeros_like(scales) if matrix.minima is None else matrix.minima.astype(np.float32)
-    for begin in range(0, target.shape[1], group):
-        block = slice(begin, begin + group)
-        own = moments[block, block]
-        mine = Scales(np.ascontiguousarray(scales[:, begin // group]), np.ascontiguousarray(minima[:, begin // group]))
-        values = (mine.scales * grid.levels(codes[:, block].T.astype(np.float32))) + mine.minima  # [group, rows]
-        local = np.ascontiguousarray(pull[:, block].T)
-        changes = np.zeros_like(values)
-        for k in range(group):
-            best = grid.codes(values[k] + local[k] / own[k, k], mine)
-            changes[k] = mine.scales * grid.levels(best) + mine.minima - values[k]
-            codes[:, begin + k] = best
-            local[k + 1 :] -= own[k, k + 1 :, None] * changes[k]
-        pull -= changes.T @ moments[block]
-    return assembled(rounding, codes, scales, minima)
+def _rounding(matrix: QuantizedMatrix) -> Rounding:
+    return Rounding(matrix.type, matrix.group, matrix.table)
+
+
+def _minima(matrix: QuantizedMatrix) -> F32:
+    """fp32 [rows, groups]; zeros where there are none."""
+    return np.zeros(matrix.scales.shape, np.float32) if matrix.minima is None else matrix.minima.astype(np.float32)

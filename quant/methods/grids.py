@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quant.codes.matrix import F16, F32, TABLE_LIMIT, U8, QuantizedMatrix
 from quant.methods.problem import Rounding
@@ -23,7 +24,7 @@ class Scales:
     scales: F32
     minima: F32
 
-    def taken(self, best: "np.ndarray[tuple[int], np.dtype[np.intp]]") -> "Scales":
+    def taken(self, best: NDArray[np.integer]) -> "Scales":
         """Candidate best[row] of each row: [candidates, rows] -> [rows]."""
         rows = np.arange(len(best))
         return Scales(self.scales[best, rows], self.minima[best, rows])
@@ -31,6 +32,10 @@ class Scales:
 
 class Grid(Protocol):
     """The arithmetic of one 4-bit type."""
+
+    @property
+    def all_levels(self) -> F32:
+        """The levels of codes 0 to 15, which rise."""
 
     def candidates(self, weights: F32) -> Scales:
         """Scales [candidates, rows] worth trying for a group's weights [inputs, rows]."""
@@ -55,6 +60,8 @@ def reciprocal(scales: F32) -> F32:
 class SymGrid:
     """sym_int4: level = code - 8. The scale may be negative, so either side can have the eighth step."""
 
+    all_levels = np.arange(-8, 8, dtype=np.float32)
+
     def candidates(self, weights: F32) -> Scales:
         """Both signs; magnitudes from strong clipping of the largest weight to none."""
         largest = np.abs(weights).max(0) / np.float32(8)
@@ -77,6 +84,8 @@ class SymGrid:
 
 class AsymGrid:
     """asym_int4: level = code, above a minimum."""
+
+    all_levels = np.arange(16, dtype=np.float32)
 
     def candidates(self, weights: F32) -> Scales:
         """Ranges whose two ends are each moved inwards, in all combinations."""
@@ -104,8 +113,8 @@ class TableGrid:
     """lut4: level = table[code]."""
 
     def __init__(self, table: tuple[int, ...]) -> None:
-        self._entries = np.array(table, np.float32)
-        middles = (self._entries[:-1] + self._entries[1:]) / np.float32(2)
+        self.all_levels = np.array(table, np.float32)
+        middles = (self.all_levels[:-1] + self.all_levels[1:]) / np.float32(2)
         halves = np.arange(-2 * TABLE_LIMIT, 2 * TABLE_LIMIT + 1, dtype=np.float32) / np.float32(2)
         # Midpoints of integer entries are multiples of 1/2, so each half-open interval of that width has one code.
         self._code_of_half = np.searchsorted(middles, halves, side="right").astype(np.float32)
@@ -126,7 +135,7 @@ class TableGrid:
 
     def levels(self, codes: F32) -> F32:
         """The table's entries."""
-        return self._entries[codes.astype(np.intp)]
+        return self.all_levels[codes.astype(np.intp)]
 
 
 def grid_of(rounding: Rounding) -> Grid:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from quant.codes.matrix import QuantizedMatrix
-from quant.methods.descent import descended, refitted
-from quant.methods.gptq import feedback_of, gptq_with
+from quant.methods.descent import Descent
+from quant.methods.gptq import feedback_of, rounded
 from quant.methods.problem import MatrixProblem, Method
 from quant.methods.rounding import round_to_nearest, search_scales
+from quant.methods.row_parts import by_rows
 
 _DESCENTS: Final = 2
 
@@ -18,10 +19,16 @@ def gptq(problem: MatrixProblem) -> QuantizedMatrix:
         return round_to_nearest(problem)
     problem.blocks()
     moments = problem.needed_moments()
-    matrix = gptq_with(problem, feedback_of(moments, problem.rounding.group))
-    for _ in range(_DESCENTS):
-        matrix = descended(refitted(matrix, problem.weights, moments), problem.weights, moments)
-    return refitted(matrix, problem.weights, moments)
+    feedback = feedback_of(moments, problem.rounding.group)
+
+    def quantize(part: slice) -> QuantizedMatrix:
+        weights = problem.weights[part]
+        matrix, descent = rounded(weights, feedback, problem.rounding), Descent(weights, moments)
+        for _ in range(_DESCENTS):
+            matrix = descent.descended(descent.refitted(matrix))
+        return descent.refitted(matrix)
+
+    return by_rows(len(problem.weights), quantize)
 
 
 METHODS: Final[Mapping[str, Method]] = {"rtn": round_to_nearest, "scale": search_scales, "gptq": gptq}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from quant.codes.matrix import IntegerType
-from quant.methods.descent import descended, refitted
+from quant.methods.descent import Descent
 from quant.methods.rounding import round_to_nearest
 from tests.quant.methods.problems import TYPES, error, problem
 
@@ -13,7 +13,7 @@ def test_scales_are_the_least_squares_ones(kind: IntegerType) -> None:
     asked = problem(kind)
     moments = asked.needed_moments()
     matrix = round_to_nearest(asked)
-    found = refitted(matrix, asked.weights, moments)
+    found = Descent(asked.weights, moments).refitted(matrix)
     assert np.array_equal(found.codes, matrix.codes)
     root = np.linalg.cholesky(moments.astype(np.float64)).T
     row = 11
@@ -36,10 +36,10 @@ def test_neither_step_errs_more(kind: IntegerType) -> None:
     matrix = round_to_nearest(asked)
     before = error(matrix, asked, moments)
     for _ in range(3):
-        fitted = refitted(matrix, asked.weights, moments)
+        fitted = Descent(asked.weights, moments).refitted(matrix)
         assert error(fitted, asked, moments) < before * 1.001  # fp16 rounds the scales
         before = error(fitted, asked, moments)
-        matrix = descended(fitted, asked.weights, moments)
+        matrix = Descent(asked.weights, moments).descended(fitted)
         assert error(matrix, asked, moments) <= before * 1.00001
         before = error(matrix, asked, moments)
 
@@ -49,7 +49,7 @@ def test_a_descended_matrix_has_no_better_single_code() -> None:
     moments = asked.needed_moments()
     matrix = round_to_nearest(asked)
     for _ in range(60):
-        matrix = descended(matrix, asked.weights, moments)
+        matrix = Descent(asked.weights, moments).descended(matrix)
     best = error(matrix, asked, moments)
     for row in range(8):
         for col in range(0, 64, 5):

@@ -1,0 +1,40 @@
+"""Splits a method's work by rows of the matrix, which do not depend on each other, over the processors.
+
+Knows neither weights nor methods.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from quant.codes.matrix import QuantizedMatrix
+
+_ROWS: Final = 288
+"""Of a part: enough for fast matrix products, few enough for the memory of a part's normal equations."""
+
+
+def by_rows(rows: int, quantize: Callable[[slice], QuantizedMatrix]) -> QuantizedMatrix:
+    """The matrix of all rows; quantize: gives the rows of a slice, and is called from several threads.
+
+    NumPy's products have one thread each meanwhile: theirs times ours would wait for each other.
+    """
+    parts = [slice(begin, min(begin + _ROWS, rows)) for begin in range(0, rows, _ROWS)]
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return _joined(list(pool.map(quantize, parts)))
+
+
+def _joined(parts: list[QuantizedMatrix]) -> QuantizedMatrix:
+    first = parts[0]
+    minima = [part.minima for part in parts if part.minima is not None]
+    return QuantizedMatrix(
+        first.type,
+        first.group,
+        np.concatenate([part.codes for part in parts]),
+        np.concatenate([part.scales for part in parts]),
+        np.concatenate(minima) if minima else None,
+        first.table,
+    )

@@ -60,7 +60,7 @@ def is_computed(decoder: Decoder, tokens: int) -> bool:
 
 def _is_plain(layer: Layer, decoder: Decoder, tokens: int) -> bool:
     attention, mlp = layer.attention, layer.mlp
-    if mlp is None or attention.qk_norm == "row" or 0 < attention.window < tokens:
+    if attention is None or mlp is None or attention.qk_norm == "row" or 0 < attention.window < tokens:
         return False
     plain = Attention(
         1 / math.sqrt(decoder.head_dim),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kernels import _native
 from quant.calibration.layer_file import LayerFile
 from quant.codes.matrix import F32
+from quant.packed.state_table import MOST_PAGES, TextStates
 
 _STEP_TOKENS: Final = 2048
 """So many rows at a time use the weights well, and their activations take little memory."""
@@ -37,8 +38,13 @@ class LayerEngine:
             max_sequences=self._windows,
             max_step_tokens=self._windows * window_tokens,
             max_context_tokens=window_tokens,
+            state_pages=MOST_PAGES * self._windows,
         )
-        self._native.page_table[:] = np.arange(pages * self._windows, dtype=np.int32).reshape(self._windows, -1)
+        tables = self._native.page_table.reshape(-1, self._windows, pages)
+        tables[0] = np.arange(pages * self._windows, dtype=np.int32).reshape(self._windows, -1)
+        if self._native.has_states:
+            for window, row in enumerate(tables[-1]):
+                TextStates(range(window * MOST_PAGES, (window + 1) * MOST_PAGES)).fill(row, 0, window_tokens)
 
     def activations(self, hidden: F32, wanted: Sequence[str]) -> Iterator[tuple[slice, Mapping[str, NDArray[Any]]]]:
         """Yields which windows, and their activations by the names in `_native.Model.layer_activations`.

@@ -1,10 +1,10 @@
 """Quantizes a model's layers in order, each with the inputs that it has in the quantized model.
 
 Two streams of activations run through the layers: `exact` is the unquantized model's, `seen` that of the layers
-quantized so far, both computed by the engine. A layer has stages (query/key/value, output, gate/up, down), each of
-matrices that share an input; when a stage's turn comes, the engine runs the layer with what is quantized already. In
-memory are the streams and one layer, never a whole model. Does not know how codes are chosen (`quant.methods`) or
-where tensors come from.
+quantized so far, both computed by the engine. A layer has stages (query/key/value, or what Gated DeltaNet has in their
+place; output; gate/up; down), each of matrices that share an input; when a stage's turn comes, the engine runs the
+layer with what is quantized already. In memory are the streams and one layer, never a whole model. Does not know how
+codes are chosen (`quant.methods`) or where tensors come from.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,12 @@ from quant.families.names import EngineTensor, engine_tensors
 from quant.packed.packed_matrix import MatrixInfo, pack_float
 
 _PREFIX: Final = "model.layers.0."
-_ATTENTION: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_ATTENTION: Final = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.gate_proj", "self_attn.q_a_proj",
+    "self_attn.kv_a_proj", "delta.qkv_proj", "delta.gate_proj", "conv.input_proj",
+)  # fmt: skip
+"""Of these a layer has some; all take its input."""
+_OUTPUT: Final = ("self_attn.o_proj", "delta.output_proj", "conv.output_proj")
 
 Arrays = Mapping[str, NDArray[Any]]
 Missing = Callable[[F32], F32]
@@ -80,19 +85,22 @@ def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) ->
 def run_layer(number: int, decoder: Decoder, work: LayerWork, streams: Streams) -> None:
     """Quantizes layer `number` and runs both streams through it, in place."""
     layer = _Layer(number, decoder, work, streams.exact.shape[1])
+    attention = layer.names(*_ATTENTION)
     with layer.exact() as engine:
         inputs = _Inputs(engine, streams.seen, "attention_input")
-        original = _original(engine, streams.exact, layer.kind.mlp_output_norm)
-        if layer.chooses(_ATTENTION):
+        original = _original(engine, streams.exact, layer)
+        if layer.chooses(attention):
             sums = inputs.moved(original["attention_input"])
-            layer.quantize(_ATTENTION, sums.moments, sums.moved)
+            layer.quantize(attention, sums.moments, sums.moved)
         else:
-            layer.quantize(_ATTENTION)
+            layer.quantize(attention)
+    if layer.kind.latent is not None:
+        _latent(layer, original, streams.seen)
     _output(layer, original, streams.seen)
+    if layer.kind.mlp is not None:
+        _mlp(layer, original, streams.seen)
     if layer.kind.experts is not None:
         _experts(layer, original, streams.seen)
-    else:
-        _mlp(layer, original, streams.seen)
     streams.exact[:] = original["hidden"].reshape(streams.exact.shape)
     with layer.seen() as engine:
         for part, arrays in engine.activations(streams.seen, ("hidden",)):
@@ -201,21 +209,59 @@ class _Inputs:
             yield slice(part.start * tokens, part.stop * tokens), arrays[self.name], arrays
 
 
-def _original(engine: LayerEngine, hidden: F32, has_output_norm: bool) -> dict[str, F32]:
+def _original(engine: LayerEngine, hidden: F32, layer: _Layer) -> dict[str, F32]:
     """The unquantized layer's activations, [tokens, ...] each."""
     names = ["attention_input", "attention_output", "mlp_input", "hidden"]
-    if has_output_norm:
+    if layer.kind.mlp_output_norm:
         names.append("mlp_output")
+    sizes = {name: int(hidden.shape[2]) for name in names}
+    latent = layer.kind.latent
+    if latent is not None and latent.query_rank:
+        sizes["query_input"] = latent.query_rank
     tokens = hidden.shape[0] * hidden.shape[1]
-    kept = {name: np.empty((tokens, hidden.shape[2]), np.float32) for name in names}
-    for part, arrays in engine.activations(hidden, names):
+    kept = {name: np.empty((tokens, size), np.float32) for name, size in sizes.items()}
+    for part, arrays in engine.activations(hidden, list(sizes)):
         for name, values in kept.items():
             values[part.start * hidden.shape[1] : part.stop * hidden.shape[1]] = arrays[name]
     return kept
 
 
+def _latent(layer: _Layer, original: Arrays, seen: F32) -> None:
+    """What makes queries and values of latents. Heads' codes are chosen with the moments of their own inputs."""
+    queries = layer.names("self_attn.q_b_proj")
+    if queries and layer.chooses(queries):
+        with layer.seen() as engine:
+            sums = _Inputs(engine, seen, "query_input").moved(original["query_input"])
+        layer.quantize(queries, sums.moments, sums.moved)
+    else:
+        layer.quantize(queries)
+    _quantize_heads(layer, "self_attn.key_up_proj", "key_up_input", seen)
+    _quantize_heads(layer, "self_attn.value_up_proj", "value_up_input", seen)
+
+
+def _quantize_heads(layer: _Layer, short: str, inputs: str, seen: F32) -> None:
+    """short: a stack with a matrix for each head. inputs: the activation that has all heads' inputs."""
+    if not layer.chooses((short,)):
+        layer.quantize((short,))
+        return
+    heads, (rows, cols) = layer.tensor(short).count, layer.tensor(short).shape
+    moments, tokens = np.zeros((heads, cols, cols), np.float32), seen.shape[0] * seen.shape[1]
+    with layer.seen() as engine:
+        for _, arrays in engine.activations(seen, (inputs,)):
+            by_head = arrays[inputs].reshape(-1, heads, cols)
+            for head in range(heads):
+                moments[head] += by_head[:, head].T @ by_head[:, head]
+    moments /= np.float32(tokens)
+    name, own = layer.full(f"{_PREFIX}{short}.weight"), rows // heads
+    packed = [
+        layer.work.choose(Chosen(name, layer.work.read(name, head * own, (head + 1) * own), moments[head], None))
+        for head in range(heads)
+    ]
+    layer.keep(short, np.concatenate(packed))
+
+
 def _output(layer: _Layer, original: Arrays, seen: F32) -> None:
-    names, has_norm = ("self_attn.o_proj",), layer.kind.attention_output_norm
+    names, has_norm = layer.names(*_OUTPUT), layer.kind.attention_output_norm
     if not layer.chooses(names):
         layer.quantize(names)
         return
@@ -236,6 +282,12 @@ def _mlp(layer: _Layer, original: Arrays, seen: F32) -> None:
     if not layer.chooses(down):
         layer.quantize(down)
         return
+    if layer.kind.experts is not None:
+        # Both outputs are added before the norm whose output is known, so what this one lacks is not.
+        with layer.seen() as engine:
+            inners = [arrays["dense_down_input"] for _, arrays in engine.activations(seen, ("dense_down_input",))]
+        layer.quantize(down, mean_square(np.concatenate(inners)))
+        return
     has_norm = layer.kind.mlp_output_norm
     wanted, base = (original["mlp_output"], None) if has_norm else (original["hidden"], "attention_output")
     with layer.seen() as engine:
@@ -249,12 +301,15 @@ def _experts(layer: _Layer, original: Arrays, seen: F32) -> None:
     """Experts' codes are chosen with the moments of their own inputs; only the shared MLP's gate and up are moved."""
     gates, down = layer.names("mlp.experts.gate_proj", "mlp.experts.up_proj"), ("mlp.experts.down_proj",)
     shared, shared_down = layer.names("mlp.shared.gate_proj", "mlp.shared.up_proj"), layer.names("mlp.shared.down_proj")
+    name = "mlp_input" if layer.kind.mlp is None else "experts_input"
     with layer.seen() as engine:
-        arrays, pairs = _collected(engine, seen, ("mlp_input", "pairs"))
-    inputs = arrays["mlp_input"]
-    sums = summed([(inputs, original["mlp_input"] - inputs)])
-    layer.quantize(shared, sums.moments, sums.moved)
-    _quantize_experts(layer, gates, lambda rows: inputs[pairs[rows, 0]], pairs[:, 1], sums.moments)
+        arrays, pairs = _collected(engine, seen, (name, "pairs"))
+    inputs = arrays[name]
+    moments = mean_square(inputs)
+    if shared:
+        sums = summed([(inputs, original["mlp_input"] - inputs)])
+        layer.quantize(shared, sums.moments, sums.moved)
+    _quantize_experts(layer, gates, lambda rows: inputs[pairs[rows, 0]], pairs[:, 1], moments)
     with layer.seen() as engine:
         wanted = ("down_input", "pairs", *(("shared_down_input",) if shared else ()))
         arrays, pairs = _collected(engine, seen, wanted)

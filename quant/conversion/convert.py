@@ -249,6 +249,8 @@ def _method(
         return "rtn"
     if wanted != "auto":
         return wanted
+    if not checkpoint.decoder.runs_by_layer:
+        return "rtn"
     is_tuned = is_computed(checkpoint.decoder, WINDOW_TOKENS)
     return TUNED if is_tuned and sum(info.rows * info.cols for info in infos.values()) <= LARGEST_TUNED else "gptq"
 
@@ -259,6 +261,11 @@ def _check_served(checkpoint: Source, method: str, extent: str, bits: float | No
         raise QuantError("one scale per tensor is not made for models with experts: use a scale per channel or group")
     if is_computed(checkpoint.decoder, WINDOW_TOKENS):
         return
+    if method not in ("auto", "rtn") and not checkpoint.decoder.runs_by_layer:
+        raise QuantError(
+            f"method {method!r} runs layers one by one, and this model's take keys of other layers or inputs by token:"
+            " use rtn"
+        )
     if method in (TUNED, SIGN_ROUND):
         raise QuantError(f"method {method!r} knows only layers like Llama's, which this model's are not: use gptq")
     if bits is not None:

@@ -283,7 +283,7 @@ def _engine_s(plan: Plan) -> tuple[float, float]:
         ropes=(Rope(64, (1.0,) * 32),), tied_head=True, final_norm=False,
     )  # fmt: skip
     times = []
-    tensors = {name: each for name, each in engine_tensors(decoder).items() if each.role != "embedding"}
+    tensors = {name: each for name, each in engine_tensors(decoder).items() if each.role not in ("embedding", "table")}
     weights = sum(each.shape[0] * each.shape[1] for each in tensors.values() if each.role == "linear")
     windows = max(1, _SAMPLE_TOKENS // tokens)
     hidden_states = np.random.default_rng(0).standard_normal((windows, tokens, hidden), np.float32)

@@ -78,7 +78,7 @@ def default_type(tensor: EngineTensor, tied: bool, qtype: str, head_qtype: str |
         return "bf16" if is_bf16 and tensor.shape[1] % 2 == 0 else "fp32"
     if is_head(tensor, tied) and head_qtype is not None:
         return head_qtype
-    if tensor.role == "embedding" and qtype in FOUR_BIT_QTYPES:
+    if tensor.role in ("embedding", "table") and qtype in FOUR_BIT_QTYPES:
         return "int8"
     return qtype
 

@@ -38,8 +38,30 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, 2024): all heads share one latent vector a token.
+
+    With c the normalized latent and p its rotated part, a key is [p | c] and a value is c, whatever the head: the
+    decoder has one key-value head of rope_dim + kv_rank. Head h has the query [rotated | key_up_h q], with q its part
+    that has no position, and gives value_up_h times the latent that it attends to.
+    """
+
+    kv_rank: int
+    """Of c."""
+    nope_dim: int
+    """Of q."""
+    rope_dim: int
+    value_dim: int
+    """Of a head's output."""
+    query_rank: int = 0
+    """Queries are made of a normalized latent of their own; 0: of the layer's input."""
+    norm_epsilon: float = 1e-6
+    """Of the latents' RMS norms."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
-    """One kind of attention; the numbers of heads are the decoder's."""
+    """One kind of attention; the number of query heads is the decoder's."""
 
     scale: float
     """Multiplies queries times keys."""
@@ -59,7 +81,50 @@ class Attention:
     """Queries are multiplied by 1 + temperature_scale * log(1 + floor(position / temperature_positions)); 0: not."""
     temperature_positions: int = 0
     qkv_bias: bool = False
+    """Of latent attention: of the matrices that make the latents."""
     output_bias: bool = False
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    """None: the decoder's, both."""
+    value_norm: bool = False
+    """Whether each value head gets an RMS norm, which has no weight."""
+    value_is_key: bool = False
+    """Whether values are what the key projection gives, before the keys' norm and rotation."""
+    keys_of: int | None = None
+    """The earlier layer, of the same heads and window, whose keys and values this one reads; it has none itself."""
+    output_gate: bool = False
+    """Whether the output is multiplied by sigmoid(gate_proj(x)), number by number, before the output projection."""
+    latent: Latent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Gated DeltaNet (Yang et al. 2024): a layer whose memory of a sequence is one matrix a value head.
+
+    Value head h takes the queries and keys of key head h // (value_heads / key_heads).
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int = 4
+    """Tokens that the causal convolution over queries, keys and values sees, the token's own included."""
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: all queries, all keys, all values."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A gated causal convolution of each channel (LFM2): with b, c, v = input_proj(x): output_proj(c * conv(b * v))."""
+
+    taps: int = 3
+    """Tokens that the convolution sees, the token's own included."""
+    bias: bool = False
+    """Of both projections and the convolution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +162,10 @@ class Experts:
     """The inner size of an MLP that all tokens take; 0: there is none."""
     shared_gate: bool = False
     """Whether the shared MLP's output is multiplied by sigmoid(w x)."""
+    router_norm: bool = False
+    """Whether the router's input is the residual stream after a norm of its own, instead of the experts' input."""
+    expert_scale: bool = False
+    """Whether each expert has a learned number that multiplies its factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +175,44 @@ class Layer:
     With x the residual stream and N the norms that are there:
 
     x += N_attention_output(attention(N_attention(x))); x += N_mlp_output(mlp(N_mlp(x))).
-    parallel: both read the x from before the layer.
+    parallel: both read the x from before the layer. A layer has attention, or `delta` or `conv` in its place.
+    With both an MLP and experts, neither of them parallel:
+
+    x += N_mlp_output(N_dense_output(mlp(N_mlp(x))) + N_experts_output(experts(N_experts(x)))).
     """
 
-    attention: Attention
+    attention: Attention | None = None
     mlp: Mlp | None = None
     experts: Experts | None = None
+    delta: DeltaNet | None = None
+    conv: ShortConv | None = None
     attention_norm: bool = True
     attention_output_norm: bool = False
     mlp_norm: bool = True
     mlp_output_norm: bool = False
     parallel: bool = False
     """Without an own mlp_norm a parallel MLP takes the attention's normalized input."""
+    scaled: bool = False
+    """Whether a learned number multiplies x at the layer's end. Needs an mlp_output_norm."""
+
+    @property
+    def latent(self) -> Latent | None:
+        """Of latent attention."""
+        return None if self.attention is None else self.attention.latent
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Inputs of layers beside the residual stream x: for each token one of `size` numbers a layer.
+
+    With e the token's embedding as the first layer gets it, all layers' inputs are N_inputs(projection(e)) +
+    embedding_scale * embed_inputs(token), where N_inputs is an RMS norm of each. At its end, before it is scaled, a
+    layer adds N_input(output(activation(gate(x)) * input)).
+    """
+
+    size: int
+    embedding_scale: float = 1.0
+    activation: Activation = "silu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +239,41 @@ class Decoder:
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    layer_inputs: LayerInputs | None = None
 
     def layer(self, number: int) -> Layer:
         """The kind of a layer."""
         return self.kinds[self.layers[number]]
 
     @property
+    def runs_by_layer(self) -> bool:
+        """Whether each layer can be computed from what the one before it gives, without tokens and other layers."""
+        attentions = [kind.attention for kind in self.kinds if kind.attention is not None]
+        return self.layer_inputs is None and all(each.keys_of is None for each in attentions)
+
+    def head_dim_of(self, attention: Attention) -> int:
+        """Numbers of a head."""
+        return self.head_dim if attention.head_dim is None else attention.head_dim
+
+    def kv_dim_of(self, attention: Attention) -> int:
+        """Numbers of all key heads together, and of all value heads."""
+        heads = self.kv_heads if attention.kv_heads is None else attention.kv_heads
+        return heads * self.head_dim_of(attention)
+
+    def query_dim_of(self, attention: Attention) -> int:
+        """Numbers of all query heads together."""
+        return self.heads * self.head_dim_of(attention)
+
+    def attention(self, number: int) -> Attention:
+        """The attention of a layer that has one."""
+        attention = self.layer(number).attention
+        assert attention is not None, f"layer {number} has none"
+        return attention
+
+    @property
     def widest_inner(self) -> int:
         """The inner size of the widest MLP, all experts of a token together."""
-        widths = [kind.mlp.inner for kind in self.kinds if kind.mlp is not None]
-        experts = [kind.experts for kind in self.kinds if kind.experts is not None]
-        return max(widths + [each.per_token * each.inner + each.shared_inner for each in experts])
+        return max(_inner(kind) for kind in self.kinds)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: without what is at its default."""
@@ -166,8 +285,16 @@ def decoder_from(entries: Mapping[str, Any]) -> Decoder:
     """The description that `to_dict` wrote. Raises TypeError or KeyError for anything else."""
     ropes = tuple(_rope(each) for each in entries.get("ropes", ()))
     kinds = tuple(_kind(each) for each in entries["kinds"])
-    lists = {"layers": tuple(entries["layers"]), "ropes": ropes, "kinds": kinds}
+    lists: dict[str, Any] = {"layers": tuple(entries["layers"]), "ropes": ropes, "kinds": kinds}
+    if "layer_inputs" in entries:
+        lists["layer_inputs"] = LayerInputs(**entries["layer_inputs"])
     return Decoder(**{**entries, **lists})
+
+
+def _inner(layer: Layer) -> int:
+    dense = layer.mlp.inner if layer.mlp is not None else 0
+    experts = layer.experts
+    return dense if experts is None else dense + experts.per_token * experts.inner + experts.shared_inner
 
 
 def _rope(entries: Mapping[str, Any]) -> Rope:
@@ -177,10 +304,18 @@ def _rope(entries: Mapping[str, Any]) -> Rope:
 
 
 def _kind(entries: Mapping[str, Any]) -> Layer:
-    attention = dict(entries["attention"])
-    if attention.get("slopes") is not None:
-        attention["slopes"] = tuple(attention["slopes"])
-    parts: dict[str, Any] = {"attention": Attention(**attention)}
+    parts: dict[str, Any] = {}
+    if "attention" in entries:
+        attention = dict(entries["attention"])
+        if attention.get("slopes") is not None:
+            attention["slopes"] = tuple(attention["slopes"])
+        if attention.get("latent") is not None:
+            attention["latent"] = Latent(**attention["latent"])
+        parts["attention"] = Attention(**attention)
+    if "delta" in entries:
+        parts["delta"] = DeltaNet(**entries["delta"])
+    if "conv" in entries:
+        parts["conv"] = ShortConv(**entries["conv"])
     if "mlp" in entries:
         parts["mlp"] = Mlp(**entries["mlp"])
     if "experts" in entries:

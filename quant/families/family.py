@@ -14,12 +14,16 @@ from quant.families.description import Decoder
 
 Config = Mapping[str, Any]
 """A config.json as its author wrote it."""
-TensorRole = Literal["embedding", "head", "linear", "router", "vector"]
+_MOST_PREDICTING = 16
+TensorRole = Literal["embedding", "head", "linear", "router", "table", "vector"]
+"""table: rows that tokens pick, as an embedding's, that are no head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some rows of a stored tensor (of a vector: elements), which the engine gets as values * scale + offset.
+
+    Of a vector, all numbers of a stored tensor of more dimensions count as its elements.
 
     A stored tensor of three dimensions is a stack, and so is a matrix of biases; `index` says which matrix or vector of
     it is meant.
@@ -35,6 +39,10 @@ class Piece:
     offset: float = 0.0
     normalized: bool = False
     """Whether each row is first divided by its Euclidean length."""
+    cols: slice | NDArray[np.int64] | None = None
+    """Which inputs of each row, in the order in which the engine has them, counted after `transposed`; None: all."""
+    exponential: bool = False
+    """Whether each number of a vector is first replaced by e to its power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,5 +79,15 @@ class Family:
     brings_code: bool = False
     """Whether its checkpoints name Python code of their own (`auto_map`). It is never run: the engine computes what
     the description says."""
+    predicts: bool = False
+    """Whether checkpoints may store layers after the model's own, which predict further tokens and are not used."""
     head: str = "lm_head.weight"
     """The stored output head. Where a configuration does not say so, the head is tied if the checkpoint lacks it."""
+
+    def unused(self, config: Config, decoder: Decoder) -> tuple[str, ...]:
+        """Patterns (fnmatch) of a model's stored tensors that the engine needs not."""
+        first, count = len(decoder.layers), 0
+        if self.predicts:
+            stated = config.get("num_nextn_predict_layers", config.get("num_mtp_layers"))
+            count = min(stated, _MOST_PREDICTING) if isinstance(stated, int) else 1
+        return self.ignored + tuple(f"model.layers.{number}.*" for number in range(first, first + count))

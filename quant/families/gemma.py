@@ -52,15 +52,15 @@ def _gemma2(config: Config, where: str) -> Decoder:
     settings = Settings(usual_keys(config, _GEMMA2), where)
     sizes = read_sizes(settings, tied=True)
     types = layer_types(settings, sizes.layers, lambda n: "full_attention" if n % 2 else "sliding_attention")
-    softcap = _cap(config, settings, "attn_logit_softcapping", 50.0)
+    softcap = softcap_of(config, settings, "attn_logit_softcapping", 50.0)
     layers = [_layer(settings, sizes, each, rope=0, softcap=softcap, qk_norm=False) for each in types]
     ropes = (rope_of(settings, sizes.head_dim, sizes.max_positions),)
-    final = _cap(config, settings, "final_logit_softcapping", 30.0)
+    final = softcap_of(config, settings, "final_logit_softcapping", 30.0)
     return _decoder(settings, config, sizes, layers, ropes, logit_softcap=final)
 
 
 def _gemma3(config: Config, where: str) -> Decoder:
-    text = _text_config(config, where)
+    text = text_config(config, where)
     settings = Settings(usual_keys(text, _GEMMA3), where)
     sizes = read_sizes(settings, tied=True)
     pattern = settings.size("sliding_window_pattern", 6)
@@ -73,11 +73,11 @@ def _gemma3(config: Config, where: str) -> Decoder:
         _layer(settings, sizes, each, rope=0 if each == "full_attention" else 1, softcap=0.0, qk_norm=True)
         for each in types
     ]
-    final = _cap(text, settings, "final_logit_softcapping", 0.0)
+    final = softcap_of(text, settings, "final_logit_softcapping", 0.0)
     return _decoder(settings, text, sizes, layers, _ropes(settings, sizes), logit_softcap=final)
 
 
-def _text_config(config: Config, where: str) -> Mapping[str, Any]:
+def text_config(config: Config, where: str) -> Mapping[str, Any]:
     """The language model's part of a configuration, which may stand alone."""
     if Settings(config, where).section("text_config") is None:
         return config
@@ -85,7 +85,7 @@ def _text_config(config: Config, where: str) -> Mapping[str, Any]:
     return {**shared, **config["text_config"]}
 
 
-def _cap(config: Config, settings: Settings, key: str, default: float) -> float:
+def softcap_of(config: Config, settings: Settings, key: str, default: float) -> float:
     """A soft cap; null in the file means none, and an absent key the class's default."""
     return 0.0 if key in config and config[key] is None else settings.number(key, default)
 
@@ -126,14 +126,15 @@ def _decoder(
         layers,
         ropes=ropes,
         norm_epsilon=norm_epsilon(settings),
-        embedding_scale=_rounded(math.sqrt(sizes.hidden_size), str(config.get("dtype") or config.get("torch_dtype"))),
+        embedding_scale=rounded_root(sizes.hidden_size, config),
         **options,
     )
 
 
-def _rounded(value: float, dtype: str) -> float:
-    """The value as a checkpoint of this type computes with it: the embedding's scale has the weights' type."""
-    single = np.array([value], np.float32)
+def rounded_root(size: int, config: Config) -> float:
+    """An embedding's scale as a checkpoint computes with it: the square root of its size, in the weights' type."""
+    dtype = str(config.get("dtype") or config.get("torch_dtype"))
+    single = np.array([math.sqrt(size)], np.float32)
     if dtype.endswith("bfloat16"):
         return float(bf16_to_fp32(fp32_to_bf16(single))[0])
     return float(single.astype(np.float16)[0]) if dtype.endswith("float16") else float(single[0])

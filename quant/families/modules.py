@@ -5,7 +5,7 @@ A module has a weight and perhaps a bias; both are cut, reordered and scaled ali
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from quant.families.description import Decoder
@@ -29,6 +29,9 @@ class Stored:
     offset: float = 0.0
     normalized: bool = False
     """Whether each row of the weight is divided by its Euclidean length."""
+    cols: Rows | None = None
+    exponential: bool = False
+    """As of a Piece."""
 
 
 Modules = Mapping[str, Stored | str]
@@ -46,22 +49,24 @@ def by_module(
 
     def pieces_of(name: str) -> tuple[Piece, ...]:
         found = _LAYER.fullmatch(name)
-        module, kind = _module_and_kind(name if found is None else found[2])
+        module, kind = module_and_kind(name if found is None else found[2])
         if found is None:
-            return (_piece(top[module], "", kind),)
+            return (piece_of(top[module], "", kind),)
         if experts is not None and module.startswith("mlp.experts."):
             return experts(int(found[1]), module.removeprefix("mlp.experts."), kind)
-        return (_piece(parts[module], prefix.format(found[1]), kind),)
+        return (piece_of(parts[module], prefix.format(found[1]), kind),)
 
     return assembled(decoder, pieces_of)
 
 
-def _module_and_kind(name: str) -> tuple[str, str]:
+def module_and_kind(name: str) -> tuple[str, str]:
+    """A tensor's name as its module's and "weight" or "bias"; what is neither is a module by itself, of kind ""."""
     module, _, kind = name.rpartition(".")
     return (module, kind) if kind in ("weight", "bias") else (name, "")
 
 
-def _piece(stored: Stored | str, prefix: str, kind: str) -> Piece:
+def piece_of(stored: Stored | str, prefix: str, kind: str) -> Piece:
+    """The rows that a module's tensor of that kind is made of; prefix: before the stored name."""
     stored = Stored(stored) if isinstance(stored, str) else stored
     return Piece(
         f"{prefix}{stored.name}.{kind}" if kind else f"{prefix}{stored.name}",
@@ -69,6 +74,8 @@ def _piece(stored: Stored | str, prefix: str, kind: str) -> Piece:
         scale=stored.scale,
         offset=stored.offset if kind == "weight" else 0.0,
         normalized=stored.normalized and kind == "weight",
+        cols=stored.cols if kind == "weight" else None,
+        exponential=stored.exponential,
     )
 
 
@@ -96,14 +103,6 @@ def prefixed(tensors: Mapping[str, Tensor], before: str, after: str) -> dict[str
     """The same tensors where stored names that begin with `before` begin with `after`."""
 
     def renamed(piece: Piece) -> Piece:
-        if not piece.name.startswith(before):
-            return piece
-        return Piece(
-            after + piece.name.removeprefix(before),
-            piece.rows, piece.index, piece.transposed, piece.scale, piece.offset, piece.normalized,
-        )  # fmt: skip
+        return replace(piece, name=after + piece.name.removeprefix(before)) if piece.name.startswith(before) else piece
 
-    return {
-        name: Tensor(each.role, each.shape, tuple(map(renamed, each.pieces)), each.count)
-        for name, each in tensors.items()
-    }
+    return {name: replace(each, pieces=tuple(map(renamed, each.pieces))) for name, each in tensors.items()}

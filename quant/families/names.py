@@ -5,11 +5,12 @@ Knows neither families nor files. Names are Llama's spelling whatever the family
 
 from dataclasses import dataclass
 
-from quant.families.description import Decoder, Experts, Layer
+from quant.families.description import Attention, Decoder, DeltaNet, Experts, Latent, Layer, ShortConv
 from quant.families.family import TensorRole
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+LAYER_INPUTS = "model.embed_layer_inputs.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,12 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
     tensors = {EMBEDDING: EngineTensor("embedding", (decoder.vocab_size, hidden))}
     if decoder.embedding_norm:
         tensors |= _norm("model.embed_norm", decoder)
+    if decoder.layer_inputs is not None:
+        size = decoder.layer_inputs.size
+        every = len(decoder.layers) * size
+        tensors[LAYER_INPUTS] = EngineTensor("table", (decoder.vocab_size, every))
+        tensors["model.layer_inputs_proj.weight"] = EngineTensor("linear", (every, hidden))
+        tensors["model.layer_inputs_norm.weight"] = EngineTensor("vector", (size,))
     for number in range(len(decoder.layers)):
         tensors |= _layer(f"model.layers.{number}", decoder, decoder.layer(number))
     if decoder.final_norm:
@@ -45,7 +52,12 @@ def _layer(prefix: str, decoder: Decoder, layer: Layer) -> dict[str, EngineTenso
     tensors: dict[str, EngineTensor] = {}
     if layer.attention_norm:
         tensors |= _norm(f"{prefix}.input_layernorm", decoder)
-    tensors |= _attention(f"{prefix}.self_attn", decoder, layer)
+    if layer.attention is not None:
+        tensors |= _attention(f"{prefix}.self_attn", decoder, layer.attention)
+    if layer.delta is not None:
+        tensors |= _delta(f"{prefix}.delta", decoder.hidden_size, layer.delta)
+    if layer.conv is not None:
+        tensors |= _short_conv(f"{prefix}.conv", decoder.hidden_size, layer.conv)
     if layer.attention_output_norm:
         tensors |= _norm(f"{prefix}.attention_output_norm", decoder)
     if layer.mlp_norm:
@@ -53,26 +65,87 @@ def _layer(prefix: str, decoder: Decoder, layer: Layer) -> dict[str, EngineTenso
     if layer.mlp is not None:
         tensors |= _mlp(f"{prefix}.mlp", decoder.hidden_size, layer.mlp.inner, layer.mlp.gated, layer.mlp.bias)
     if layer.experts is not None:
-        tensors |= _experts(f"{prefix}.mlp", decoder.hidden_size, layer.experts)
+        tensors |= _experts(f"{prefix}.mlp", decoder, layer.experts)
+    if layer.mlp is not None and layer.experts is not None:
+        for name in ("experts_norm", "dense_output_norm", "experts_output_norm"):
+            tensors |= _norm(f"{prefix}.{name}", decoder)
     if layer.mlp_output_norm:
         tensors |= _norm(f"{prefix}.mlp_output_norm", decoder)
+    if decoder.layer_inputs is not None:
+        size, hidden = decoder.layer_inputs.size, decoder.hidden_size
+        tensors |= _linear(f"{prefix}.layer_input.gate_proj", size, hidden, False)
+        tensors |= _linear(f"{prefix}.layer_input.output_proj", hidden, size, False)
+        tensors |= _norm(f"{prefix}.layer_input_norm", decoder)
+    if layer.scaled:
+        tensors[f"{prefix}.scale"] = EngineTensor("vector", (1,))
     return tensors
 
 
-def _attention(prefix: str, decoder: Decoder, layer: Layer) -> dict[str, EngineTensor]:
-    attention, hidden = layer.attention, decoder.hidden_size
-    queries, keys = decoder.heads * decoder.head_dim, decoder.kv_heads * decoder.head_dim
+def _attention(prefix: str, decoder: Decoder, attention: Attention) -> dict[str, EngineTensor]:
+    if attention.latent is not None:
+        return _latent(prefix, decoder, attention, attention.latent)
+    hidden = decoder.hidden_size
+    queries, keys = decoder.query_dim_of(attention), decoder.kv_dim_of(attention)
     tensors: dict[str, EngineTensor] = {}
     for name, rows in (("q", queries), ("k", keys), ("v", keys)):
+        if (name == "v" and attention.value_is_key) or (name != "q" and attention.keys_of is not None):
+            continue
         tensors |= _linear(f"{prefix}.{name}_proj", rows, hidden, attention.qkv_bias)
+    if attention.output_gate:
+        tensors |= _linear(f"{prefix}.gate_proj", queries, hidden, False)
     tensors |= _linear(f"{prefix}.o_proj", hidden, queries, attention.output_bias)
     if attention.qk_norm != "none":
         for name, size in (("q", queries), ("k", keys)):
-            size = decoder.head_dim if attention.qk_norm == "head" else size
+            if name == "k" and attention.keys_of is not None:
+                continue
+            size = decoder.head_dim_of(attention) if attention.qk_norm == "head" else size
             tensors[f"{prefix}.{name}_norm.weight"] = EngineTensor("vector", (size,))
-    if attention.sinks:
-        tensors[f"{prefix}.sinks"] = EngineTensor("vector", (decoder.heads,))
-    return tensors
+    return tensors | _sinks(prefix, decoder, attention)
+
+
+def _sinks(prefix: str, decoder: Decoder, attention: Attention) -> dict[str, EngineTensor]:
+    return {f"{prefix}.sinks": EngineTensor("vector", (decoder.heads,))} if attention.sinks else {}
+
+
+def _latent(prefix: str, decoder: Decoder, attention: Attention, latent: Latent) -> dict[str, EngineTensor]:
+    """Rotary rows come first in each head's queries and in the latent."""
+    hidden, heads, bias = decoder.hidden_size, decoder.heads, attention.qkv_bias
+    queries = heads * (latent.rope_dim + latent.nope_dim)
+    tensors: dict[str, EngineTensor] = {}
+    if latent.query_rank:
+        tensors |= _linear(f"{prefix}.q_a_proj", latent.query_rank, hidden, bias)
+        tensors[f"{prefix}.q_a_norm.weight"] = EngineTensor("vector", (latent.query_rank,))
+        tensors |= _linear(f"{prefix}.q_b_proj", queries, latent.query_rank, False)
+    else:
+        tensors |= _linear(f"{prefix}.q_proj", queries, hidden, False)
+    tensors |= _linear(f"{prefix}.kv_a_proj", latent.rope_dim + latent.kv_rank, hidden, bias)
+    tensors[f"{prefix}.kv_a_norm.weight"] = EngineTensor("vector", (latent.kv_rank,))
+    tensors |= _linear(f"{prefix}.key_up_proj", latent.kv_rank, latent.nope_dim, False, heads)
+    tensors |= _linear(f"{prefix}.value_up_proj", latent.value_dim, latent.kv_rank, False, heads)
+    tensors |= _linear(f"{prefix}.o_proj", hidden, heads * latent.value_dim, attention.output_bias)
+    return tensors | _sinks(prefix, decoder, attention)
+
+
+def _delta(prefix: str, hidden: int, delta: DeltaNet) -> dict[str, EngineTensor]:
+    values = delta.value_heads * delta.value_dim
+    tensors = _linear(f"{prefix}.qkv_proj", delta.channels, hidden, False)
+    tensors |= _linear(f"{prefix}.gate_proj", values, hidden, False)
+    for name in ("beta", "decay"):
+        tensors[f"{prefix}.{name}_proj.weight"] = EngineTensor("router", (delta.value_heads, hidden))
+    tensors[f"{prefix}.conv.weight"] = EngineTensor("vector", (delta.channels * delta.taps,))
+    tensors[f"{prefix}.decay"] = EngineTensor("vector", (delta.value_heads,))
+    tensors[f"{prefix}.decay_bias"] = EngineTensor("vector", (delta.value_heads,))
+    tensors[f"{prefix}.norm.weight"] = EngineTensor("vector", (delta.value_dim,))
+    return tensors | _linear(f"{prefix}.output_proj", hidden, values, False)
+
+
+def _short_conv(prefix: str, hidden: int, conv: ShortConv) -> dict[str, EngineTensor]:
+    # taps: of all channels, the oldest token's first.
+    tensors = _linear(f"{prefix}.input_proj", 3 * hidden, hidden, conv.bias)
+    tensors[f"{prefix}.taps"] = EngineTensor("vector", (conv.taps * hidden,))
+    if conv.bias:
+        tensors[f"{prefix}.bias"] = EngineTensor("vector", (hidden,))
+    return tensors | _linear(f"{prefix}.output_proj", hidden, hidden, conv.bias)
 
 
 def _mlp(prefix: str, hidden: int, inner: int, is_gated: bool, bias: bool, count: int = 1) -> dict[str, EngineTensor]:
@@ -82,12 +155,16 @@ def _mlp(prefix: str, hidden: int, inner: int, is_gated: bool, bias: bool, count
     return tensors | _linear(f"{prefix}.down_proj", hidden, inner, bias, count)
 
 
-def _experts(prefix: str, hidden: int, experts: Experts) -> dict[str, EngineTensor]:
-    tensors = {f"{prefix}.router.weight": EngineTensor("router", (experts.count, hidden))}
+def _experts(prefix: str, decoder: Decoder, experts: Experts) -> dict[str, EngineTensor]:
+    hidden = decoder.hidden_size
+    tensors = _norm(f"{prefix}.router.norm", decoder) if experts.router_norm else {}
+    tensors |= {f"{prefix}.router.weight": EngineTensor("router", (experts.count, hidden))}
     if experts.router_bias:
         tensors[f"{prefix}.router.bias"] = EngineTensor("vector", (experts.count,))
     if experts.correction_bias:
         tensors[f"{prefix}.router.correction_bias"] = EngineTensor("vector", (experts.count,))
+    if experts.expert_scale:
+        tensors[f"{prefix}.router.expert_scale"] = EngineTensor("vector", (experts.count,))
     tensors |= _mlp(f"{prefix}.experts", hidden, experts.inner, True, experts.bias, experts.count)
     if experts.shared_inner:
         tensors |= _mlp(f"{prefix}.shared", hidden, experts.shared_inner, True, experts.bias)

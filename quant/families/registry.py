@@ -7,21 +7,25 @@ from quant.errors import UnsupportedModelError
 from quant.families.baichuan import BAICHUAN
 from quant.families.bloom import BLOOM
 from quant.families.chatglm import CHATGLM
+from quant.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from quant.families.description import Decoder
 from quant.families.experts import MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from quant.families.falcon import FALCON
 from quant.families.family import Config, Family
 from quant.families.gemma import GEMMA, GEMMA2, GEMMA3
+from quant.families.gemma4 import GEMMA4
 from quant.families.gpt_neox import GPT_NEOX
 from quant.families.gpt_oss import GPT_OSS
 from quant.families.gptj import GPTJ
 from quant.families.granite import GRANITE
+from quant.families.lfm2 import LFM2, LFM2_MOE
 from quant.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from quant.families.ministral3 import MINISTRAL3
 from quant.families.mpt import MPT
 from quant.families.olmo2 import OLMO2
 from quant.families.phi3 import PHI3
 from quant.families.qwen1 import QWEN1
+from quant.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from quant.families.smollm3 import SMOLLM3
 
 FAMILIES: Final[tuple[Family, ...]] = (
@@ -36,19 +40,28 @@ FAMILIES: Final[tuple[Family, ...]] = (
     BAICHUAN,
     BLOOM,
     CHATGLM,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     FALCON,
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GLM4_MOE_LITE,
+    GEMMA4,
     GPT_NEOX,
     GPT_OSS,
     GPTJ,
     GRANITE,
+    LFM2,
+    LFM2_MOE,
     MINISTRAL3,
     MPT,
     OLMO2,
     PHI3,
     QWEN1,
+    QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
     SMOLLM3,
 )
 
@@ -83,6 +96,9 @@ def standard_config(config: Config, decoder: Decoder, family: Family) -> dict[st
     inner = next((kind.mlp.inner for kind in decoder.kinds if kind.mlp is not None), None)
     if inner is None:
         inner = next(kind.experts.inner for kind in decoder.kinds if kind.experts is not None)
+    heads: dict[str, Any] = {"num_key_value_heads": decoder.kv_heads, "head_dim": decoder.head_dim}
+    if any(kind.latent is not None for kind in decoder.kinds):
+        heads = {}  # the engine's one head is none of those that such a configuration speaks of
     return {
         "architectures": [family.architecture],
         "intermediate_size": inner,
@@ -91,8 +107,7 @@ def standard_config(config: Config, decoder: Decoder, family: Family) -> dict[st
         "hidden_size": decoder.hidden_size,
         "num_hidden_layers": len(decoder.layers),
         "num_attention_heads": decoder.heads,
-        "num_key_value_heads": decoder.kv_heads,
-        "head_dim": decoder.head_dim,
+        **heads,
         "max_position_embeddings": decoder.max_positions,
         "tie_word_embeddings": decoder.tied_head,
     }

@@ -70,7 +70,8 @@ def rope_from(
         raise parameters.wrong("rope_theta", f"is {theta!r}, not greater than 1")
     if rotary_factor > 1:
         raise parameters.wrong("partial_rotary_factor", f"is {rotary_factor!r}, more than 1")
-    rotary_dim = int(head_dim * rotary_factor)
+    # "proportional" leaves some frequencies at 0 and rotates whole heads, so that pairs are of the whole head.
+    rotary_dim = head_dim if kind == "proportional" else int(head_dim * rotary_factor)
     if rotary_dim < (4 if kind == "dynamic" else 2) or rotary_dim % 2:
         raise parameters.wrong("partial_rotary_factor", f"makes {rotary_dim} rotary numbers of {head_dim} a head")
     if trained is None:
@@ -92,6 +93,13 @@ def base_frequencies(theta: float, rotary_dim: int) -> list[float]:
 
 def _default(_: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
     return Rope(rotary_dim, tuple(base_frequencies(theta, rotary_dim)))
+
+
+def _proportional(parameters: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
+    """Gemma 4: of a head's frequencies only the first `partial_rotary_factor` are not 0."""
+    rotated = int(parameters.positive("partial_rotary_factor", 1.0) * rotary_dim // 2)
+    factor, frequencies = parameters.positive("factor", 1.0), base_frequencies(theta, rotary_dim)
+    return Rope(rotary_dim, tuple(each / factor if i < rotated else 0.0 for i, each in enumerate(frequencies)))
 
 
 def _linear(parameters: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
@@ -142,14 +150,25 @@ def _yarn(parameters: Settings, theta: float, rotary_dim: int, trained: float, p
 
 def _yarn_attention_factor(parameters: Settings, factor: float) -> float:
     """YaRN's temperature as a factor of cosines and sines (equation 22; mscale as DeepSeek defined it)."""
-
-    def temperature(mscale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
-
     if "attention_factor" in parameters:
         return parameters.positive("attention_factor")
     mscale, mscale_all = parameters.number("mscale", 0.0), parameters.number("mscale_all_dim", 0.0)
-    return temperature(mscale) / temperature(mscale_all) if mscale and mscale_all else temperature(1.0)
+    if not (mscale and mscale_all):
+        return _temperature(factor, 1.0)
+    return _temperature(factor, mscale) / _temperature(factor, mscale_all)
+
+
+def _temperature(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def scores_temperature(settings: Settings) -> float:
+    """What DeepSeek's models multiply scores by for scaled RoPE: the square of `mscale_all_dim`'s temperature."""
+    parameters = settings.section("rope_parameters") or settings.section("rope_scaling")
+    if parameters is None or parameters.text("rope_type", parameters.text("type", "default")) == "default":
+        return 1.0
+    mscale = parameters.number("mscale_all_dim", 0.0)
+    return _temperature(parameters.positive("factor"), mscale) ** 2 if mscale else 1.0
 
 
 def _longrope(parameters: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
@@ -176,6 +195,7 @@ _Scaling = Callable[[Settings, float, int, float, float], Rope]
 _SCALINGS: Final[dict[str, _Scaling]] = {
     "default": _default,
     "linear": _linear,
+    "proportional": _proportional,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,

@@ -20,11 +20,30 @@ def part_of_heads(groups: int, parts: tuple[int, ...], part: int, head_dim: int)
     return (np.arange(groups)[:, None] * width + inside).reshape(-1)
 
 
+def from_tiled_heads(groups: int, each: int, head_dim: int) -> Rows:
+    """Where the rows are of heads by group, if stored are each group's first head, then each one's second, and so on.
+
+    each: heads of a group.
+    """
+    heads = np.arange(groups * each).reshape(each, groups).T.reshape(-1)
+    return (heads[:, None] * head_dim + np.arange(head_dim)).reshape(-1)
+
+
 def rotate_half(rows: Rows, head_dim: int, rotary_dim: int) -> Rows:
     """The rows of interleaved rotary heads (pairs are neighbours) in the order first halves, then second halves."""
     heads = rows.reshape(-1, head_dim)
     rotated = heads[:, :rotary_dim].reshape(len(heads), rotary_dim // 2, 2).swapaxes(1, 2)
     return np.concatenate([rotated.reshape(len(heads), rotary_dim), heads[:, rotary_dim:]], axis=1).reshape(-1)
+
+
+def rotary_first(heads: int, others: int, rotary_dim: int, *, is_interleaved: bool) -> Rows:
+    """Rows of heads that are stored with their rotary part last, after `others` rows, with it first.
+
+    is_interleaved: whether rotary pairs are stored as neighbours; they come in the order "rotate half".
+    """
+    stored = np.arange(heads * (others + rotary_dim)).reshape(heads, others + rotary_dim)
+    rows = np.concatenate([stored[:, others:], stored[:, :others]], axis=1).reshape(-1)
+    return rotate_half(rows, others + rotary_dim, rotary_dim) if is_interleaved else rows
 
 
 def alibi_slopes(heads: int, bias_max: float = 8.0) -> tuple[float, ...]:

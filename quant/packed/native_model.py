@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import _native
+from quant.packed.state_table import MOST_PAGES, TextStates
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -58,7 +59,15 @@ class NativeModel:
             max_sequences=sequences,
             max_step_tokens=max(STEP_TOKENS, sequences),
             max_context_tokens=context_tokens,
+            state_pages=MOST_PAGES * sequences,
         )
+        # With states there are two page tables: of keys and values, and of states.
+        tables = self.native.page_table.reshape(-1, sequences, self._pages_each)
+        self._kv_table, self._state_table = tables[0], tables[-1]
+        self._states = [
+            TextStates(range(slot * MOST_PAGES, (slot + 1) * MOST_PAGES))
+            for slot in range(sequences if self.native.has_states else 0)
+        ]
         self.vocab_size = self.native.vocab_size
         self._own_pages = np.arange(self._pages_each * sequences, dtype=np.int32).reshape(sequences, -1)
 
@@ -66,18 +75,19 @@ class NativeModel:
         return self
 
     def __exit__(self, *_: object) -> None:
+        del self._kv_table, self._state_table  # views
         del self.native  # ends its threads and frees its memory
 
     def logits(self, ids: Sequence[int]) -> Iterator[tuple[int, F32]]:
         """Yields (begin, logits [n, vocab_size]) of tokens [begin, begin + n) of a new sequence, in order."""
-        self.native.page_table[0] = self._own_pages[0]
+        self._kv_table[0] = self._own_pages[0]
         for begin in range(0, len(ids), STEP_TOKENS):
             part = ids[begin : begin + STEP_TOKENS]
             yield begin, self.native.logits(*self._arrays([part], [0], [begin]))
 
     def prefill(self, ids: Sequence[int], begin: int = 0) -> None:
         """Computes the keys and values of `ids`, which follow the first `begin` tokens of the sequence."""
-        self.native.page_table[0] = self._own_pages[0]
+        self._kv_table[0] = self._own_pages[0]
         for start in range(0, len(ids), STEP_TOKENS):
             part = ids[start : start + STEP_TOKENS]
             self.native.step(*self._arrays([part], [0], [begin + start]), [None])
@@ -129,13 +139,17 @@ class NativeModel:
         pages[:full] = self._own_pages[0, :full]
         if rest:
             self.native.copy_page(int(self._own_pages[0, full]), int(pages[full]))
-        self.native.page_table[slot] = pages
+        self._kv_table[slot] = pages
+        if self._states:
+            self._states[slot].follow(self._states[0], context_tokens, self.native)
         return slot
 
-    @staticmethod
     def _arrays(
-        parts: Sequence[Sequence[int]], slots: Sequence[int], begins: Sequence[int]
+        self, parts: Sequence[Sequence[int]], slots: Sequence[int], begins: Sequence[int]
     ) -> tuple[I32, I32, I32, I32, I32]:
+        if self._states:
+            for slot, part, begin in zip(slots, parts, begins, strict=True):
+                self._states[slot].fill(self._state_table[slot], begin, begin + len(part))
         ids = np.concatenate([np.asarray(part, np.int32) for part in parts])
         positions = np.concatenate(
             [np.arange(begin, begin + len(part), dtype=np.int32) for part, begin in zip(parts, begins, strict=True)]

@@ -86,38 +86,54 @@ class _Part:
             self._first += begin if self._order is None else 0
             wanted = None if piece.rows is None else piece.rows.stop
             fits = self.rows > 0 and (wanted is None or wanted <= there)
+        self._cols: NDArray[np.int64] | None = None
+        if isinstance(piece.cols, slice):
+            fits = fits and piece.cols.stop <= self._stored_cols
+            self._cols = np.arange(*piece.cols.indices(self._stored_cols), dtype=np.int64)
+        elif piece.cols is not None:
+            fits = fits and piece.cols.min() >= 0 and piece.cols.max() < self._stored_cols
+            self._cols = piece.cols
         if not fits:
             raise TensorError(tensor.name, f"has the shape {tensor.shape}, which is less than the configuration says")
 
     @property
     def cols(self) -> int:
         """Inputs of a row; 1 of a vector."""
+        return self._stored_cols if self._cols is None else len(self._cols)
+
+    @property
+    def _stored_cols(self) -> int:
         if self.piece.transposed:
             return self.tensor.shape[-2]
         return self.tensor.shape[-1] if len(self.tensor.shape) > 1 else 1
 
     @property
     def is_plain(self) -> bool:
-        """Whether rows come as they are stored."""
+        """Whether numbers come as they are stored."""
         return not self.piece.transposed and _is_plain(self.piece)
 
     @property
     def keeps_codes(self) -> bool:
         """Whether quantized rows keep their codes."""
-        return self.tensor.group > 0 and not (self.piece.transposed or self.piece.offset or self.piece.normalized)
+        if not self.tensor.group or self.piece.transposed or self.piece.offset or self.piece.normalized:
+            return False
+        return self._cols is None or _moves_groups(self._cols, self.tensor.group)
 
     def read(self, begin: int, end: int) -> F32 | QuantizedMatrix:
         """Rows [begin, end) of the piece."""
         if self.piece.transposed:
             matrix, first = self._cache.get(self.tensor, self.piece.index), self._first
             columns = slice(first + begin, first + end) if self._order is None else self._order[begin:end]
-            values: F32 | QuantizedMatrix = np.ascontiguousarray(matrix[:, columns].T)
+            wanted_cols = matrix if self._cols is None else matrix[self._cols]
+            values: F32 | QuantizedMatrix = np.ascontiguousarray(wanted_cols[:, columns].T)
         elif self._order is None:
             values = self.tensor.read(self._first + begin, self._first + end)
         else:
             wanted = self._order[begin:end] + self._first
             least = int(wanted.min())
             values = _picked(self.tensor.read(least, int(wanted.max()) + 1), wanted - least)
+        if self._cols is not None and not self.piece.transposed:
+            values = _with_cols(values if self.keeps_codes else _values(values), self._cols)
         if _is_plain(self.piece):
             return values
         if isinstance(values, QuantizedMatrix) and self.keeps_codes:
@@ -204,6 +220,7 @@ def _vector(
         part = (whole if piece.index is None else whole[piece.index]).reshape(-1)
         part = part if piece.rows is None else part[piece.rows]
         used[piece.name] = used.get(piece.name, 0) + len(part)
+        part = np.exp(part) if piece.exponential else part
         values.append(part * np.float32(piece.scale) + np.float32(piece.offset) if not _is_plain(piece) else part)
     joined = np.concatenate(values)
     if joined.shape != tensor.shape:
@@ -246,6 +263,23 @@ def _picked(rows: F32 | QuantizedMatrix, wanted: NDArray[np.int64]) -> F32 | Qua
         return rows[wanted]
     minima = None if rows.minima is None else rows.minima[wanted]
     return replace(rows, codes=rows.codes[wanted], scales=rows.scales[wanted], minima=minima)
+
+
+def _moves_groups(cols: NDArray[np.int64], group: int) -> bool:
+    """Whether columns move in whole groups, so that each keeps its scale."""
+    if len(cols) % group:
+        return False
+    groups = cols.reshape(-1, group)
+    return bool((groups[:, 0] % group == 0).all() and (np.diff(groups, axis=1) == 1).all())
+
+
+def _with_cols(rows: F32 | QuantizedMatrix, cols: NDArray[np.int64]) -> F32 | QuantizedMatrix:
+    """Rows with these columns in this order; codes only where whole groups move."""
+    if not isinstance(rows, QuantizedMatrix):
+        return np.ascontiguousarray(rows[:, cols])
+    groups = cols[:: rows.group] // rows.group
+    minima = None if rows.minima is None else rows.minima[:, groups]
+    return replace(rows, codes=np.ascontiguousarray(rows.codes[:, cols]), scales=rows.scales[:, groups], minima=minima)
 
 
 def _scaled(rows: QuantizedMatrix, scale: float) -> QuantizedMatrix:

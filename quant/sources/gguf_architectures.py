@@ -4,7 +4,7 @@ Sources: llama.cpp's convert_hf_to_gguf.py, llama-arch.cpp and llama-model.cpp. 
 divisors of Phi-3's rotary frequencies.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,15 +12,22 @@ import numpy as np
 
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.description import Decoder
-from quant.families.modules import Stored
+from quant.families.family import Piece
+from quant.families.modules import Modules, Stored
+from quant.sources.gguf_deepseek import deepseek_config, deepseek_pieces
 from quant.sources.gguf_file import GgufFile
+from quant.sources.gguf_gemma4 import gemma4_config, gemma4_pieces
+from quant.sources.gguf_hybrids import hybrid_config, qwen3next_parts, qwen35_parts
+from quant.sources.gguf_lfm2 import lfm2_config, lfm2_parts
 from quant.sources.gguf_metadata import Metadata
 
 Config = Callable[[Metadata, GgufFile], dict[str, Any]]
-Parts = Callable[[Decoder], Mapping[str, Stored]]
+LayerPieces = Callable[[Decoder, Collection[str], int, str], tuple[Piece, ...] | None]
+"""(description, the file's tensors, a layer, a tensor's name in it) -> its stored rows; None: the usual ones."""
+Parts = Callable[[Decoder], Modules]
 
 
-def _no_parts(_: Decoder) -> Mapping[str, Stored]:
+def _no_parts(_: Decoder) -> Modules:
     return {}
 
 
@@ -31,12 +38,15 @@ class Architecture:
     config: Config
     """The keys of Hugging Face's configuration that are not the same for all."""
     parts: Parts = _no_parts
-    """Modules of a layer, by the engine's name, whose names or rows are not the usual ones."""
+    """Modules whose names or rows are not the usual ones, by the engine's name; a layer's without its prefix."""
     permuted: bool = False
     """Whether Q and K rows are stored as adjacent pairs."""
     scales_rope: bool = True
     """Whether the keys rope.scaling mean what they do for Llama."""
     has_experts: bool = False
+    has_latents: bool = False
+    """Whether keys and values come from a latent, so that the keys of their sizes mean something else."""
+    pieces: LayerPieces | None = None
     ignored: tuple[str, ...] = ()
     """Tensors that are not among the engine's."""
 
@@ -247,6 +257,7 @@ def _gpt_oss_parts(_: Decoder) -> dict[str, Stored]:
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gemma2": Architecture(_gemma2),
     "gemma3": Architecture(_gemma3),
+    "gemma4": Architecture(gemma4_config, scales_rope=False, has_experts=True, pieces=gemma4_pieces),
     "gpt-oss": Architecture(_gpt_oss, _gpt_oss_parts, scales_rope=False, has_experts=True),
     "phi3": Architecture(_phi3, _phi3_parts, scales_rope=False, ignored=("rope_factors_*.weight",)),
     "olmo2": Architecture(_olmo2),
@@ -256,4 +267,16 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "bloom": Architecture(_bloom, _fused, scales_rope=False),
     "mpt": Architecture(_mpt, _fused, scales_rope=False),
     "gptneox": Architecture(_gpt_neox, _fused),
+    "lfm2": Architecture(lfm2_config("lfm2", "lfm2", "Lfm2ForCausalLM"), lfm2_parts),
+    "lfm2moe": Architecture(lfm2_config("lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM"), lfm2_parts, has_experts=True),
+    "qwen3next": Architecture(
+        hybrid_config("qwen3next", "qwen3_next", "Qwen3NextForCausalLM"), qwen3next_parts, has_experts=True
+    ),
+    "qwen35": Architecture(hybrid_config("qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM"), qwen35_parts),
+    "qwen35moe": Architecture(
+        hybrid_config("qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"), qwen35_parts, has_experts=True
+    ),
+    "deepseek2": Architecture(
+        deepseek_config, pieces=deepseek_pieces, scales_rope=False, has_experts=True, has_latents=True
+    ),
 }

@@ -11,6 +11,7 @@ import numpy as np
 
 from quant.codes.matrix import F32
 from quant.errors import SourceError, UnsupportedModelError
+from quant.families.standard import MOST_LAYERS
 from quant.sources.gguf_architectures import ARCHITECTURES
 from quant.sources.gguf_experts import experts_config
 from quant.sources.gguf_file import GgufFile
@@ -48,21 +49,24 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
     if not heads or (hidden % heads and f"{arch}.attention.key_length" not in metadata):
         raise SourceError(f"{gguf.path}: {heads} heads do not divide a hidden size of {hidden}")
     head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
-    if metadata.integer(f"{arch}.attention.value_length", head_dim) != head_dim:
+    has_latents = architecture is not None and architecture.has_latents
+    if not has_latents and metadata.integer(f"{arch}.attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(f"{gguf.path}: keys and values of different sizes are not supported")
     if architecture is None and metadata.integer(f"{arch}.rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModelError(f"{gguf.path}: rotary embedding of a part of the head is not supported")
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None:
         raise SourceError(f"{gguf.path}: lacks the tensor 'token_embd.weight'")
-    theta = metadata.number(f"{arch}.rope.freq_base", 10000.0)
+    theta, kv_heads = metadata.number(f"{arch}.rope.freq_base", 10000.0), f"{arch}.attention.head_count_kv"
+    layers = metadata.integer(f"{arch}.block_count")
+    listed = min(max(layers, 1), MOST_LAYERS)  # others are refused later
     config: dict[str, Any] = {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
-        "intermediate_size": metadata.integer(f"{arch}.feed_forward_length"),
-        "num_hidden_layers": metadata.integer(f"{arch}.block_count"),
+        "intermediate_size": _inner_size(gguf, arch, metadata),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
+        "num_key_value_heads": next((each for each in metadata.integers(kv_heads, listed, heads) if each), heads),
         "head_dim": head_dim,
         "max_position_embeddings": metadata.integer(f"{arch}.context_length"),
         "rope_theta": theta,
@@ -93,6 +97,12 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
             token_id = metadata.integer(f"tokenizer.ggml.{name}_token_id")
             config["pad_token_id" if name == "padding" else f"{name}_token_id"] = token_id
     return config
+
+
+def _inner_size(gguf: GgufFile, arch: str, metadata: Metadata) -> int:
+    """Of the layers' MLP; 0 where the first one has experts only and the file does not say it."""
+    has_mlp = "blk.0.ffn_gate_exps.weight" not in gguf.tensors or "blk.0.ffn_down.weight" in gguf.tensors
+    return metadata.integer(f"{arch}.feed_forward_length", None if has_mlp else 0)
 
 
 def _rope_scaling(

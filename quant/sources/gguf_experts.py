@@ -10,8 +10,12 @@ from quant.families.standard import MOST_LAYERS
 from quant.sources.gguf_file import GgufFile
 from quant.sources.gguf_metadata import Metadata
 
-_RENORMALIZES: Final = {"llama": True, "qwen2moe": False, "qwen3moe": True, "olmoe": False}
+_RENORMALIZES: Final = {
+    "llama": True, "qwen2moe": False, "qwen3moe": True, "olmoe": False, "qwen3next": True, "qwen35moe": True,
+}  # fmt: skip
 """Whether llama.cpp divides the factors of a token's experts by their sum, where the file does not say so."""
+_SHARED: Final = ("qwen2moe", "qwen3next", "qwen35moe")
+"""Architectures with an MLP that all tokens take."""
 _SOFTMAX: Final = 1
 
 
@@ -39,11 +43,13 @@ def experts_config(gguf: GgufFile, arch: str, metadata: Metadata) -> dict[str, A
     if arch == "olmoe":
         return experts
     layers = min(metadata.integer(f"{arch}.block_count"), MOST_LAYERS)
+    layers -= min(metadata.integer(f"{arch}.nextn_predict_layers", 0), layers)
     experts["mlp_only_layers"] = [n for n in range(layers) if f"blk.{n}.ffn_gate_inp.weight" not in gguf.tensors]
     experts["moe_intermediate_size"] = _inner(gguf, metadata, f"{arch}.expert_feed_forward_length", "exps")
-    if arch == "qwen2moe":
+    if arch in _SHARED:
         key = f"{arch}.expert_shared_feed_forward_length"
         experts["shared_expert_intermediate_size"] = _inner(gguf, metadata, key, "shexp")
+    if arch == "qwen2moe":
         experts["qkv_bias"] = "blk.0.attn_q.bias" in gguf.tensors
     return experts
 

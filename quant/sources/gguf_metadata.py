@@ -66,6 +66,15 @@ class Metadata:
             raise SourceError(f"{self._path}: metadata key {key!r} is not an array of {count} numbers")
         return value
 
+    def integers(self, key: str, count: int, default: int | None = None) -> list[int]:
+        """A non-negative integer for each of `count` layers: an array, or one for all. Required without a default."""
+        if not isinstance(self._values.get(key), np.ndarray):
+            return [self.integer(key, default)] * count
+        values = self.numbers(key, count)
+        if values is None or values.dtype.kind not in "iu" or (values < 0).any():
+            raise SourceError(f"{self._path}: metadata key {key!r} holds something that is no non-negative integer")
+        return [int(value) for value in values]
+
     def __contains__(self, key: str) -> bool:
         return key in self._values
 

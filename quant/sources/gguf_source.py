@@ -8,7 +8,9 @@ from typing import Final
 
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
+from quant.families.description import Decoder
 from quant.families.registry import describe, family_of, standard_config
+from quant.families.standard import MOST_LAYERS
 from quant.sources.assembly import assemble
 from quant.sources.file_rows import row_reader
 from quant.sources.ggml_blocks import BLOCK_TYPES
@@ -35,9 +37,9 @@ def open_gguf(path: Path) -> Source:
     config = standard_config(raw_config, decoder, family_of(raw_config, str(path)))
     stored = {name: _source_tensor(gguf, name, tensor) for name, tensor in gguf.tensors.items()}
     arch = gguf.metadata["general.architecture"]
-    wanted = gguf_tensors(arch, decoder, raw_config.get("residual_multiplier", 1.0))
+    wanted = gguf_tensors(arch, decoder, raw_config.get("residual_multiplier", 1.0), stored)
     ignored = ARCHITECTURES[arch].ignored if arch in ARCHITECTURES else ()
-    tensors = assemble(stored, wanted, (_ROPE_FACTORS, *ignored), str(path))
+    tensors = assemble(stored, wanted, (_ROPE_FACTORS, *ignored, *_further_blocks(gguf, decoder)), str(path))
     return Source(
         name=path.name,
         config=config,
@@ -47,6 +49,12 @@ def open_gguf(path: Path) -> Source:
         write_tokenizer=lambda folder: write_gguf_tokenizer(gguf, folder, config),
         notes=tuple(rounding_note(tensors)),
     )
+
+
+def _further_blocks(gguf: GgufFile, decoder: Decoder) -> list[str]:
+    """Patterns of the blocks after the layers, which guess further tokens."""
+    blocks = min(gguf.metadata.get(f"{gguf.metadata['general.architecture']}.block_count", 0), MOST_LAYERS)
+    return [f"blk.{number}.*" for number in range(len(decoder.layers), blocks)]
 
 
 def _source_tensor(gguf: GgufFile, name: str, tensor: GgufTensor) -> SourceTensor:

@@ -4,6 +4,7 @@ Files of the llama architecture keep the rows of Q and K permuted for ggml's "ad
 pieces in the order "rotate half". Does not know how bytes are decoded.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from quant.errors import UnsupportedModelError
 from quant.families.description import Decoder
 from quant.families.family import Piece, Tensor
+from quant.families.modules import module_and_kind, piece_of
 from quant.families.standard import assembled
 from quant.sources.gguf_architectures import ARCHITECTURES
 
@@ -49,10 +51,13 @@ _PERMUTED: Final = ("llama",)
 """Architectures whose Q and K rows are stored as adjacent pairs, of those that are not in `gguf_architectures`."""
 
 
-def gguf_tensors(arch: str, decoder: Decoder, residual_scale: float = 1.0) -> dict[str, Tensor]:
+def gguf_tensors(
+    arch: str, decoder: Decoder, residual_scale: float = 1.0, stored: Collection[str] = ()
+) -> dict[str, Tensor]:
     """Every tensor of the engine with the rows of a GGUF of that architecture.
 
-    residual_scale: what the outputs of attention and MLP are multiplied by, if the file says so.
+    residual_scale: what the outputs of attention and MLP are multiplied by, if the file says so. stored: the file's
+    tensors, where their names tell how it stores some.
     """
     orders = {}
     architecture = ARCHITECTURES.get(arch)
@@ -64,10 +69,14 @@ def gguf_tensors(arch: str, decoder: Decoder, residual_scale: float = 1.0) -> di
         }
 
     def pieces(name: str) -> tuple[Piece, ...]:
-        module, _, kind = name.rpartition(".")
-        _, _, layer, part = module.split(".", 3) if module.startswith("model.layers.") else ("", "", "", "")
+        _, _, layer, rest = name.split(".", 3) if name.startswith("model.layers.") else ("", "", "", name)
+        if layer and architecture is not None and architecture.pieces is not None:
+            own = architecture.pieces(decoder, stored, int(layer), rest)
+            if own is not None:
+                return own
+        part, kind = module_and_kind(rest)
         if part in parts:
-            return (Piece(f"blk.{layer}.{parts[part].name}.{kind}", parts[part].rows),)
+            return (piece_of(parts[part], f"blk.{layer}." if layer else "", kind),)
         scale = residual_scale if part in ("self_attn.o_proj", "mlp.down_proj") else 1.0
         return (Piece(gguf_name(name), orders.get(name.split(".")[-2]), scale=scale),)
 

@@ -32,10 +32,12 @@ _SAMPLING_KEYS: Final = {
     "repetition_penalty": "general.sampling.penalty_repeat",
 }
 """What a model's authors recommend: transformers' names, and llama.cpp's since its pull request 17120."""
+_MODELS: Final = ("gpt2", "llama", "gemma4")
+"""gemma4: as llama, SentencePiece's BPE of characters, but with its merges in the file."""
 _SPACE_MARK: Final = "\u2581"
 # Control tokens that end a turn or a text in the families that this engine runs.
 END_TOKENS: Final = frozenset(
-    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>"}
+    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<turn|>"}
 )
 
 
@@ -59,9 +61,10 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, config: Mapping[str, Any]
     """
     metadata = Metadata(gguf)
     model = metadata.text("tokenizer.ggml.model")
-    if model not in ("gpt2", "llama"):
-        raise UnsupportedModelError(f"{gguf.path}: tokenizer model {model!r} is not supported; supported: gpt2, llama")
-    vocabulary = _read_vocabulary(gguf, metadata)
+    if model not in _MODELS:
+        known = ", ".join(_MODELS)
+        raise UnsupportedModelError(f"{gguf.path}: tokenizer model {model!r} is not supported; supported: {known}")
+    vocabulary = _read_vocabulary(gguf, metadata, unique=model != "gemma4")
     if len(vocabulary.tokens) > config["vocab_size"]:
         raise SourceError(f"{gguf.path}: has {len(vocabulary.tokens)} tokens for {config['vocab_size']} embeddings")
     build = _byte_level_bpe if model == "gpt2" else _sentencepiece_bpe
@@ -90,10 +93,11 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, config: Mapping[str, Any]
     write_json(folder / "generation_config.json", _generation_config(metadata, vocabulary))
 
 
-def _read_vocabulary(gguf: GgufFile, metadata: Metadata) -> _Vocabulary:
+def _read_vocabulary(gguf: GgufFile, metadata: Metadata, *, unique: bool) -> _Vocabulary:
+    """unique: whether a token may not be there twice; else a text becomes the later one, as in llama.cpp."""
     tokens = metadata.strings("tokenizer.ggml.tokens")
     ids = {token: token_id for token_id, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
+    if unique and len(ids) != len(tokens):
         raise SourceError(f"{gguf.path}: its vocabulary holds a token twice")
     types = metadata.numbers("tokenizer.ggml.token_type", len(tokens))
     kinds = [1] * len(tokens) if types is None else [int(kind) for kind in types]
@@ -124,9 +128,7 @@ def _byte_level_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
     if family is None:
         known = ", ".join(PRE_TOKENIZERS)
         raise UnsupportedModelError(f"{vocabulary.path}: pre-tokenizer {name!r} is not supported; supported: {known}")
-    merges = [merge.split(" ") for merge in metadata.strings("tokenizer.ggml.merges")]
-    if any(len(merge) != 2 for merge in merges):
-        raise SourceError(f"{vocabulary.path}: a merge is not two tokens and a space")
+    merges = _stored_merges(metadata, vocabulary)
     steps = list(family.steps)
     begin_and_end = _begin_and_end(metadata, vocabulary, family.add_bos)
     return {
@@ -139,13 +141,24 @@ def _byte_level_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
     }, begin_and_end
 
 
+def _stored_merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[list[str]]:
+    merges = [merge.split(" ") for merge in metadata.strings("tokenizer.ggml.merges")]
+    if any(len(merge) != 2 for merge in merges):
+        raise SourceError(f"{vocabulary.path}: a merge is not two tokens and a space")
+    return merges
+
+
 def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
-    scores = metadata.numbers("tokenizer.ggml.scores", len(vocabulary.tokens))
-    if scores is None:
-        raise SourceError(f"{vocabulary.path}: lacks the metadata key 'tokenizer.ggml.scores'")
     # If a merge could result in a control token, plain text could become one.
     never_merged = (_UNKNOWN, _CONTROL, _BYTE)
     mergeable = {token: i for token, i in vocabulary.ids.items() if vocabulary.kinds[i] not in never_merged}
+    if metadata.text("tokenizer.ggml.model") == "gemma4":
+        merges = [(left, right) for left, right in _stored_merges(metadata, vocabulary) if left + right in mergeable]
+    else:
+        scores = metadata.numbers("tokenizer.ggml.scores", len(vocabulary.tokens))
+        if scores is None:
+            raise SourceError(f"{vocabulary.path}: lacks the metadata key 'tokenizer.ggml.scores'")
+        merges = merges_from_scores(mergeable, scores.tolist())
     prefix = metadata.flag("tokenizer.ggml.add_space_prefix", default=True)
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
@@ -172,7 +185,7 @@ def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
             "fuse_unk": True,
             "byte_fallback": True,
             "vocab": vocabulary.ids,
-            "merges": merges_from_scores(mergeable, scores.tolist()),
+            "merges": merges,
         },
     }, begin_and_end
 

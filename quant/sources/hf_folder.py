@@ -12,6 +12,7 @@ import numpy as np
 from quant.codes.bf16 import bf16_to_fp32
 from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
+from quant.families.description import Attention, Decoder
 from quant.families.family import Tensor
 from quant.families.registry import describe, family_of, standard_config
 from quant.files.json_file import read_json_object
@@ -53,7 +54,11 @@ def open_hf_folder(folder: Path) -> Source:
         raw_config["tie_word_embeddings"] = family.head not in stored
     decoder = describe(raw_config, str(config_path))
     # A file saved by torch may contain the tied head.
-    ignored = (*family.ignored, family.head) if decoder.tied_head else family.ignored
+    ignored = (
+        *family.unused(raw_config, decoder),
+        *_unread_keys(decoder),
+        *((family.head,) if decoder.tied_head else ()),
+    )
     spellings = [make(raw_config, decoder) for make in (family.tensors, *family.alternatives)]
     wanted = next((each for each in spellings if _names(each) <= stored.keys()), spellings[0])
     if packed_as is not None:
@@ -69,6 +74,16 @@ def open_hf_folder(folder: Path) -> Source:
         write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
         notes=tuple(rounding_note(tensors)),
     )
+
+
+def _unread_keys(decoder: Decoder) -> list[str]:
+    """Patterns of stored tensors of layers that read other layers' keys: some checkpoints have keys for these too."""
+    shared = [number for number in range(len(decoder.layers)) if _reads_others(decoder.layer(number).attention)]
+    return [f"*layers.{number}.self_attn.{part}_*" for number in shared for part in "kv"]
+
+
+def _reads_others(attention: Attention | None) -> bool:
+    return attention is not None and attention.keys_of is not None
 
 
 def _names(tensors: Mapping[str, Tensor]) -> set[str]:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from quant.conversion.convert import convert
 from quant.families.description import Decoder
-from quant.families.family import Family, Piece, Tensor
+from quant.families.family import Family, Piece, Tensor, TensorRole
 from quant.families.registry import family_of
 from tests.families import decoder_reference
 from tests.kernels.tiny_model import Sequences
@@ -50,6 +50,8 @@ def random_model(
         for name, parameter in model.named_parameters():
             centre = 1.0 if parameter.ndim == 1 and "norm" in name.lower() else 0.0
             parameter.copy_(torch.randn_like(parameter) * 0.1 + centre)
+            if name.endswith("A_log"):  # memories from one token to some hundred
+                parameter.copy_(torch.linspace(1.0, -6.0, len(parameter)))
     model.save_pretrained(folder)
     return model
 
@@ -73,7 +75,7 @@ def engine_tensors(tensors: Mapping[str, Tensor], stored: Mapping[str, NDArray[A
     uses = {name: np.zeros(each.shape, np.int8) for name, each in stored.items()}
     made = {}
     for name, tensor in tensors.items():
-        values = np.concatenate([_piece(piece, stored, uses) for piece in tensor.pieces])
+        values = np.concatenate([_piece(piece, tensor.role, stored, uses) for piece in tensor.pieces])
         assert values.shape == tensor.shape, name
         assert values.shape[0] % tensor.count == 0, name
         made[name] = values
@@ -82,16 +84,25 @@ def engine_tensors(tensors: Mapping[str, Tensor], stored: Mapping[str, NDArray[A
     return made
 
 
-def _piece(piece: Piece, stored: Mapping[str, NDArray[Any]], uses: Mapping[str, NDArray[np.int8]]) -> F64:
+def _piece(
+    piece: Piece, role: TensorRole, stored: Mapping[str, NDArray[Any]], uses: Mapping[str, NDArray[np.int8]]
+) -> F64:
     taken = []
     for array in (stored[piece.name], uses[piece.name]):
         view = array if piece.index is None else array[piece.index]
+        if role == "vector" or view.ndim == 3:
+            view = view.reshape(-1) if role == "vector" else view.reshape(-1, view.shape[-1])
         taken.append(view.T if piece.transposed else view)
     rows = slice(None) if piece.rows is None else piece.rows
+    cols = slice(None) if piece.cols is None else piece.cols
+    if taken[0].ndim > 1:
+        taken = [each[:, cols] for each in taken]
     taken[1][rows] += 1
     values: F64 = taken[0][rows].astype(np.float64)
     if piece.normalized:
         values = values / np.linalg.norm(values, axis=1, keepdims=True)
+    if piece.exponential:
+        values = np.exp(values)
     return values * piece.scale + piece.offset
 
 
@@ -101,7 +112,7 @@ def engine_weights(family: Family, config: Mapping[str, Any], folder: Path) -> t
     stored = {
         name: each
         for name, each in stored_tensors(folder).items()
-        if not any(fnmatch(name, pattern) for pattern in family.ignored)
+        if not any(fnmatch(name, pattern) for pattern in family.unused(config, decoder))
     }
     for tensors in (family.tensors, *family.alternatives):
         made = tensors(config, decoder)

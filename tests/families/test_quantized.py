@@ -7,19 +7,25 @@ import numpy as np
 import pytest
 
 from quant.conversion.convert import convert
-from tests.families import parity, test_alibi, test_falcon, test_gemma, test_gpt_oss
+from tests.families import parity, test_alibi, test_falcon, test_gemma, test_gemma4, test_gpt_oss, test_qwen3_next
 from tests.kernels.tiny_model import Sequences
 from tests.quant.checkpoints import byte_tokenizer
 
 pytestmark = pytest.mark.parity
 
+HYBRID = {"configuration": "Qwen3_5MoeText", **test_qwen3_next.SIZES, **test_qwen3_next.EXPERTS}
 GEMMA3: dict[str, Any] = {"configuration": "Gemma3Text", **test_gemma.CASES["gemma 3"][1]}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "windows and soft caps": ("Gemma2", test_gemma.CASES["gemma 2"][1]),
     "windows of five layers in six": ("Gemma3", GEMMA3),
     "experts and sinks": ("GptOss", test_gpt_oss.OPTIONS),
+    "heads of two shapes, experts beside an MLP": (
+        "Gemma4",
+        {"configuration": "Gemma4Text", **test_gemma4.CASES["experts"]},
+    ),
     "ALiBi": test_alibi.CASES["bloom"],
     "one key-value head": ("Falcon", test_falcon.SIZES),
+    "Gated DeltaNet": ("Qwen3_5Moe", HYBRID),
 }
 
 

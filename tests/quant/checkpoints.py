@@ -118,10 +118,17 @@ def write_hf_folder(
 def write_checkpoint(folder: Path, config: Mapping[str, Any], dtype: str = "fp32") -> dict[str, F32]:
     """A folder with the tensors as the family stores them, in three files; returns the engine's."""
     tensors = random_tensors(config)
-    stored: dict[str, F32] = {}
+    tensors |= {name: np.ones_like(values) for name, values in tensors.items() if name.endswith(".decay")}
+    found: dict[str, list[tuple[NDArray[np.int64], F32]]] = {}
     for name, tensor in family_of(config, "x").tensors(config, describe(config, "x")).items():
-        parts = np.split(tensors[name], len(tensor.pieces))
-        stored |= {piece.name: part for piece, part in zip(tensor.pieces, parts, strict=True)}
+        for piece, part in zip(tensor.pieces, np.split(tensors[name], len(tensor.pieces)), strict=True):
+            assert not isinstance(piece.rows, slice)
+            rows = np.arange(len(part)) if piece.rows is None else piece.rows
+            values = (part - np.float32(piece.offset)) / np.float32(piece.scale)
+            found.setdefault(piece.name, []).append((rows, np.log(values) if piece.exponential else values))
+    stored = {name: np.concatenate([values for _, values in parts]) for name, parts in found.items()}
+    for name, parts in found.items():
+        stored[name][np.concatenate([rows for rows, _ in parts])] = stored[name].copy()
     write_hf_folder(folder, stored, config, dtype=dtype, shards=3)
     return tensors
 

@@ -13,10 +13,11 @@ from quant.calibration.layer_file import LayerFile, layer_decoder
 from quant.codes.dequantize import dequantize
 from quant.codes.int4 import quantize_sym_int4
 from quant.codes.matrix import F32
-from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
+from quant.families.description import Attention, Decoder, DeltaNet, Experts, Layer, Mlp, Rope
 from quant.families.names import engine_tensors
 from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized
 from tests.families.decoder_reference import logits
+from tests.kernels.hybrid_model import delta_reference, hybrid_tensors, tensors_of_layer
 from tests.kernels.tiny_model import described_tensors
 
 F64 = NDArray[np.float64]
@@ -38,7 +39,10 @@ KINDS: Mapping[str, Layer] = {
         parallel=True,
     ),
     "experts": Layer(ATTENTION, experts=EXPERTS),
+    "gated output": Layer(replace(ATTENTION, output_gate=True), Mlp(INNER)),
+    "gated deltanet": Layer(delta=DeltaNet(2, 6, 16, 16, 3), mlp=Mlp(INNER)),
 }
+DELTA = DeltaNet(key_heads=2, value_heads=4, key_dim=16, value_dim=24)
 PREFIX = "model.layers.0."
 
 
@@ -84,7 +88,7 @@ def all_names(kind: Layer) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def close(found: F32, wanted: F64) -> bool:
+def close(found: F32 | F64, wanted: F64) -> bool:
     """fp32 sums of at most 160 terms, two matrices deep."""
     return bool(np.linalg.norm(found - wanted) < 1e-5 * np.linalg.norm(wanted))
 
@@ -145,9 +149,8 @@ def test_each_activation_follows_from_the_one_before(name: str) -> None:
         return own, stream + normed(decoder, own, tensors[f"{PREFIX}{norm}.weight"])
 
     assert close(found["attention_input"], normed(decoder, x, tensors[f"{PREFIX}input_layernorm.weight"]))
-    written, stream = added(
-        x, "self_attn.o_proj", found["output_input"], "attention_output_norm", kind.attention_output_norm
-    )
+    part = "self_attn.o_proj" if kind.delta is None else "delta.output_proj"
+    written, stream = added(x, part, found["output_input"], "attention_output_norm", kind.attention_output_norm)
     assert close(found["attention_output"], written)
     if kind.parallel:
         assert np.array_equal(found["mlp_input"], found["attention_input"])
@@ -192,7 +195,7 @@ def test_a_layer_that_ends_early_gives_the_same(name: str) -> None:
         assert np.array_equal(activations(KINDS[name], tensors, (wanted,))[wanted], whole[wanted]), wanted
 
 
-@pytest.mark.parametrize("name", ["llama", "norms of outputs"])
+@pytest.mark.parametrize("name", ["llama", "norms of outputs", "gated output", "gated deltanet"])
 def test_quantized_layers_are_computed_as_the_service_does(name: str) -> None:
     """int8 activations are off by at most 1 / 254 of their group's largest, keys and values by 2^-12."""
     kind = KINDS[name]
@@ -237,3 +240,20 @@ def test_a_layer_file_is_read_at_any_place() -> None:
         assert part == whole[begin:end]
     with pytest.raises(FileNotFoundError):
         file.size("config.json")
+
+
+def test_a_layer_of_gated_deltanet() -> None:
+    """By itself, without attention: the states of a window lie in a few pages."""
+    kind = Layer(delta=DELTA, mlp=Mlp(INNER))
+    decoder = decoder_of(kind)
+    tensors = hybrid_tensors(decoder)
+    found = activations(kind, tensors, all_names(kind))
+    x = hidden_states()
+    assert found["output_input"].shape == (WINDOWS * TOKENS, DELTA.value_heads * DELTA.value_dim)
+    added = np.concatenate([delta_reference(DELTA, tensors_of_layer(tensors, 0), window) for window in x])
+    rows = x.reshape(-1, HIDDEN).astype(np.float64)
+    assert close(found["attention_input"], normed(decoder, rows, tensors[f"{PREFIX}input_layernorm.weight"]))
+    assert close(found["attention_output"], rows + added)
+    output = tensors[f"{PREFIX}delta.output_proj.weight"].astype(np.float64)
+    assert close(found["output_input"] @ output.T, added)
+    assert close(found["down_input"], activated(kind, found["mlp_input"].astype(np.float64), tensors, "mlp"))

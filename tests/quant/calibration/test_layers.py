@@ -5,14 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from quant.calibration.block import attend, attention_input, block, block_shape, gated, linear, mlp_input
 from quant.calibration.layer_engine import LayerEngine
 from quant.calibration.layers import Chosen, LayerWork, Streams, run_layer
+from quant.calibration.sums import PRIOR_ROWS_PER_INPUT
 from quant.calibration.whole_layers import MATRICES
 from quant.codes.matrix import F32, U8
-from quant.families.description import Attention, Decoder, Experts, Layer, Mlp
+from quant.families.description import Attention, Decoder, DeltaNet, Experts, Latent, Layer, Mlp
 from quant.families.names import engine_tensors
 from quant.families.registry import describe
 from quant.packed.packed_matrix import MatrixInfo, pack_float, unpacked
@@ -160,6 +162,71 @@ def test_a_norm_between_a_matrix_and_the_stream_ends_its_correction() -> None:
         assert near(each.missing, lacking.T @ s / len(s), 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "first", "output"),
+    [
+        (
+            Layer(Attention(0.25, rope=None, output_gate=True), Mlp(96)),
+            [f"self_attn.{part}_proj" for part in ("q", "k", "v", "gate")], "self_attn.o_proj",
+        ),
+        (
+            Layer(delta=DeltaNet(2, 4, 16, 8), mlp=Mlp(96)),
+            ["delta.qkv_proj", "delta.gate_proj"], "delta.output_proj",
+        ),
+    ],
+)  # fmt: skip
+def test_gates_share_their_input_with_what_they_gate(kind: Layer, first: list[str], output: str) -> None:
+    decoder = replace(describe(RAW, "test"), kinds=(kind,), layers=(0,), ropes=())
+    tensors = described_tensors(decoder)
+    found, saved, _ = run(decoder, tensors, first_token=0)
+    assert [each.name for each in found][: len(first) + 1] == [f"{PREFIX}{name}.weight" for name in (*first, output)]
+    assert len({each.moments.tobytes() for each in found[: len(first)]}) == 1
+    normed = start(tensors, 0).seen.astype(np.float64).reshape(-1, 64)
+    normed /= np.sqrt(np.square(normed).mean(-1, keepdims=True) + decoder.norm_epsilon)
+    normed *= tensors[f"{PREFIX}input_layernorm.weight"]
+    assert near(found[0].moments, normed.T @ normed / len(normed), 1e-5)
+    weights = {name: rounded(values) if name.endswith("_proj.weight") else values for name, values in tensors.items()}
+    weights |= {name: tensors[name] for name in tensors if "beta_proj" in name or "decay_proj" in name}
+    with LayerEngine(layer_file(decoder, weights), TOKENS, exact=True) as engine:
+        seen = next(arrays for _, arrays in engine.activations(start(tensors, 0).seen, ("output_input",)))
+    inputs = seen["output_input"].astype(np.float64)
+    own = found[len(first)]
+    assert own.missing is not None
+    assert near(own.moments, inputs.T @ inputs / len(inputs), 2.0**-10)
+    assert not any("beta" in name or "decay" in name for name in saved)
+
+
+def test_experts_beside_an_mlp_have_inputs_of_their_own() -> None:
+    """The MLP's down projection and the experts are quantized by their inputs; values that are keys have no matrix."""
+    experts = Experts(count=4, per_token=2, inner=32, renormalize=True, router_norm=True, expert_scale=True)
+    attention = Attention(0.25, rope=None, kv_heads=1, head_dim=32, value_norm=True, value_is_key=True)
+    kind = Layer(attention, Mlp(96), experts, attention_output_norm=True, mlp_output_norm=True, scaled=True)
+    decoder = replace(describe(RAW, "test"), kinds=(kind,), layers=(0,), ropes=())
+    tensors = described_tensors(decoder)
+    found, saved, streams = run(decoder, tensors, first_token=0)
+    for name, values in saved.items():
+        assert np.array_equal(values, rounded(tensors[name])), name
+    assert len(saved) == 3 + 3 + 3
+    weights = {name: rounded(values) if name in saved else values for name, values in tensors.items()}
+    seen = start(tensors, 0).seen
+    with LayerEngine(layer_file(decoder, weights), TOKENS, exact=False) as engine:
+        names = ("experts_input", "dense_down_input", "pairs", "mlp_input")
+        arrays = next(arrays for _, arrays in engine.activations(seen, names))
+        assert np.array_equal(
+            streams.seen, next(a for _, a in engine.activations(seen, ("hidden",)))["hidden"].reshape(seen.shape)
+        )
+    for name, inputs in (("down_proj", "dense_down_input"), ("gate_proj", "mlp_input"), ("up_proj", "mlp_input")):
+        each, s = next(e for e in found if e.name == f"{PREFIX}mlp.{name}.weight"), arrays[inputs].astype(np.float64)
+        assert near(each.moments, s.T @ s / len(s), 1e-5), name
+        assert (each.missing is None) == (name == "down_proj")
+    prior = PRIOR_ROWS_PER_INPUT * 64
+    x = arrays["experts_input"].astype(np.float64)
+    gates = [each for each in found if each.name == f"{PREFIX}mlp.experts.gate_proj.weight"]
+    for expert, each in enumerate(gates):
+        own = x[arrays["pairs"][arrays["pairs"][:, 1] == expert, 0]]
+        assert near(each.moments, (own.T @ own + prior * x.T @ x / len(x)) / (len(own) + prior), 1e-5)
+
+
 def test_each_expert_is_quantized_by_its_own_rows() -> None:
     experts = Experts(count=4, per_token=2, inner=32, shared_inner=64)
     decoder = replace(
@@ -185,3 +252,43 @@ def test_each_expert_is_quantized_by_its_own_rows() -> None:
     assert {name.removeprefix(PREFIX) for name in saved} == {f"self_attn.{part}_proj.weight" for part in "qkvo"} | {
         f"mlp.{kind}.{part}_proj.weight" for kind in ("experts", "shared") for part in ("gate", "up", "down")
     }
+
+
+def test_each_head_of_latent_attention_is_quantized_by_its_own_inputs() -> None:
+    latent = Latent(kv_rank=32, nope_dim=24, rope_dim=8, value_dim=32, query_rank=40)
+    kinds = (Layer(Attention(0.25, rope=None, latent=latent), Mlp(96)),)
+    decoder = replace(
+        describe(RAW, "test"), kinds=kinds, layers=(0,), ropes=(), kv_heads=1, head_dim=latent.rope_dim + latent.kv_rank
+    )
+    tensors = described_tensors(decoder)
+    found, saved, _ = run(decoder, tensors, first_token=0)
+    parts = ("q_a", "kv_a", "q_b", "key_up", "value_up", "o")
+    order = list(dict.fromkeys(each.name.removeprefix(f"{PREFIX}self_attn.") for each in found))
+    assert order[: len(parts)] == [f"{part}_proj.weight" for part in parts]
+
+    seen, streams = dict(tensors), start(tensors, 0)
+    for stage, names in (("query_input", ("q_a", "kv_a")), ("key_up_input", ("q_b",)), ("value_up_input", ("key_up",))):
+        seen |= {(name := f"{PREFIX}self_attn.{part}_proj.weight"): saved[name] for part in names}
+        inputs = tapped(decoder, seen, streams.seen, stage)
+        if stage == "query_input":
+            (each,) = (each for each in found if each.name.endswith("q_b_proj.weight"))
+            assert near(each.moments, inputs.T @ inputs / len(inputs), 1e-5)
+            moved = tapped(decoder, tensors, streams.exact, stage) - inputs
+            assert each.missing is not None
+            assert near(each.missing, each.weights.astype(np.float64) @ (moved.T @ inputs) / len(inputs), 1e-4)
+            continue
+        own = [each for each in found if each.name.endswith(f"{stage.removesuffix('_input')}_proj.weight")]
+        by_head = inputs.reshape(len(inputs), decoder.heads, -1)
+        assert len(own) == decoder.heads
+        for head, each in enumerate(own):
+            assert each.missing is None
+            assert near(each.moments, by_head[:, head].T @ by_head[:, head] / len(inputs), 1e-5)
+        assert np.array_equal(np.concatenate([each.weights for each in own]), tensors[own[0].name])
+        assert np.array_equal(saved[own[0].name], rounded(tensors[own[0].name]))
+
+
+def tapped(decoder: Decoder, weights: Mapping[str, F32], hidden: F32, name: str) -> F64:
+    """An activation of all tokens, as the engine has it with these weights."""
+    with LayerEngine(layer_file(decoder, weights), TOKENS, exact=False) as engine:
+        found = [arrays[name].astype(np.float64) for _, arrays in engine.activations(hidden, (name,))]
+    return np.concatenate(found)

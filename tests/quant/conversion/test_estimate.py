@@ -20,7 +20,7 @@ from quant.conversion.convert import convert
 from quant.conversion.estimate import Plan, Speeds, duration
 from quant.conversion.model_shape import ModelShape, StageShape
 from quant.errors import ResourceError
-from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
+from quant.families.description import Attention, Decoder, DeltaNet, Experts, Layer, Mlp, Rope
 from quant.families.names import engine_tensors
 from quant.packed.packed_matrix import MatrixInfo, pack_float
 from tests.kernels.tiny_model import described_tensors
@@ -108,7 +108,15 @@ EXPERTS = Experts(8, 2, 64, shared_inner=96)
 NARROW = {"vocab_size": 64, "hidden_size": 64, "max_positions": 64, "heads": 4, "kv_heads": 2, "head_dim": 16}
 
 
-@pytest.mark.parametrize("kind", [Layer(Attention(0.25, rope=None), Mlp(160)), Layer(Attention(0.25), experts=EXPERTS)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Layer(Attention(0.25, rope=None), Mlp(160)),
+        Layer(Attention(0.25), experts=EXPERTS),
+        Layer(Attention(0.25, output_gate=True), Mlp(160)),
+        Layer(delta=DeltaNet(2, 4, 16, 8), experts=EXPERTS),
+    ],
+)
 def test_the_engines_work_is_what_is_counted(kind: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of both streams, from the places that each run of a layer goes to."""
     decoder = Decoder(**NARROW, kinds=(kind,), layers=(0,), ropes=(Rope(16, (1.0,) * 8),))  # type: ignore[arg-type]

@@ -22,13 +22,13 @@ MIXTRAL = {**CONFIG, "model_type": "mixtral", "num_local_experts": 8, "num_exper
 def test_the_mixtures() -> None:
     assert describe(QWEN3, "x").layer(0).experts == Experts(6, 2, 96)
     assert describe({**QWEN3, "norm_topk_prob": True}, "x").layer(0).experts == Experts(6, 2, 96, renormalize=True)
-    qwen2 = describe(QWEN2, "x").layer(0)
-    assert qwen2.experts == Experts(6, 2, 96, shared_inner=160, shared_gate=True)
-    assert (qwen2.attention.qkv_bias, qwen2.attention.output_bias) == (True, False)
-    olmoe = describe(OLMOE, "x").layer(0)
-    assert (olmoe.experts, olmoe.attention.qk_norm) == (Experts(6, 6, 192), "row")
-    mixtral = describe({**MIXTRAL, "sliding_window": 64}, "x").layer(0)
-    assert (mixtral.experts, mixtral.attention.window) == (Experts(8, 2, 192, renormalize=True), 64)
+    qwen2 = describe(QWEN2, "x")
+    assert qwen2.layer(0).experts == Experts(6, 2, 96, shared_inner=160, shared_gate=True)
+    assert (qwen2.attention(0).qkv_bias, qwen2.attention(0).output_bias) == (True, False)
+    olmoe = describe(OLMOE, "x")
+    assert (olmoe.layer(0).experts, olmoe.attention(0).qk_norm) == (Experts(6, 6, 192), "row")
+    mixtral = describe({**MIXTRAL, "sliding_window": 64}, "x")
+    assert (mixtral.layer(0).experts, mixtral.attention(0).window) == (Experts(8, 2, 192, renormalize=True), 64)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_which_layers_have_experts(changes: Mapping[str, Any], sparse: list[bool
 def test_windows_of_qwen2_moe_alternate_below_max_window_layers() -> None:
     config = {**QWEN2, "num_hidden_layers": 5, "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 3}
     decoder = describe(config, "x")
-    assert [decoder.layer(number).attention.window for number in range(5)] == [64, 0, 64, 0, 0]
+    assert [decoder.attention(number).window for number in range(5)] == [64, 0, 64, 0, 0]
 
 
 def test_stacks() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quant.families.rows import alibi_slopes, part_of_heads, rotate_half
+from quant.families.rows import alibi_slopes, from_tiled_heads, part_of_heads, rotate_half
 
 
 def test_the_parts_of_heads_that_lie_side_by_side() -> None:
@@ -17,6 +17,11 @@ def test_the_parts_of_heads_that_lie_side_by_side() -> None:
 def test_neighbours_become_halves() -> None:
     # Heads of six numbers, of which four are rotated.
     assert rotate_half(np.arange(12), 6, 4).tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+
+
+def test_heads_that_are_stored_in_turn() -> None:
+    # Two groups a and b of three heads of two numbers: stored are a0 b0 a1 b1 a2 b2.
+    assert from_tiled_heads(2, 3, 2).tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
 
 
 def test_slopes() -> None:

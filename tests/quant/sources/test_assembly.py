@@ -87,6 +87,22 @@ def test_codes_are_kept_where_rows_move_or_a_scale_multiplies(case: str, quantiz
     assert tensor.rounded_scales == (case == "scaled")
 
 
+@pytest.mark.parametrize("step", [None, 7])
+@pytest.mark.parametrize("quantize", [quantize_sym_int4, quantize_asym_int4, quantize_int8])
+def test_columns_move(quantize: object, step: int | None) -> None:
+    """Groups of columns with their codes and scales; other columns as values."""
+    halves = np.concatenate([np.arange(32, 64), np.arange(32)])
+    matrix = quantize("fused", FUSED, 32)  # type: ignore[operator]
+    exact = dequantize(matrix)
+    for cols, keeps in ((halves, True), (halves[::-1].copy(), False), (np.roll(halves, 1), False)):
+        tensor = one({"fused": codes("fused", matrix)}, (Piece("fused", REVERSED, cols=cols),), 96)
+        assert (isinstance(tensor.read(0, 9), QuantizedMatrix), tensor.group) == (keeps, 32 if keeps else 0)
+        assert np.array_equal(read(tensor, step), exact[::-1][:, cols])
+        plain = one({"fused": floats("fused", FUSED)}, (Piece("fused", cols=cols, scale=0.5),), 96)
+        assert np.array_equal(read(plain, step), FUSED[:, cols] * np.float32(0.5))
+        assert one({"fused": floats("fused", FUSED)}, (Piece("fused", cols=cols),), 96).stored == "bf16"
+
+
 @pytest.mark.parametrize("step", [None, 5])
 def test_stacks_and_matrices_with_inputs_first(step: int | None) -> None:
     stored = {"stack": floats("stack", STACK)}
@@ -107,6 +123,39 @@ def test_stacks_and_matrices_with_inputs_first(step: int | None) -> None:
     assert one(turned, pieces, 192).stored == "bf16"
 
 
+@pytest.mark.parametrize("step", [None, 5])
+def test_some_inputs_of_each_row(step: int | None) -> None:
+    """Of a turned matrix, as heads' keys are made of latents; and of one that is stored as the engine has it."""
+    stored = {"turned": floats("turned", np.ascontiguousarray(FUSED.T)), "wide": floats("wide", np.tile(FUSED, 2))}
+    heads = tuple(Piece("turned", slice(0, 24), transposed=True, cols=slice(begin, begin + 32)) for begin in (0, 32))
+    rest = tuple(Piece("turned", slice(24, 96), transposed=True, cols=slice(begin, begin + 32)) for begin in (0, 32))
+    made = assemble(
+        stored,
+        {
+            "a": Tensor("linear", (48, 32), heads, 2),
+            "b": Tensor("linear", (144, 32), rest, 2),
+            "c": Tensor("linear", (96, COLS), (Piece("wide", cols=slice(COLS, 2 * COLS)),)),
+            "d": Tensor("linear", (96, COLS), (Piece("wide", cols=slice(0, COLS)),)),
+        },
+        (),
+        "f",
+    )
+    assert np.array_equal(read(made["a"], step), np.concatenate([FUSED[:24, :32], FUSED[:24, 32:]]))
+    assert np.array_equal(read(made["b"], step), np.concatenate([FUSED[24:, :32], FUSED[24:, 32:]]))
+    assert np.array_equal(read(made["c"], step), FUSED)
+    assert made["a"].stored == "bf16"
+    codes_of = {"fused": codes("fused", quantize_sym_int4("fused", FUSED, 32))}
+    pieces = (Piece("fused", cols=slice(0, 32)), Piece("fused", cols=slice(32, 64)))
+    cut = assemble(codes_of, {"x": Tensor("linear", (192, 32), pieces)}, (), "f")["x"]
+    exact = dequantize(quantize_sym_int4("fused", FUSED, 32))
+    assert np.array_equal(read(cut, step), np.concatenate([exact[:, :32], exact[:, 32:]]))
+    assert cut.group == 32, "whole groups keep their codes"
+    halves = (Piece("fused", cols=slice(16, 48)), Piece("fused", cols=slice(0, 32)))
+    half = assemble(codes_of, {"x": Tensor("linear", (192, 32), halves)}, (), "f")["x"]
+    assert np.array_equal(read(half, step), np.concatenate([exact[:, 16:48], exact[:, :32]]))
+    assert half.group == 0, "others don't"
+
+
 def test_pieces_of_different_types_are_read_as_floats() -> None:
     four, eight = quantize_sym_int4("four", FUSED, 32), quantize_int8("eight", FUSED, 64)
     stored = {"four": codes("four", four), "eight": codes("eight", eight)}
@@ -120,6 +169,8 @@ def test_pieces_of_different_types_are_read_as_floats() -> None:
 def test_vectors() -> None:
     bias, norm, gate = values(3, 4), values(5, seed=2), values(1, 6, seed=3)
     stored = {"bias": floats("bias", bias), "norm": floats("norm", norm), "gate": floats("gate", gate)}
+    log, taps = values(3, seed=4), values(2, 1, 2, seed=5)
+    stored |= {"log": floats("log", log), "taps": floats("taps", taps)}
     made = assemble(
         stored,
         {
@@ -127,6 +178,8 @@ def test_vectors() -> None:
             "odd": Tensor("vector", (6,), tuple(Piece("bias", slice(1, None, 2), index=i) for i in range(3))),
             "norm": Tensor("vector", (5,), (Piece("norm", offset=1.0),)),
             "gate": Tensor("vector", (6,), (Piece("gate"),)),
+            "power": Tensor("vector", (3,), (Piece("log", np.array([2, 0, 1]), scale=-1.0, exponential=True),)),
+            "taps": Tensor("vector", (4,), (Piece("taps", np.array([2, 3, 0, 1])),)),
         },
         (),
         "f",
@@ -135,6 +188,8 @@ def test_vectors() -> None:
     assert np.array_equal(read(made["odd"]), bias[:, 1::2].reshape(-1))
     assert np.array_equal(read(made["norm"]), norm + 1)
     assert np.array_equal(read(made["gate"]), gate[0])
+    assert np.array_equal(read(made["power"]), -np.exp(log)[[2, 0, 1]])
+    assert np.array_equal(read(made["taps"]), taps.reshape(-1)[[2, 3, 0, 1]])
 
 
 @pytest.mark.parametrize(
@@ -145,6 +200,8 @@ def test_vectors() -> None:
         ((Piece("fused", slice(0, 64)),), 64, "more than the configuration says"),
         ((Piece("fused", slice(64, 128)),), 32, "less than the configuration says"),
         ((Piece("fused", np.array([96])),), 1, "less than the configuration says"),
+        ((Piece("fused", cols=np.arange(1, 65)),), 96, "less than the configuration says"),
+        ((Piece("fused", cols=slice(64, 128)),), 96, "less than the configuration says"),
         ((Piece("fused", index=96),), 1, "no part 96"),
         ((Piece("vector"),), 8, "has the shape .8,., the configuration says .8, 64."),
         ((Piece("vector", transposed=True),), 8, "has the shape .8,., the configuration says .8, 64."),

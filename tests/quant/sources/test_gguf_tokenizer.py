@@ -138,6 +138,22 @@ def test_sentencepiece_encodes_like_transformers(tmp_path: Path) -> None:
     assert_same(ours, theirs, ALL_TEXTS)
 
 
+def test_gemma4_encodes_by_its_own_merges(tmp_path: Path) -> None:
+    """The same vocabulary, with merges in the file: one that would make a control token is left out."""
+    vocabulary = sentencepiece_vocabulary() | {"add_space_prefix": False, "add_bos_token": True}
+    path = vocabulary_file(tmp_path / "llama.gguf", vocabulary)
+    converted(read_gguf(path), tmp_path / "llama")
+    merges = json.loads((tmp_path / "llama/tokenizer.json").read_text())["model"]["merges"]
+    spoken = [" ".join(merge) for merge in merges]
+    assert spoken
+    own = {**{key: value for key, value in vocabulary.items() if key != "scores"}, "model": "gemma4"}
+    control = vocabulary["tokens"][1]
+    path = vocabulary_file(tmp_path / "gemma4.gguf", {**own, "merges": [f"{control[:1]} {control[1:]}", *spoken]})
+    converted(read_gguf(path), tmp_path / "gemma4")
+    ours, theirs = (json.loads((tmp_path / each / "tokenizer.json").read_text()) for each in ("gemma4", "llama"))
+    assert ours == theirs
+
+
 def test_sentencepiece_falls_back_to_bytes_and_back(tmp_path: Path) -> None:
     path = vocabulary_file(tmp_path / "x.gguf", sentencepiece_vocabulary())
     ours = converted(read_gguf(path), tmp_path / "out")

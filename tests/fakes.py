@@ -2,7 +2,8 @@
 
 The fake keeps tokens in pages, as the real one keeps keys and values, and its "logits" are a hash of all tokens that
 the page table shows it. So a wrong page, position or context length, a page overwritten by another sequence, or a
-sampler that lost its state changes the text.
+sampler that lost its state changes the text. With `state_pages` they are a hash of a recurrent state too, which it
+keeps in pages of their own (fake_states.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.model_runner import Batch, PromptReader, TokenConstraint, TokenSampler
+from app.engine.pages.page_pool import PagePool
 from app.engine.searches.methods import Row, make_method
 from app.messages.requests import GenerateRequest, SamplingParams
+from tests.fake_states import FakeStatePages, recurrent_hash
 
 _WEIGHTS = np.random.default_rng(20).integers(1, 1 << 62, size=1 << 14, dtype=np.int64) | 1
 _NEVER_WRITTEN = -1
@@ -135,6 +138,7 @@ class FakeRunner:
         max_step_tokens: int = 32,
         max_context_tokens: int = 128,
         group_windows: Sequence[int] = (0,),
+        state_pages: int = 0,
         before_step: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
         self.vocab_size = vocab_size
@@ -149,10 +153,15 @@ class FakeRunner:
         self.step_tokens: list[int] = []
         self.group_windows = tuple(group_windows)
         pages_of_sequence = -(-max_context_tokens // page_tokens)
-        self.page_tables = np.full((len(self.group_windows), max_sequences, pages_of_sequence), -7, np.int32)
+        groups = len(self.group_windows) + (state_pages > 0)
+        self.page_tables = np.full((groups, max_sequences, pages_of_sequence), -7, np.int32)
+        self.state_pages = state_pages
+        self.states = FakeStatePages(state_pages, page_tokens) if state_pages else None
         self._groups = np.full(kv_pages, -1)  # whose keys and values a page has
         self._pages = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)
         self._places = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)  # positions of those tokens
+        self.state_pool: PagePool | None = None
+        """The engine's, if free state pages are to be spoiled before each step."""
         self.has_relative_positions = True
         self.search_alphabet = vocab_size
         """Searches find only the first so many tokens: with few of them, stop tokens end outputs early."""
@@ -180,6 +189,10 @@ class FakeRunner:
         self._pages[target] = self._pages[source]
         self._places[target] = self._places[source]
 
+    def copy_state_page(self, source: int, target: int) -> None:
+        assert self.states is not None
+        self.states.copy(source, target)
+
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         self._groups[target] = self._groups[source]
         self._pages[target] = self._pages[source]
@@ -201,6 +214,8 @@ class FakeRunner:
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
         self.before_step(batch)
+        if self.states is not None and self.state_pool is not None:
+            self.states.spoil(self.state_pool._free)
         self._check(batch)
         self.steps += 1
         self.step_tokens.append(len(batch.token_ids))
@@ -208,26 +223,33 @@ class FakeRunner:
         begin = 0
         written: list[int] = []
         rows: list[int] = []
+        recurrent: list[list[int]] = []  # of each sequence, the hash behind each of its tokens
         sequences = list(
             zip(batch.slots.tolist(), batch.query_lengths.tolist(), batch.context_lengths.tolist(), strict=True)
         )
         for slot, count, context in sequences:
             indices = np.arange(context, context + count)
-            for group, table in enumerate(self.page_tables):
+            for group, table in enumerate(self.page_tables[: len(self.group_windows)]):
                 pages = table[slot, indices // self.page_tokens]
                 assert ((pages >= 0) & (pages < self.kv_pages)).all(), f"slot {slot} has no page for its tokens"
                 self._groups[pages] = group
                 self._pages[pages, indices % self.page_tokens] = batch.token_ids[begin : begin + count]
                 self._places[pages, indices % self.page_tokens] = batch.positions[begin : begin + count]
                 written += set(pages.tolist())
+            if self.states is not None:
+                tokens = batch.token_ids[begin : begin + count].tolist()
+                recurrent.append(self.states.compute(self.page_tables[-1, slot], context, tokens))
             reader = batch.readers[len(rows)] if batch.readers else None
             if isinstance(reader, FakeStates):
                 reader.read(context, batch.token_ids[begin : begin + count].tolist())
             rows.append(begin)
             begin += count
         assert len(written) == len(set(written)), "two sequences write to one page"
+        if self.states is not None:
+            self.states.end_step()
         drafts = [0] * len(sequences) if batch.draft_lengths is None else batch.draft_lengths.tolist()
-        for (slot, count, context), sampler, guesses in zip(sequences, batch.samplers, drafts, strict=True):
+        for index, (slot, count, context) in enumerate(sequences):
+            sampler, guesses = batch.samplers[index], drafts[index]
             assert 0 <= guesses < count
             drawn = [-1] * (1 + guesses)
             for row in range(1 + guesses):
@@ -236,7 +258,8 @@ class FakeRunner:
                 length = context + count - guesses + row
                 if row and drawn[row - 1] != self._seen(0, slot, context, length)[-1]:
                     break
-                drawn[row] = self._sample(slot, context, length, sampler)
+                state = recurrent[index][length - 1 - context] if recurrent else 0
+                drawn[row] = self._sample(slot, context, length, sampler, state)
             result += drawn
         return np.array(result, np.int32)
 
@@ -261,8 +284,8 @@ class FakeRunner:
         hashes = [context_hash(self._seen(group, slot, context, length)) for group in range(len(self.group_windows))]
         return hashes[0] if len(hashes) == 1 else context_hash(np.array(hashes, np.int64))
 
-    def _sample(self, slot: int, context: int, length: int, sampler: TokenSampler) -> int:
-        seen = self._hash(slot, context, length)
+    def _sample(self, slot: int, context: int, length: int, sampler: TokenSampler, state: int) -> int:
+        seen = self._hash(slot, context, length) ^ state
         if isinstance(sampler, FakeCandidates):
             return sampler.sample(seen)
         assert isinstance(sampler, FakeSampler)
@@ -283,6 +306,10 @@ class FakeRunner:
             assert array.dtype == np.int32
             assert array.flags.c_contiguous
 
+    def _expected_hash(self, tokens: list[int]) -> int:
+        state = recurrent_hash(tokens, self.page_tokens) if self.states is not None else 0
+        return grouped_hash(np.array(tokens, np.int64), self.group_windows) ^ state
+
     def expected_tokens(self, request: GenerateRequest) -> tuple[int, ...]:
         """The right output of a request with a seed, or at temperature 0."""
         assert request.search is None
@@ -291,7 +318,7 @@ class FakeRunner:
         tokens = list(request.prompt_token_ids)
         output: list[int] = []
         for _ in range(request.max_new_tokens):
-            token = sampler.sample(grouped_hash(np.array(tokens, np.int64), self.group_windows))
+            token = sampler.sample(self._expected_hash(tokens))
             if token in request.stop_token_ids:
                 break
             if (
@@ -317,7 +344,7 @@ class FakeRunner:
         while True:
             rows = []
             for text in texts:
-                tokens, logprobs = sampler.rows(grouped_hash(np.array(text, np.int64), self.group_windows))
+                tokens, logprobs = sampler.rows(self._expected_hash(text))
                 rows.append(Row(tokens.tolist(), logprobs.tolist(), fake_similarity(text)))
             advance = method.advance(rows)
             output += advance.token_ids

@@ -94,6 +94,7 @@ class Engine:
             page_tokens=runner.page_tokens,
             page_count=runner.kv_pages,
             group_windows=tuple(runner.group_windows),
+            state_pages=runner.state_pages,
         )
         self._on_page_forgotten = on_page_forgotten
         self._scheduler = Scheduler(
@@ -122,6 +123,11 @@ class Engine:
         if page_store is not None:
             if self._limits.groups.windowed:
                 raise ValueError("page_store: pages of a model with page groups can't be saved")
+            if self._limits.state_pages:
+                raise ValueError(
+                    "page_store: a model with recurrent states goes on only where its states are, and they"
+                    " can't be saved"
+                )
             self._memory = EngineMemory(
                 self._scheduler,
                 runner,
@@ -284,8 +290,12 @@ class Engine:
         groups = len(self._limits.group_windows)
         for slot, entry, page in step.new_pages:
             self._page_tables[entry % groups, slot, entry // groups] = page
+        for slot, index, page in step.new_state_pages:
+            self._page_tables[groups, slot, index] = page
         for source, target in step.copied_pages:
             self._runner.copy_page(source, target)
+        for source, target in step.copied_state_pages:
+            self._runner.copy_state_page(source, target)
         for group in step.preempted_groups:
             self._exchange(self._searches[group].preempted())
         for source, target, positions in step.turned_pages:

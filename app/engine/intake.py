@@ -100,6 +100,10 @@ class Intake:
         if request.resumed_token_ids:
             _check_resumed(request)
         window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
+        if window is not None and self._limits.state_pages:
+            raise InvalidRequestError(
+                "this model has recurrent states, which depend on all tokens before: its context can't be shifted"
+            )
         if window is not None and self._limits.groups.windowed:
             raise InvalidRequestError(
                 "this model's attention has windows, whose pages are given back: its context can be shifted only where "

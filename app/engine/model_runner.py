@@ -110,6 +110,8 @@ class ModelRunner(Protocol):
     page_tokens: int
     """Tokens of a KV page."""
     kv_pages: int
+    state_pages: int
+    """Pages of recurrent states, numbered from 0 on their own; 0: the model has none."""
     max_sequences: int
     """Sequences of one step, and rows of the page table."""
     max_step_tokens: int
@@ -121,13 +123,14 @@ class ModelRunner(Protocol):
 
     @property
     def group_windows(self) -> Sequence[int]:
-        """[groups]: how many tokens the layers of a page group see, the newest included; 0: all."""
+        """[groups]: how many tokens the layers of a KV page group see, the newest included; 0: all."""
 
     @property
     def page_tables(self) -> NDArray[np.int32]:
         """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine.
 
-        Entries that no token of a step sees are not read.
+        Entries that no token of a step sees are not read. With states there is one group more, the last: their pages.
+        There entries are -1 for pages that a step computes from their first token to their last and that nobody needs.
         """
 
     @property
@@ -153,6 +156,9 @@ class ModelRunner(Protocol):
 
     def copy_page(self, source: int, target: int) -> None:
         """Copies a page."""
+
+    def copy_state_page(self, source: int, target: int) -> None:
+        """Copies a page of states."""
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         """Copies a page, and rotates its keys as if their tokens stood `positions` later."""

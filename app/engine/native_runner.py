@@ -17,6 +17,7 @@ from app.engine.model_runner import (
     TokenConstraint,
     TokenSampler,
 )
+from app.engine.scheduling.limits import least_state_pages
 from app.messages.outputs import PromptResult, TokenScores
 from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
@@ -29,9 +30,13 @@ def kv_pages_within(
 
     grouped_context_tokens: max_context_tokens of a runner with page_groups; None: it has none.
 
-    Raises ValueError if not even one fits, `_native.PackedFileError`, OSError.
+    Raises ValueError if not even one fits or no layer has keys, `_native.PackedFileError`, OSError.
     """
     page_bytes = _native.Model.kv_page_bytes(folder, kv_type, grouped_context_tokens)
+    if page_bytes == 0:
+        raise ValueError(
+            "folder: no layer of this model has attention, and so it has no KV cache, which a worker needs"
+        )
     pages = memory_bytes // page_bytes
     if pages < 1:
         raise ValueError(f"memory_bytes: {memory_bytes} is less than one KV page of this model, {page_bytes}")
@@ -58,14 +63,18 @@ class NativeRunner:
         max_step_tokens: int,
         max_context_tokens: int,
         page_groups: bool = False,
+        state_pages: int | None = None,
     ) -> None:
         """Loads the packed model in `folder`, or whose files another object has.
 
         page_groups: layers with windows give pages back that they don't see any more. Contexts of such a model can't be
         shifted, nor its pages saved.
+        state_pages: of a model with recurrent states; None: as many as its sequences need, and few are cached.
 
         Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """
+        if state_pages is None:
+            state_pages = least_state_pages(max_sequences)
         self.model = _native.Model(
             folder,
             threads=threads,
@@ -81,24 +90,27 @@ class NativeRunner:
             max_step_tokens=max_step_tokens,
             max_context_tokens=max_context_tokens,
             page_groups=page_groups,
+            state_pages=state_pages,
         )
         """For what the engine does not need: threads, memory, profile."""
         self.vocab_size = self.model.vocab_size
         self.page_tokens = _native.PAGE_TOKENS
         self.kv_pages = kv_pages
+        self.state_pages = state_pages if self.model.has_states else 0
         self.max_sequences = max_sequences
         self.max_step_tokens = max_step_tokens
         self.max_context_tokens = max_context_tokens
         self.tier: str = self.model.tier
         parts = self.tier, self.model.attention_tier, compute_type, prompt_compute_type, self.model.kv_type
         self.arithmetic = " ".join((*parts, f"{len(set(nodes))} slices" if nodes else "whole"))
-        self.group_windows: Sequence[int] = self.model.group_windows
+        windows: Sequence[int] = self.model.group_windows
+        self.group_windows = windows[:-1] if self.model.has_states else windows
         table = self.model.page_table
-        self._page_tables = table if page_groups else table[np.newaxis]
+        self._page_tables = table if table.ndim == 3 else table[np.newaxis]
 
     @property
     def page_tables(self) -> NDArray[np.int32]:
-        """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
+        """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine; states are last."""
         return self._page_tables
 
     @property
@@ -169,6 +181,10 @@ class NativeRunner:
     def copy_page(self, source: int, target: int) -> None:
         """Copies a page."""
         self.model.copy_page(source, target)
+
+    def copy_state_page(self, source: int, target: int) -> None:
+        """Copies a page of states."""
+        self.model.copy_state_page(source, target)
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         """Copies a page, and rotates its keys as if their tokens stood `positions` later. Raises ValueError."""

@@ -12,6 +12,7 @@ from app.engine.engine import Engine
 from app.engine.generation import Event
 from app.engine.model_runner import Batch
 from app.engine.pages.page_groups import PageGroups
+from app.engine.scheduling.limits import STATE_PAGES_EACH
 from app.messages.failures import (
     EngineError,
     EngineStoppedError,
@@ -25,6 +26,8 @@ from tests.fakes import FakeRunner
 
 WINDOWS = st.sampled_from([(0,), (0, 7), (5,), (0, 3, 3, 3), (0, 0, 20), (1, 9)])
 """Of page groups."""
+SPARE_STATE_PAGES = st.sampled_from([None, 2, 3, 5, 40])
+"""State pages beyond those of the sequences; none: the model has no states."""
 TIMEOUT_S = 120
 """Only so that no test hangs: a busy machine may pause for most of a minute."""
 
@@ -107,6 +110,25 @@ def make_request(
     prompt = tuple(Random(f"{name} {prompt_tokens}").choices(range(1000), k=prompt_tokens))
     sampling = SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed)
     return GenerateRequest(name, prompt, max_new_tokens, sampling, frozenset(stops), tenant=b"")
+
+
+def state_pages_of(max_sequences: int, spare: int | None) -> int:
+    return 0 if spare is None else STATE_PAGES_EACH * max_sequences + spare
+
+
+def spoil_free_states(engine: Engine) -> None:
+    """Whoever reads a state page after it was given back makes another text."""
+    if engine._scheduler.states is not None:
+        engine._runner.state_pool = engine._scheduler.states.pool  # type: ignore[attr-defined]
+
+
+def assert_no_state_is_held(engine: Engine) -> None:
+    """At the end. Takes all pages, so that the cache is empty then."""
+    if engine._scheduler.states is not None:
+        pool = engine._scheduler.states.pool
+        assert (pool.used_count, pool.repeat_count) == (0, 0)
+        assert sorted(pool.take(pool.page_count)) == list(range(pool.page_count))
+        assert pool.cached_count == 0
 
 
 Start = Callable[..., Engine]
@@ -220,6 +242,7 @@ def test_a_request_that_needs_too_many_pages_of_all_groups_is_refused(start: Sta
     st.integers(1, 6),
     st.integers(0, 20),
     WINDOWS,
+    SPARE_STATE_PAGES,
 )
 def test_the_same_tokens_whatever_the_shape_and_whichever_are_aborted(
     plans: list[tuple[int, int, int, int]],
@@ -228,6 +251,7 @@ def test_the_same_tokens_whatever_the_shape_and_whichever_are_aborted(
     page_tokens: int,
     pages: int,
     windows: tuple[int, ...],
+    spare: int | None,
 ) -> None:
     runner = FakeRunner(
         max_sequences=max_sequences,
@@ -236,8 +260,10 @@ def test_the_same_tokens_whatever_the_shape_and_whichever_are_aborted(
         kv_pages=PageGroups(windows, page_tokens).pages(-(-90 // page_tokens)) + pages,
         max_context_tokens=91,
         group_windows=windows,
+        state_pages=state_pages_of(max_sequences, spare),
     )
     engine = Engine(runner, prompt_chunk_tokens=1 + more // 2, expected_output_tokens=2)
+    spoil_free_states(engine)
     receiver = Receiver()
     leaving = {f"{number}": at_step for number, (_, _, seed, at_step) in enumerate(plans) if seed % 3 == 0}
 
@@ -260,6 +286,7 @@ def test_the_same_tokens_whatever_the_shape_and_whichever_are_aborted(
         got = [delta.token_ids for delta in receiver.events[name] if isinstance(delta, TokenDelta)]
         assert sum(got, ()) == expected[: len(got)]
     assert engine.statistics().pages_used == 0
+    assert_no_state_is_held(engine)
 
 
 def test_a_stop_token_ends_the_output_and_is_not_in_it(start: Start) -> None:

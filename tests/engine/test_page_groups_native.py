@@ -13,7 +13,7 @@ from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
 from kernels import _native
-from quant.families.description import Attention, Decoder, Layer, Mlp, Rope
+from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
 from tests.engine.test_engine import Receiver
 from tests.kernels.tiny_model import described_tensors, write_described
 
@@ -26,7 +26,16 @@ DECODER = Decoder(
     vocab_size=96, hidden_size=64, max_positions=2048, heads=4, kv_heads=2, head_dim=32, ropes=(ROPE,),
     kinds=tuple(Layer(kind, mlp=Mlp(96)) for kind in KINDS), layers=(0, 0, 1, 2),
 )  # fmt: skip
-GROUPS = [0, 70, 40, 40]
+LOCAL = Attention(1.0, window=40, qk_norm="head", value_norm=True)
+MIXED = Layer(
+    LOCAL, Mlp(96, "gelu_tanh"), Experts(6, 2, 64, "gelu_tanh", renormalize=True, router_norm=True, expert_scale=True),
+    attention_output_norm=True, mlp_output_norm=True, scaled=True,
+)  # fmt: skip
+GEMMA4 = replace(
+    DECODER, layers=(0, 0, 1, 0, 1),
+    kinds=(MIXED, replace(MIXED, attention=replace(LOCAL, window=0, kv_heads=1, value_is_key=True))),
+)  # fmt: skip
+MODELS = {"windows": (DECODER, [0, 70, 40, 40]), "heads of two shapes": (GEMMA4, [0, 40, 40, 40])}
 # threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
 SHAPES = {
     "batched": (2, 16, 256, 256, 400),
@@ -36,9 +45,11 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_described(tmp_path_factory.mktemp("windows") / "model", DECODER, {}, described_tensors(DECODER))
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    decoder = MODELS[request.param][0]
+    folder = tmp_path_factory.mktemp("groups") / request.param
+    return write_described(folder, decoder, {}, described_tensors(decoder))
 
 
 @contextmanager
@@ -53,7 +64,7 @@ def running(model: Path, shape: str, *, page_groups: bool = True, **options: Any
         max_context_tokens=CONTEXT,
         page_groups=page_groups,
     )
-    assert list(runner.group_windows) == (GROUPS if page_groups else [0])
+    assert list(runner.group_windows) == (MODELS[model.name][1] if page_groups else [0])
     guesses = 3 if shape == "guessed" else 0
     engine = Engine(
         runner, prompt_chunk_tokens=prompt_chunk_tokens, expected_output_tokens=1, guess_tokens=guesses, **options
@@ -124,7 +135,8 @@ def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Pat
         assert outputs(engine, [second])["second"] == again
 
 
-def test_a_budget_has_more_and_smaller_pages(model: Path) -> None:
-    folder, budget = str(model), 100 * 4 * 2 * 2 * 32 * 32 * 4
+def test_a_budget_has_more_and_smaller_pages(tmp_path: Path) -> None:
+    folder = str(write_described(tmp_path / "model", DECODER, {}, described_tensors(DECODER)))
+    budget = 100 * 4 * 2 * 2 * 32 * 32 * 4
     assert kv_pages_within(folder, "fp32", budget) == 100
     assert kv_pages_within(folder, "fp32", budget, grouped_context_tokens=CONTEXT) == 400

@@ -43,7 +43,8 @@ def requests(draw: st.DrawFn) -> GenerateRequest:
 @given(requests(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_it_goes_on_from_any_seam_beside_others(request: GenerateRequest, data: st.DataObject) -> None:
-    runner = FakeRunner(kv_pages=40, max_context_tokens=64, max_sequences=4)
+    states = data.draw(st.sampled_from([0, 10, 30])) if request.window is None else 0
+    runner = FakeRunner(kv_pages=40, max_context_tokens=64, max_sequences=4, state_pages=states)
     whole = runner.expected_tokens(request)
     seams = [seam for seam in range(len(whole)) if seam < request.max_new_tokens]
     chosen = data.draw(st.lists(st.sampled_from(seams), max_size=5, unique=True)) if seams else []

@@ -2,7 +2,7 @@
 
 A text can go on behind n pages if the cache has everything that its next token sees: of layers that see the whole text
 all n pages, and of the others those of their window. So a text of which the last pages are forgotten may still go on
-behind fewer.
+behind fewer. Where layers have a recurrent state, the state behind the n pages must be cached too.
 
 Knows names and pages, but neither sequences nor steps.
 """
@@ -15,11 +15,13 @@ from app.engine.pages.page_pool import PagePool
 class PrefixCache:
     """Looks up and names the pages of texts in a pool."""
 
-    __slots__ = ("_groups", "_pool")
+    __slots__ = ("_groups", "_pool", "_states")
 
-    def __init__(self, pool: PagePool, groups: PageGroups) -> None:
+    def __init__(self, pool: PagePool, groups: PageGroups, states: PagePool | None = None) -> None:
+        """states: state pages, whose names are the digests; None: the model has none."""
         self._pool = pool
         self._groups = groups
+        self._states = states
 
     def end(self, chain: PageChain, begin: int, end: int) -> int:
         """Behind how many pages the text can go on: the most from `begin`, whose pages its sequence has, to `end`."""
@@ -35,7 +37,9 @@ class PrefixCache:
         return begin
 
     def _last_gone(self, chain: PageChain, begin: int, end: int) -> int | None:
-        """The last page of a group with a window that the token behind page `end` would see, and that is not there."""
+        """The last page that the token behind page `end` would see, of states or a window, and that is not there."""
+        if self._states is not None and not self._states.has(chain.digest(end - 1)):
+            return end - 1
         for group, window in enumerate(self._groups.windows):
             if window:
                 for index in range(end - 1, max(begin, self._groups.first_page(group, end)) - 1, -1):

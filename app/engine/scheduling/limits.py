@@ -1,13 +1,24 @@
-"""What a step, a sequence and the KV cache can hold, and which requests can never fit.
+"""What a step, a sequence and the caches can hold, and which requests can never fit.
 
 Numbers only: knows neither sequences nor what is in a page.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from app.engine.pages.page_groups import PageGroups
 from app.messages.failures import InvalidRequestError, RequestTooLongError
 from app.messages.requests import ContextWindow
+
+STATE_PAGES_EACH: Final = 2
+"""The most state pages that a sequence holds between two steps (sequence_states.py)."""
+_CHUNK_STATE_PAGES: Final = 2
+"""The most that a chunk of a prompt needs beyond those: with fewer, chunks would end where pages do."""
+
+
+def least_state_pages(max_sequences: int) -> int:
+    """State pages with which so many sequences can run, and nothing is cached."""
+    return STATE_PAGES_EACH * max_sequences + _CHUNK_STATE_PAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,8 @@ class SchedulerLimits:
     page_count: int
     group_windows: tuple[int, ...] = (0,)
     """Of each page group, how many tokens its layers see; 0: all."""
+    state_pages: int = 0
+    """Pages of recurrent states; 0: the model has none."""
 
     def __post_init__(self) -> None:
         for name in ("step_tokens", "max_sequences", "max_context_tokens", "page_tokens", "page_count"):
@@ -43,6 +56,10 @@ class SchedulerLimits:
             raise ValueError(
                 f"step_tokens ({self.step_tokens}) must be at least max_sequences ({self.max_sequences}), "
                 "so that every sequence can advance in every step"
+            )
+        if self.state_pages and self.state_pages < (least := least_state_pages(self.max_sequences)):
+            raise ValueError(
+                f"state_pages ({self.state_pages}) must be at least {least} for {self.max_sequences} sequences"
             )
 
     @property

@@ -17,6 +17,8 @@ output, or a chunk of a prompt.
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
 - Page groups: layers that see only a window of the text have pages of their own. A sequence gives those back as soon as
   no later token sees them, and gets from the prefix cache those that its next token sees (pages/page_groups.py).
+- States: layers with a recurrent state keep it in pages of another pool, which never runs out (sequence_states.py). A
+  prompt goes on behind cached pages only where the state behind them is cached.
 - Loading: pages that the prefix cache lacks may be brought by a `PageLoader`. Their sequence plans nothing meanwhile,
   and computes what did not come.
 - Endless outputs: when a sequence has filled its context window, full pages of its oldest tokens leave its page table.
@@ -41,10 +43,12 @@ from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageForgotten, PagePool
 from app.engine.scheduling.admission import Admission
 from app.engine.scheduling.fair_queue import FairQueue
+from app.engine.scheduling.leaders import leaders
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.scheduling.sequence_pages import SequencePages, entries
+from app.engine.scheduling.sequence_states import SequenceStates
 
 _STEPS_AHEAD: Final = 2
 _ENDLESS_SHARE: Final = 4
@@ -70,7 +74,9 @@ class Scheduler:
         """
         self.limits = limits
         self.pool = PagePool(limits.page_count, on_page_forgotten)
-        self._pages = SequencePages(self.pool, limits)
+        self.states = SequenceStates(limits) if limits.state_pages else None
+        """None: the model has no states."""
+        self._pages = SequencePages(self.pool, limits, None if self.states is None else self.states.pool)
         self._page_groups = limits.groups.count
         self.waiting = FairQueue()
         self.running: list[SequenceState] = []
@@ -124,6 +130,8 @@ class Scheduler:
         child.computed, child.kept_pages, child.restarted = parent.computed, parent.kept_pages, True
         child.slot = group.spare_slots.pop()
         self._new_pages += self._pages.share(child, parent)
+        if self.states is not None:
+            self.states.share(child, parent)
         return child
 
     def end_load(self, sequence: SequenceState, pages: Sequence[int], loaded: int) -> None:
@@ -146,6 +154,8 @@ class Scheduler:
         if self._free_slots and self.waiting:
             self._admit(step)
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
+        if self.states is not None:
+            self.states.begin_step(self.running, step)
         self._plan(step, prompt_chunk_tokens, self.limits.step_tokens if alone_tokens is None else alone_tokens)
         planned: list[tuple[SequenceState, int]] = []
         groups, page_tokens = self._page_groups, self.limits.page_tokens
@@ -153,13 +163,21 @@ class Scheduler:
         while index < len(self.running):  # preemption may shorten it
             sequence = self.running[index]
             count = sequence.planned
+            if count > 1 and self.states is not None:
+                count = self.states.fitting(sequence, count)
             if count and sequence.group is not None and not self._own_last_page(sequence, step):
                 count = 0
             if count and (sequence.computed + count) * groups > len(sequence.pages) * page_tokens:
                 count = self._claim_pages(sequence, count, step)
             if count:
                 planned.append((sequence, count))
+                if self.states is not None:
+                    self.states.claim(sequence, count, step)
             index += 1
+        if self.states is not None:
+            for sequence, count in planned:
+                if count > 1:
+                    self.states.claim_cached(sequence, count, step)
         planned.sort(key=lambda item: item[0].in_prompt)
         for sequence, count in planned:
             step.sequences.append(sequence)
@@ -175,6 +193,8 @@ class Scheduler:
             sequence.computed += count
             if count > 1:  # pages that an output fills are cached when it claims its next page, or ends
                 self._pages.settle(sequence)
+                if self.states is not None:
+                    self.states.settle(sequence)
 
     def _admit(self, step: Step) -> None:
         """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
@@ -260,7 +280,9 @@ class Scheduler:
         oldest = prompts[0]
         oldest.planned = min(oldest.left, (budget + 1) // 2)
         budget -= oldest.planned
-        for sequence in sorted(self._leaders(prompts), key=lambda prompt: prompt.left - prompt.planned):
+        for sequence in sorted(
+            leaders(prompts, self.limits.page_tokens, self.states), key=lambda prompt: prompt.left - prompt.planned
+        ):
             more = min(sequence.left - sequence.planned, budget)
             sequence.planned += more
             budget -= more
@@ -283,34 +305,12 @@ class Scheduler:
         end = (sequence.length - 1) // self.limits.page_tokens
         if sequence.window is not None:
             end = min(end, sequence.window.pages)
+        computed = sequence.computed
         step.new_pages += self._pages.find(sequence, chain, end)
+        if self.states is not None and sequence.computed > computed:
+            self.states.find(sequence, chain, step)
         if self._pages.count(sequence) < end and sequence.grant is not None and self.loader is not None:
             sequence.loading = self.loader.begin(sequence, end)
-
-    def _leaders(self, prompts: list[SequenceState]) -> list[SequenceState]:
-        """The prompts that don't wait for a page that another prompt is computing.
-
-        The oldest never waits, nor does one that has computed part of a page: it must fill the page.
-        """
-        page_tokens = self.limits.page_tokens
-        leaders: list[SequenceState] = []
-        coming: set[bytes] = set()
-        followers = []
-        for sequence in prompts:
-            index = sequence.computed // page_tokens
-            if sequence.chain is None or index >= (sequence.length - 1) // page_tokens:
-                leaders.append(sequence)
-            elif sequence.computed % page_tokens or sequence is prompts[0]:
-                leaders.append(sequence)
-                coming.add(sequence.chain.digest(index))
-            else:
-                followers.append((sequence, sequence.chain.digest(index)))
-        followers.sort(key=lambda pair: pair[0].length - pair[0].computed)  # the shortest one computes the page
-        for sequence, digest in followers:
-            if digest not in coming:
-                coming.add(digest)
-                leaders.append(sequence)
-        return leaders
 
     def _claim_pages(self, sequence: SequenceState, count: int, step: Step) -> int:
         """Gets pages for `count` more tokens of `sequence`; returns how many of the tokens have a page.
@@ -411,6 +411,8 @@ class Scheduler:
             assert self.loader is not None
             self.loader.cancel(sequence)
         sequence.loading = sequence.asked_loader = False
+        if self.states is not None:
+            self.states.give_back(sequence)
         self._pages.give_back(sequence)
         sequence.restarted = True
         slots.append(sequence.slot)

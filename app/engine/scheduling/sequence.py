@@ -55,6 +55,8 @@ class SequenceState:
     """How many tokens, from the first on, have keys and values in the pages."""
     pages: list[int] = field(default_factory=list)
     """Of all page groups, as pages/page_groups.py says. Entries of pages that no later token sees are NONE."""
+    states: dict[int, int] = field(default_factory=dict)
+    """Its pages of recurrent states, by page of its text; empty if the model has none."""
     slot: int = -1
     """Row of the page table while it runs; -1 while it waits and when it has ended."""
     planned: int = 0
@@ -112,6 +114,8 @@ class Step:
     """For each: whether all of its tokens are computed after the step, so that the next one can be sampled."""
     copied_pages: list[tuple[int, int]] = field(default_factory=list)
     """(source, target): pages to copy before the step, for branches that write to a page that others hold too."""
+    copied_state_pages: list[tuple[int, int]] = field(default_factory=list)
+    """The same of state pages."""
     preempted_groups: list[SequenceGroup] = field(default_factory=list)
     """Groups whose branches were preempted: each has one member now, for what the branches have in common. Its
     length must be set before it runs."""
@@ -119,6 +123,8 @@ class Step:
     """Sequences that have waited and run from this step on, for the first time or after a preemption."""
     new_pages: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, entry, page): what to write to the page tables before the step; entries as in `SequenceState.pages`."""
+    new_state_pages: list[tuple[int, int, int]] = field(default_factory=list)
+    """(slot, page of the text, state page): what to write to the states' page table before the step."""
     dropped: list[tuple[SequenceState, int, int]] = field(default_factory=list)
     """(sequence, begin, end): tokens that have left its window."""
     turned_pages: list[tuple[int, int, int]] = field(default_factory=list)

@@ -22,11 +22,12 @@ class SequencePages:
 
     __slots__ = ("_cache", "_groups", "_page_tokens", "_pool")
 
-    def __init__(self, pool: PagePool, limits: SchedulerLimits) -> None:
+    def __init__(self, pool: PagePool, limits: SchedulerLimits, states: PagePool | None) -> None:
+        """states: the pool of state pages, in which others find a text's states; None: the model has none."""
         self._pool = pool
         self._groups = limits.groups
         self._page_tokens = limits.page_tokens
-        self._cache = PrefixCache(pool, limits.groups)
+        self._cache = PrefixCache(pool, limits.groups, states)
 
     def count(self, sequence: SequenceState) -> int:
         """How many pages of tokens the sequence has, those included of which it has given pages back."""

@@ -16,7 +16,15 @@ from app.engine.statistics import EngineStatistics
 from app.messages.failures import StepFailedError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
-from tests.engine.test_engine import WINDOWS, Gate, Receiver
+from tests.engine.test_engine import (
+    SPARE_STATE_PAGES,
+    WINDOWS,
+    Gate,
+    Receiver,
+    assert_no_state_is_held,
+    spoil_free_states,
+    state_pages_of,
+)
 from tests.fakes import FakeRunner
 
 PROMPT = tuple(Random(0).choices(range(1000), k=50))  # 12 pages of 4, and 2 tokens
@@ -268,13 +276,14 @@ TURNS = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(TURNS, st.integers(1, 8), st.integers(0, 42), st.integers(0, 24), WINDOWS)
+@given(TURNS, st.integers(1, 8), st.integers(0, 42), st.integers(0, 24), WINDOWS, SPARE_STATE_PAGES)
 def test_outputs_never_depend_on_the_cache(
     turns: list[tuple[int, int, int, bytes, bool]],
     max_sequences: int,
     spare_pages: int,
     more: int,
     windows: tuple[int, ...],
+    spare: int | None,
 ) -> None:
     """Prompts are beginnings of three texts, for two tenants; some are aborted."""
     kv_pages = PageGroups(windows, 4).pages(18) + spare_pages
@@ -284,6 +293,7 @@ def test_outputs_never_depend_on_the_cache(
         max_step_tokens=max_sequences + more,
         max_context_tokens=72,
         group_windows=windows,
+        state_pages=state_pages_of(max_sequences, spare),
     )
     texts = [PROMPT * 2, PROMPT[:20] * 4, PROMPT[:30] + PROMPT[:40]]
     requests = [
@@ -291,6 +301,7 @@ def test_outputs_never_depend_on_the_cache(
         for number, (text, length, new_tokens, tenant, _) in enumerate(turns)
     ]
     engine, receiver = Engine(runner, prompt_chunk_tokens=5, expected_output_tokens=1), Receiver()
+    spoil_free_states(engine)
     for request in requests:
         receiver.submit(engine, request)
     engine.start()
@@ -307,3 +318,4 @@ def test_outputs_never_depend_on_the_cache(
     assert pool.repeat_count == 0
     assert sorted(pool.take(kv_pages)) == list(range(kv_pages))
     assert pool.cached_count == 0
+    assert_no_state_is_held(engine)

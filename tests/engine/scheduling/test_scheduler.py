@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.engine.pages.page_groups import NONE, PageGroups
 from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.fair_queue import AGEING
-from app.engine.scheduling.limits import SchedulerLimits
+from app.engine.scheduling.limits import STATE_PAGES_EACH, SchedulerLimits
 from app.engine.scheduling.scheduler import Scheduler
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.messages.failures import RequestTooLongError
@@ -402,19 +402,21 @@ ARRIVALS = st.lists(
     max_size=12,
 )
 LIMITS = st.builds(
-    lambda max_sequences, more, page_tokens, pages, windows: make_limits(
+    lambda max_sequences, more, page_tokens, pages, windows, spare: make_limits(
         step_tokens=max_sequences + more,
         max_sequences=max_sequences,
         page_tokens=page_tokens,
         page_count=PageGroups(windows, page_tokens).pages(-(-63 // page_tokens)) + pages,
         max_context_tokens=64,
         group_windows=windows,
+        state_pages=0 if spare is None else STATE_PAGES_EACH * max_sequences + spare,
     ),
     max_sequences=st.integers(1, 6),
     more=st.integers(0, 30),
     page_tokens=st.integers(1, 9),
     pages=st.integers(0, 30),
     windows=WINDOWS,
+    spare=st.sampled_from([None, 2, 3, 20]),
 )
 
 
@@ -438,10 +440,25 @@ def check_step(scheduler: Scheduler, step: Step, chunk_tokens: int) -> None:
             assert NONE not in of_group[first:], "what the step sees is there"
             kept = pages - of_group.count(NONE)
             assert not window or kept <= groups.most_of(window) + limits.pages_for(count), "and little else"
+        if limits.state_pages:
+            check_states(limits, sequence, count)
     assert decoding <= set(given) or scheduler.pool.free_count < limits.groups.count, "only a lack of pages stops it"
 
 
+def check_states(limits: SchedulerLimits, sequence: SequenceState, count: int) -> None:
+    """What the step reads and writes is there."""
+    (first, filled), end = divmod(sequence.computed, limits.page_tokens), sequence.computed + count
+    last = (end - 1) // limits.page_tokens
+    needed = {last, first - 1, first if filled else last, last if end % limits.page_tokens == 0 else last - 1} - {-1}
+    assert needed <= sequence.states.keys()
+
+
 def check_memory(scheduler: Scheduler) -> None:
+    if scheduler.states is not None:
+        pages = [page for sequence in scheduler.running for page in sequence.states.values()]
+        pool = scheduler.states.pool
+        assert (len(set(pages)), len(pages)) == (pool.used_count, pool.used_count + pool.repeat_count)
+    assert all(not sequence.states for sequence in scheduler.waiting)
     held = [page for sequence in scheduler.running for page in sequence.pages if page != NONE]
     alone = [
         page for sequence in scheduler.running if sequence.chain is None for page in sequence.pages if page != NONE
@@ -502,3 +519,4 @@ def test_every_sequence_ends_and_no_page_leaks(
     assert not scheduler.running
     assert not scheduler.waiting
     assert all(scheduler.pool.holders(page) == 0 for page in range(limits.page_count))
+    assert scheduler.states is None or scheduler.states.pool.used_count == 0

@@ -10,7 +10,16 @@ from app.engine.engine import Engine
 from app.messages.failures import InvalidRequestError, RequestTooLongError, StepFailedError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import BeamParams, ContextWindow, ContrastiveParams, GenerateRequest, SamplingParams
-from tests.engine.test_engine import WINDOWS, Gate, Receiver, make_request
+from tests.engine.test_engine import (
+    SPARE_STATE_PAGES,
+    WINDOWS,
+    Gate,
+    Receiver,
+    assert_no_state_is_held,
+    make_request,
+    spoil_free_states,
+    state_pages_of,
+)
 from tests.fakes import FakeRunner
 
 SEARCHES: list[BeamParams | ContrastiveParams] = [
@@ -230,7 +239,16 @@ PLANS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(PLANS, st.integers(6, 12), st.integers(0, 24), st.integers(1, 6), st.integers(0, 40), st.booleans(), WINDOWS)
+@given(
+    PLANS,
+    st.integers(6, 12),
+    st.integers(0, 24),
+    st.integers(1, 6),
+    st.integers(0, 40),
+    st.booleans(),
+    WINDOWS,
+    SPARE_STATE_PAGES,
+)
 def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     plans: list[tuple[int, int, BeamParams | ContrastiveParams | None, int, bytes]],
     max_sequences: int,
@@ -239,6 +257,7 @@ def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     pages: int,
     prefix_cache: bool,
     windows: tuple[int, ...],
+    spare: int | None,
 ) -> None:
     """About a third of the requests are aborted, each at a step of its own."""
     needed = 40 // page_tokens + 6 * (-(-54 // page_tokens) - 40 // page_tokens + 1)
@@ -249,11 +268,13 @@ def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
         kv_pages=len(windows) * max(needed, 6 * -(-15 // page_tokens) + 1) + pages,
         max_context_tokens=60,
         group_windows=windows,
+        state_pages=state_pages_of(max_sequences, spare),
     )
     runner.search_alphabet = 50
     engine = Engine(
         runner, prompt_chunk_tokens=1 + more // 2, expected_output_tokens=2, prefix_cache=prefix_cache, guess_tokens=2
     )
+    spoil_free_states(engine)
     receiver = Receiver()
     leaving: dict[str, int] = {}
 
@@ -288,3 +309,4 @@ def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     assert pool.repeat_count == 0
     assert sorted(pool.take(runner.kv_pages)) == list(range(runner.kv_pages))
     assert sorted(engine._scheduler._free_slots) == list(range(max_sequences))
+    assert_no_state_is_held(engine)

@@ -99,7 +99,8 @@ class EngineSettings(Knobs):
     "huge_pages": from its own copy on its NUMA node, for faster decoding. "auto": a copy if there is enough memory, and
     the machine has several nodes or keeps the file in small pages. Of a sealed model each worker has a copy."""
     kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
-    """Memory of the KV cache, divided into pages. When it is full, the youngest request is preempted."""
+    """Memory of the KV cache, divided into pages. When it is full, the youngest request is preempted. Of a model with
+    recurrent states at most half of it is for the states of running requests: fewer run at a time if they need more."""
     max_step_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
     """The most tokens in one engine step: one for each decoding request, and the rest for prompts. none: 512; of a
     model with experts so many that each expert gets 64, but at most 2048."""

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.capacity.heads import MixedHeads
+from app.capacity.states import NO_STATES, States
+
 _KV_NUMBER_BYTES: Final[Mapping[str, int]] = {"int16": 2, "bf16": 2, "int8": 1, "fp32": 4}
 _KV_SCALE_BYTES: Final = 4
 """Of a token and head, for the types whose numbers are integers."""
@@ -17,6 +20,9 @@ EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
 _LAYERS: Final = "model.layers."
 _EXPERTS: Final = ".mlp.experts."
+_LAYER_INPUTS: Final = "model.layer_inputs_proj."
+_EMBEDDED_INPUTS: Final = "model.embed_layer_inputs.weight"
+"""Rows of inputs of layers (Gemma 4 E2B), of which a step reads a few."""
 NARROW_HIDDEN: Final = 1024
 """Models narrower than this compute a second int8 term."""
 
@@ -60,11 +66,14 @@ class Matrices:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How many keys tokens see, where layers see the last ones only: means over the layers."""
+    """How many keys tokens see, where layers see the last ones only: means over the layers with attention."""
 
     layers: int
     windows: tuple[tuple[int, int], ...] = ()
     """(keys that a token sees, itself included; layers with that). The other layers see all keys."""
+    by_queries: "Windows | None" = None
+    """The same for pairs of a token and a key, where layers' heads differ and layers weigh by their numbers: here by
+    those of keys."""
 
     def seen(self, tokens: float) -> float:
         """Keys that a text's last token sees, and so those whose pages must be kept: `tokens` without windows."""
@@ -77,6 +86,8 @@ class Windows:
 
     def pairs(self, before: int, tokens: int) -> float:
         """Pairs of one of `tokens` tokens, after `before` others, and a key that it sees."""
+        if self.by_queries is not None:
+            return self.by_queries.pairs(before, tokens)
         every = tokens * before + tokens * (tokens + 1) / 2
         if not self.windows:
             return every
@@ -111,6 +122,15 @@ class Demand:
     """The longest context that the model was trained for."""
     windows: tuple[tuple[int, int], ...] = ()
     """As of `Windows`."""
+    states: States = NO_STATES
+    """Of the layers without attention."""
+    mixed: MixedHeads | None = None
+    """Instead of `kv_heads` and `head_dim`, where layers' heads differ."""
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with keys and values."""
+        return self.layers - self.states.layers
 
     @property
     def weights(self) -> int:
@@ -142,19 +162,27 @@ class Demand:
     @property
     def keys(self) -> Windows:
         """How many keys tokens see."""
-        return Windows(self.layers, self.windows)
+        if self.mixed is not None:
+            mixed = self.mixed
+            by_queries = Windows(mixed.query_numbers, tuple((window, queries) for window, queries, _ in mixed.windows))
+            return Windows(mixed.kv_numbers, tuple((window, keys) for window, _, keys in mixed.windows), by_queries)
+        return Windows(self.attention_layers, self.windows)
 
     @property
     def attention_macs_per_key(self) -> int:
         """Multiply-adds of one query token with one key and its value, over all layers."""
-        return 2 * self.heads * self.head_dim * self.layers
+        if self.mixed is not None:
+            return 2 * self.mixed.query_numbers
+        return 2 * self.heads * self.head_dim * self.attention_layers
 
     def kv_bytes_per_token(self, kv_type: str) -> int:
         """Bytes of a token's keys and values, over all layers. Raises CapacityError for an unknown type."""
         if kv_type not in _KV_NUMBER_BYTES:
             raise CapacityError(f"the type of keys and values {kv_type!r} is not one of {', '.join(KV_TYPES)}")
         scale_bytes = _KV_SCALE_BYTES if kv_type in ("int16", "int8") else 0
-        return self.layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
+        if self.mixed is not None:
+            return 2 * self.mixed.kv_numbers * _KV_NUMBER_BYTES[kv_type] + self.mixed.kv_heads * scale_bytes
+        return self.attention_layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
 
 
 def matrices_of(
@@ -165,7 +193,9 @@ def matrices_of(
     experts, experts_per_token: of a layer that has some; 0 where no layer has.
     """
     stacks = [each for name, each in sizes.items() if _EXPERTS in name]
-    layers = [each for name, each in sizes.items() if name.startswith(_LAYERS) and _EXPERTS not in name]
+    layers = [
+        each for name, each in sizes.items() if name.startswith((_LAYERS, _LAYER_INPUTS)) and _EXPERTS not in name
+    ]
     is_tied = HEAD not in sizes
     head = sizes[EMBEDDING if is_tied else HEAD]
     expert_weights = sum(weights for weights, _ in stacks)
@@ -174,7 +204,7 @@ def matrices_of(
         layer_bytes=sum(size_bytes for _, size_bytes in layers),
         head_weights=head[0],
         head_bytes=head[1],
-        other_bytes=0 if is_tied else sizes[EMBEDDING][1],
+        other_bytes=(0 if is_tied else sizes[EMBEDDING][1]) + sizes.get(_EMBEDDED_INPUTS, (0, 0))[1],
         type_name=type_name,
         expert_bytes=sum(size_bytes for _, size_bytes in stacks),
         expert_weights=expert_weights,
@@ -191,6 +221,6 @@ def experts_of(decoder: Mapping[str, Any]) -> tuple[int, int]:
 
 def windows_of(decoder: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
     """The windows of a packed model's description, as of `Windows`."""
-    kinds = decoder["kinds"]
-    found = Counter(int(kinds[kind]["attention"].get("window", 0)) for kind in decoder["layers"])
+    kinds = [decoder["kinds"][kind].get("attention") for kind in decoder["layers"]]
+    found = Counter(int(attention.get("window", 0)) for attention in kinds if attention)
     return tuple(sorted((window, layers) for window, layers in found.items() if window))

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from app.capacity.demand import CapacityError, Demand, Matrices, Windows
+from app.capacity.heads import MixedHeads
 from app.capacity.machine import Machine
 from app.capacity.plan import Candidate, candidates_for
 from app.capacity.shares import shares_of
 from app.capacity.simulation import Outcome, simulate
+from app.capacity.states import States
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
 from app.capacity.traffic import Promise, Traffic, bounded
 from app.capacity.users import GAIN, MEMORY_GAIN, PLACES_GAIN, most_users
@@ -79,6 +81,8 @@ def demand_of_measurement(measured: Measurement) -> Demand:
         **{name: model[name] for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")},
         context_tokens=measured.context_tokens,
         windows=tuple((window, layers) for window, layers in model["windows"]),
+        states=States(**model["states"]),
+        mixed=MixedHeads.of(model["mixed"]),
     )
 
 
@@ -121,7 +125,7 @@ def service_capacity(
     demand = demand_of_measurement(measured)
     kv_tokens = measured.model["kv_tokens"]
     possible_kv_tokens = _possible_kv_tokens(measured, demand)
-    kept = demand.keys if measured.model["keeps_windows"] else Windows(demand.layers)
+    kept = demand.keys if measured.model["keeps_windows"] else Windows(demand.attention_layers)
     times, faster_reads, faster_compute = measured_times(measured)
 
     def outcome(count: int, raised: str) -> Outcome:

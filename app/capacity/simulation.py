@@ -84,12 +84,15 @@ class Simulation:
         most_running: int,
         users: int,
         kept: Windows = ALL_KEYS,
+        state_tokens: int = 0,
     ) -> None:
         """kv_tokens: that the worker's pages hold, with keys and values of all layers. kept: of how many they do.
 
+        state_tokens: what a text's states take of kv_tokens, whatever its length.
+
         most_running: `worker.max_concurrent_requests`.
         """
-        self._kept = kept
+        self._kept, self._state_tokens = kept, state_tokens
         self._times = times
         self._traffic = traffic
         self._kv_tokens = kv_tokens
@@ -153,7 +156,7 @@ class Simulation:
 
     def _held(self, tokens: int) -> int:
         """What a text of so many tokens takes of `kv_tokens`."""
-        return math.ceil(self._kept.seen(tokens))
+        return math.ceil(self._kept.seen(tokens)) + self._state_tokens
 
     def _admit(self) -> None:
         while self._waiting and len(self._prompts) + len(self._answers) < self._most_running:
@@ -274,20 +277,26 @@ def _fitting(times: StepTimes, token_s: float, pause_s: float, most: int) -> int
 
 def simulate(
     times: StepTimes, traffic: Traffic, promise: Promise, *, kv_tokens: int, most_running: int, users: int,
-    context_tokens: int, kept: Windows = ALL_KEYS, requests: int = 1500, seed: int | None = None,
+    context_tokens: int, kept: Windows = ALL_KEYS, state_tokens: int = 0, requests: int = 1500,
+    seed: int | None = None,
 ) -> Outcome:  # fmt: skip
     """One worker with so many users. The same arguments give the same outcome.
 
     context_tokens: of the longest request, which is also bounded by `kv_tokens`: longer ones are cut, and if not even
     one of the medians fits, nothing runs and the promise is not kept. kept: of how many of a text's tokens pages are
-    kept. seed: None: the first of three, and near the promise's share the median of them.
+    kept, and state_tokens what its states take of `kv_tokens`. seed: None: the first of three, and near the promise's
+    share the median of them.
     """
-    longest = bisect_right(range(context_tokens + 1), kv_tokens, key=lambda tokens: math.ceil(kept.seen(tokens))) - 1
+    most = kv_tokens - state_tokens
+    longest = bisect_right(range(context_tokens + 1), most, key=lambda tokens: math.ceil(kept.seen(tokens))) - 1
     if longest < median_request_tokens(traffic):
         return Outcome(False, 0.0, 0, 0, 0.0, 0.0, 0.0)
 
     def outcome(seed: int) -> Outcome:
-        run = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users, kept=kept)
+        run = Simulation(
+            times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users, kept=kept,
+            state_tokens=state_tokens,
+        )  # fmt: skip
         return run.run(arrivals(traffic, users, requests, seed, longest), promise)
 
     first = outcome(_SEEDS[0] if seed is None else seed)

@@ -3,7 +3,8 @@
 At best the longer of the two counts: no program is faster with these bytes and this instruction. As expected each rate
 is reached in part (`shares.py`), and reading and multiplying overlap in part:
 t = (read^p + compute^p)^(1/p) + layers x overhead, with p = `Shares.overlap`. Of experts a step reads those that its
-rows choose, as if each chose independently; a token is multiplied with its own.
+rows choose, as if each chose independently; a token is multiplied with its own. Of layers of Gated DeltaNet it reads
+every answer's state, and a prompt's stays in the cache.
 """
 
 from dataclasses import dataclass
@@ -68,10 +69,12 @@ class StepTimes:
         layer_macs = demand.matrices.layer_weights * narrow
         self._byte_s = 1 / (read * shares.read)
         self._key_s = kv_bytes / (read * shares.kv_read)
+        self._state_s = demand.states.read_bytes / (read * shares.kv_read)
         self._answer_s = layer_macs / (macs * shares.decode)
         self._prompt_s = layer_macs / (macs * shares.prompt)
         self._head_s = demand.matrices.head_weights / (macs * shares.decode)
         self._key_macs_s = demand.attention_macs_per_key / (macs * shares.attention)
+        self._state_macs_s = demand.states.macs_per_token / (macs * shares.attention)
         self._overhead_s = demand.layers * shares.overhead_s
         self._overlap = shares.overlap
 
@@ -90,9 +93,11 @@ class StepTimes:
         read_s = (
             self._demand.read_bytes(step.answers + step.prompt_tokens) * self._byte_s
             + (step.answer_keys + step.prompt_context) * self._key_s
+            + step.answers * self._state_s
         )
         compute_s = step.answers * self._answer_s + step.prompt_tokens * self._prompt_s
         compute_s += step.heads * self._head_s + (step.answer_keys + step.prompt_keys) * self._key_macs_s
+        compute_s += (step.answers + step.prompt_tokens) * self._state_macs_s
         p = self._overlap
         # Scaled by the longer one, so that no power overflows.
         longer, shorter = max(read_s, compute_s), min(read_s, compute_s)
@@ -104,8 +109,10 @@ class StepTimes:
         read_bytes = (
             demand.read_bytes(step.answers + step.prompt_tokens)
             + (step.answer_keys + step.prompt_context) * self._kv_bytes
+            + step.answers * demand.states.read_bytes
         )
-        macs: float = (step.answers + step.prompt_tokens) * demand.matrices.layer_weights
+        macs: float = step.answers + step.prompt_tokens
+        macs *= demand.matrices.layer_weights + demand.states.macs_per_token
         macs += step.heads * demand.matrices.head_weights
         macs += (step.answer_keys + step.prompt_keys) * demand.attention_macs_per_key
         read_s, compute_s = read_bytes / machine.best_read_bytes_per_s, macs / machine.best_macs_per_s

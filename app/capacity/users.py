@@ -10,7 +10,7 @@ from typing import Final
 
 from app.capacity.demand import Demand
 from app.capacity.machine import Machine
-from app.capacity.memory import Memory, kept_keys, memory_of
+from app.capacity.memory import STATES_PART, Memory, kept_keys, memory_of
 from app.capacity.shares import shares_of
 from app.capacity.simulation import SERVICE_LATENCY_S, SERVICE_SHARE, Outcome, simulate
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
@@ -82,12 +82,14 @@ def load_outcome(
 
     Users stay with their worker, as they do where pages are saved (`memory.folder`).
     """
+    memory = memory_of(demand, machine, traffic, kv_type)
     return simulate(
         step_times(demand, machine, kv_type),
         traffic,
         promise,
-        kv_tokens=memory_of(demand, machine, traffic, kv_type).kv_tokens_per_worker,
-        most_running=most_running,
+        kv_tokens=memory.kv_tokens_per_worker,
+        state_tokens=memory.state_tokens,
+        most_running=most_running if memory.most_answers is None else min(most_running, memory.most_answers),
         users=-(-users // machine.nodes),
         context_tokens=demand.context_tokens,
         kept=kept_keys(demand, machine),
@@ -172,6 +174,8 @@ def _settings(outcome: Outcome, memory: Memory, workers: int, users: int) -> Set
     places = -(-outcome.running_most // _PLACES_STEP) * _PLACES_STEP
     half_empty_pages = _PAGE_TOKENS * (users + places)
     needed = (outcome.kv_tokens_most + half_empty_pages) * memory.kv_bytes_per_token
+    # A prompt's chunk takes as many pages of states as an answer holds.
+    needed = max(needed, STATES_PART * (places + 1) * memory.state_bytes_per_answer)
     return {
         "worker.count": workers,
         "worker.max_concurrent_requests": places,

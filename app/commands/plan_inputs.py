@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from app.capacity.demand import CapacityError, Demand, experts_of, matrices_of, windows_of
+from app.capacity.heads import mixed_heads_of
 from app.capacity.machine import Machine, machine_from
 from app.capacity.processors import processor_names, table_machine
+from app.capacity.states import states_of
 from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, dominant, matrix_info, plan_matrices
 from quant.conversion.shapes import SHAPES
 from quant.families.description import Decoder
@@ -110,4 +112,6 @@ def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Dem
         head_dim=decoder.head_dim,
         context_tokens=decoder.max_positions,
         windows=windows_of(decoder.to_dict()),
+        states=states_of(decoder.to_dict()),
+        mixed=mixed_heads_of(decoder.to_dict()),
     )

@@ -44,6 +44,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(
         f"{escape(demand.name)}: {_weights(demand)}, {demand.matrices.type_name},"
         f" {size(demand.weight_bytes)}; a token of KV cache takes {size(memory.kv_bytes_per_token)} ({plan.kv_type})"
+        + (f", and an answer's states {size(memory.state_bytes_per_answer)}" if demand.states.layers else "")
     )
     console.print(
         f"{escape(machine.name)}: {many} of {machine.cores_per_node} cores, {machine.tier}; each reads"
@@ -63,6 +64,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     unmeasured = "" if plan.is_type_measured else f" {demand.matrices.weight_type} weights were not: this is a guess."
     if demand.matrices.experts:
         unmeasured += " Models with experts were not: of their steps this is a guess."
+    if demand.states.layers:
+        unmeasured += " Nor were layers of Gated DeltaNet."
     console.print(
         f"\nExpected: our shares of the machine's rates on {plan.shares_of}, measured with"
         f" {' and '.join(measured_types())} weights on {measured_on()}.{unmeasured}",

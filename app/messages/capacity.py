@@ -1,7 +1,7 @@
 """What a worker tells of itself for the operator's calculator: what its model demands, and how fast its warm-up was."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 
@@ -45,6 +45,10 @@ class WorkerCapacity:
     """Of layers that see the last keys only: how many keys, and how many layers."""
     keeps_windows: bool = False
     """Whether those layers keep no more than these."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    """The fields of `app.capacity.states.States`; none: all layers have attention."""
+    mixed: Mapping[str, Any] | None = None
+    """The fields of `app.capacity.heads.MixedHeads`; None: all layers' heads are alike."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types."""

@@ -3,9 +3,12 @@
 The warm-up's times are the measurement: nothing more is run. Knows the packed file's header, and no weights.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 from app.capacity.demand import windows_of
+from app.capacity.heads import mixed_heads_of
+from app.capacity.states import states_of
 from app.messages.capacity import WorkerCapacity
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings
@@ -29,6 +32,7 @@ def worker_capacity(
     folder = str(files) if isinstance(files, Path) else files
     kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, engine.compute_type, engine.prompt_compute_type)
     decoder, matrices = header.decoder, header.matrices
+    mixed = mixed_heads_of(decoder)
     return WorkerCapacity(
         layers=len(decoder["layers"]),
         hidden=decoder["hidden_size"],
@@ -53,4 +57,6 @@ def worker_capacity(
         experts_per_token=matrices.experts_per_token,
         windows=windows_of(decoder),
         keeps_windows=keeps_windows,
+        states=asdict(states_of(decoder)),
+        mixed=None if mixed is None else asdict(mixed),
     )

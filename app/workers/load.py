@@ -15,6 +15,7 @@ from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings, ModelApplicationSettings
 from app.workers.numa import Slot, thread_places
+from app.workers.state_memory import memory_of
 
 if TYPE_CHECKING:
     from app.workers.constraints import Constraints
@@ -47,7 +48,10 @@ def with_allowed_binding(settings: ModelApplicationSettings) -> ModelApplication
 
 
 def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, slot: Slot, threads: int) -> ModelRunner:
-    """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
+    """The native model on these cores, its memory on their node.
+
+    Raises what `NativeRunner` raises, and ValueError for settings that a model with recurrent states can't have.
+    """
     from app.engine.native_runner import NativeRunner, kv_pages_within
     from kernels import _native
 
@@ -59,6 +63,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     step_tokens = step_tokens_of(engine, folder, threads, slots)
     max_context_tokens = context_tokens(files, engine.max_context_tokens)
     page_groups = has_page_groups(settings)
+    memory = memory_of(settings, folder, kv_type, max_context_tokens, _slots(slots, step_tokens))
     cpus, nodes = thread_places(slot, threads)
     if settings.worker.bind_memory:
         if nodes:
@@ -78,10 +83,11 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         kv_pages=kv_pages_within(
             folder,
             kv_type,
-            engine.kv_memory_bytes,
+            memory.kv_bytes,
             grouped_context_tokens=max_context_tokens if page_groups else None,
         ),
-        max_sequences=_slots(slots, step_tokens),
+        state_pages=memory.state_pages,
+        max_sequences=memory.sequences,
         max_step_tokens=step_tokens,
         max_context_tokens=max_context_tokens,
         page_groups=page_groups,

@@ -86,11 +86,12 @@ class Worker:
         experts = None if header is None else header.expert_reads
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
         self._drain_timeout_s = worker.drain_timeout_s
+        concurrent = min(worker.max_concurrent_requests, runner.max_sequences)
         self._engine = Engine(
             runner,
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
             prompt_pause_s=settings.engine.prompt_pause_s,
-            most_of_caller=worker.max_concurrent_requests,
+            most_of_caller=concurrent,
             prefix_cache=settings.engine.prefix_cache,
             cache_secret=os.urandom(CACHE_SECRET_BYTES),  # so no cached page outlives this process
             guess_tokens=settings.engine.guess_tokens,
@@ -113,7 +114,7 @@ class Worker:
             vocab_size=runner.vocab_size,
             prompt_tokens=min(worker.warm_up_prompt_tokens, longest_prompt),
             new_tokens=worker.warm_up_new_tokens,
-            concurrent=min(4, worker.max_concurrent_requests),
+            concurrent=min(4, concurrent),
             first_prompt_tokens=min(0 if experts is None else experts.tokens_to_touch_all, longest_prompt),
         )
         note_phase(starts, card.name, StartPhase.READY)
@@ -129,8 +130,8 @@ class Worker:
             tier=runner.tier,
             arithmetic=runner.arithmetic,
             ready_since=int(time.time()),
-            max_running=worker.max_concurrent_requests,
-            max_waiting=worker.max_queued_requests,
+            max_running=concurrent,
+            max_waiting=worker.max_queued_requests + worker.max_concurrent_requests - concurrent,
             max_saved_bytes=None if self._store is None else settings.memory.bytes,
             capacity=worker_capacity(
                 files,

@@ -105,6 +105,20 @@ def test_keys_that_tokens_see_are_counted_layer_by_layer(
     assert keys.seen(before + tokens) == pytest.approx(sum(len(layer[-1]) for layer in seen) / 5)
 
 
+def test_layers_of_gemma_4_weigh_by_their_heads() -> None:
+    """25 layers of 8 x 256 with a window of 1,024, and 5 of 2 x 512."""
+    model = demand("gemma-4-26b-a4b")
+    keys, queries = 25 * 2048 + 5 * 1024, 25 * 4096 + 5 * 8192
+    assert model.kv_bytes_per_token("int16") == 2 * 2 * keys + 4 * (25 * 8 + 5 * 2)
+    assert model.attention_macs_per_key == 2 * queries
+    assert model.keys.seen(1000) == 1000
+    assert model.keys.seen(10_000) == pytest.approx((25 * 2048 * 1024 + 5 * 1024 * 10_000) / keys)
+    assert model.keys.read(9_000, 10) == pytest.approx((25 * 2048 * 1033 + 5 * 1024 * 9_010) / keys)
+    full, local = 10 * 9_000 + 55, 10 * 1024
+    assert model.keys.pairs(9_000, 10) == pytest.approx((25 * 4096 * local + 5 * 8192 * full) / queries)
+    assert model.read_bytes(1) == pytest.approx(2.40e9, rel=0.03), "the design's figure"
+
+
 def test_every_second_layer_of_gpt_oss_sees_128_keys() -> None:
     model = demand("gpt-oss-20b")
     assert model.windows == ((128, 12),)

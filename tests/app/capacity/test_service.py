@@ -19,6 +19,8 @@ def measured(shape: str = "tinyllama-1.1b", factor: float = 1.0, kv_tokens: int 
         **sizes,
         **{name: getattr(model, name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")},
         "windows": model.windows,
+        "states": asdict(model.states),
+        "mixed": None if model.mixed is None else asdict(model.mixed),
         "keeps_windows": True,
         "kv_type": "int16",
         "kv_tokens": kv_tokens,
@@ -32,7 +34,7 @@ def measured(shape: str = "tinyllama-1.1b", factor: float = 1.0, kv_tokens: int 
 
 
 @pytest.mark.parametrize("factor", [0.05, 1.0, 7.0])
-@pytest.mark.parametrize("shape", ["tinyllama-1.1b", "gpt-oss-20b"])
+@pytest.mark.parametrize("shape", ["tinyllama-1.1b", "gpt-oss-20b", "qwen3.6-35b-a3b"])
 def test_the_rates_are_chosen_so_that_the_warm_up_took_what_it_took(factor: float, shape: str) -> None:
     workers = measured(shape, factor=factor)
     times, faster_reads, faster_compute = measured_times(workers)

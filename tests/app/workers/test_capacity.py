@@ -1,10 +1,12 @@
 """What a worker reports of its model is what the packed file has, whether it is a folder or sealed."""
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from app.capacity.heads import MixedHeads
 from app.commands.plan_inputs import read_demand
 from app.messages.capacity import WorkerCapacity
 from app.sealing.seal import seal
@@ -13,7 +15,7 @@ from app.settings import EngineSettings
 from app.workers.capacity import worker_capacity
 from app.workers.packed_header import read_header
 from app.workers.warm_up import WarmUp
-from quant.families.description import Attention, Decoder, Experts, Layer
+from quant.families.description import Attention, Decoder, Experts, Layer, Mlp
 from tests.app.sealing.conftest import KEY
 from tests.kernels.tiny_model import described_tensors, write_described, write_random_model
 
@@ -55,6 +57,18 @@ def test_experts_and_windows_are_the_description_s(tmp_path: Path) -> None:
     assert header.expert_reads is not None
     taken = 3 * 2 * 3 * 64 * 64
     assert header.expert_reads.share == pytest.approx(taken / wanted.weights)
+
+
+def test_heads_that_differ_are_the_description_s(tmp_path: Path) -> None:
+    local, full = Attention(0.25, rope=None, window=16), Attention(0.25, rope=None, kv_heads=1, head_dim=32)
+    kinds = tuple(Layer(each, Mlp(96)) for each in (local, full))
+    decoder = Decoder(99, 64, 512, heads=4, kv_heads=2, head_dim=16, kinds=kinds, layers=(0, 0, 1))
+    folder = write_described(tmp_path / "model", decoder, {}, described_tensors(decoder))
+    found = worker_capacity(folder, EngineSettings(), WARM, kv_pages=7)
+    assert found is not None
+    sent = json.loads(json.dumps(found.to_wire()))
+    assert MixedHeads.of(sent["mixed"]) == read_demand(str(folder), None, None).mixed
+    assert MixedHeads.of(found.mixed) == MixedHeads(2 * 64 + 128, 2 * 32 + 32, 5, ((16, 128, 64),))
 
 
 def test_a_sealed_model_reports_the_same(tmp_path: Path) -> None:

@@ -50,13 +50,15 @@ class Model:
         self.broken = False
         self.step_s = 0.0
         self.threads = 0
+        self.options: dict[str, int] = {}
 
     def make(self, settings: ModelApplicationSettings, files: object, slot: Slot, threads: int) -> ModelRunner:
         self.threads = threads
+        options = {"max_sequences": settings.worker.max_concurrent_requests} | self.options
         return FakeRunner(
-            max_sequences=settings.worker.max_concurrent_requests,
             max_step_tokens=settings.engine.least_step_tokens,
             before_step=self.before_step,
+            **options,  # type: ignore[arg-type]
         )
 
     def before_step(self, batch: Batch) -> None:
@@ -193,6 +195,23 @@ async def test_two_requests_run_one_waits_one_is_refused(worker: Worker, model: 
     model.gate.set()
     assert [len(deltas) > 0 for deltas in await asyncio.gather(*tasks)] == [True] * 3
     await until_idle(worker)
+
+
+async def test_where_states_of_fewer_requests_fit_the_others_wait(machine: None, model: Model) -> None:
+    model.options = {"max_sequences": 1, "state_pages": 6}
+    worker = Worker(parse_settings(SETTINGS), model.make)
+    facts = WorkerFacts.from_wire(worker.record_replica_metadata())
+    assert (facts.max_running, facts.max_waiting) == (1, 2)
+    model.gate.clear()
+    tasks = [asyncio.create_task(read(worker, name)) for name in "abc"]
+    await asyncio.sleep(0)
+    assert (report(worker).running, report(worker).waiting) == (1, 2)
+    with pytest.raises(QueueFullError):
+        await read(worker, "d")
+    model.gate.set()
+    assert [len(deltas) > 0 for deltas in await asyncio.gather(*tasks)] == [True] * 3
+    await until_idle(worker)
+    worker.__del__()
 
 
 async def test_a_request_that_waits_for_a_place_is_told_so_if_it_asks(worker: Worker, model: Model) -> None:

@@ -47,6 +47,7 @@ class _InstantRunner:
         self.has_relative_positions = True
         self.began_s: list[float] = []
         self.group_windows = (0,)
+        self.state_pages = 0
         self.page_tables = np.zeros((1, sequences, self.max_context_tokens // PAGE_TOKENS + 1), np.int32)
         self._tokens = np.full(sequences, 7, np.int32)
 
@@ -62,6 +63,9 @@ class _InstantRunner:
         raise NotImplementedError
 
     def copy_page(self, source: int, target: int) -> None:
+        raise NotImplementedError
+
+    def copy_state_page(self, source: int, target: int) -> None:
         raise NotImplementedError
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.capacity.demand import Windows
+from app.capacity.states import NO_STATES, States
 from app.capacity.step_time import ALL_KEYS
 from app.commands.plan_inputs import read_demand
 from bench.rates import Rates
@@ -32,6 +33,8 @@ class Demand:
     """Multiply-adds of one query token with one key and its value, over all layers."""
     keys: Windows = ALL_KEYS
     """How many keys tokens see."""
+    states: States = NO_STATES
+    """Of the layers without attention."""
 
     @classmethod
     def of(cls, folder: Path, kv_type: str) -> "Demand":
@@ -44,18 +47,20 @@ class Demand:
             kv_bytes_per_token=_native.Model.kv_page_bytes(str(folder), kv_type) / _native.PAGE_TOKENS,
             attention_macs_per_key=demand.attention_macs_per_key,
             keys=demand.keys,
+            states=demand.states,
         )
 
     def bytes_and_macs(self, work: Work) -> tuple[float, float]:
         """(bytes, multiply-adds) of the whole work: a prefill, whose matrices count once, or all decode steps."""
-        tokens = work.context_tokens
+        tokens, per_token = work.context_tokens, self.layer_weights + self.states.macs_per_token
         if work.kind == "prefill":
             keys = self.keys.pairs(0, tokens)
-            macs = tokens * self.layer_weights + self.head_weights + keys * self.attention_macs_per_key
+            macs = tokens * per_token + self.head_weights + keys * self.attention_macs_per_key
             return self.read_bytes(tokens) + tokens * self.kv_bytes_per_token, macs
         keys = work.streams * sum(self.keys.seen(tokens + step + 1) for step in range(work.new_tokens))
-        macs = work.tokens * (self.layer_weights + self.head_weights) + keys * self.attention_macs_per_key
-        return work.new_tokens * self.read_bytes(work.streams) + keys * self.kv_bytes_per_token, macs
+        macs = work.tokens * (per_token + self.head_weights) + keys * self.attention_macs_per_key
+        read = work.new_tokens * self.read_bytes(work.streams) + work.tokens * self.states.read_bytes
+        return read + keys * self.kv_bytes_per_token, macs
 
     def limit_tokens_per_s(self, work: Work, rates: Rates) -> tuple[float, str]:
         """The upper limit of any engine with these weights, and the rate that sets it: "read" or "compute"."""

@@ -18,6 +18,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from bench import hybrid_gguf
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.conversion.shapes import SHAPES
@@ -32,8 +33,10 @@ RANDOM_SHAPES: Mapping[str, str] = {
     "8b": "llama3.1-8b",
     "a3b-12": "qwen3-30b-a3b",
     "a3b": "qwen3-30b-a3b",
+    "hybrid-8": "qwen3.6-35b-a3b",
+    "hybrid": "qwen3.6-35b-a3b",
 }
-FEWER_LAYERS: Mapping[str, int] = {"a3b-12": 12}
+FEWER_LAYERS: Mapping[str, int] = {"a3b-12": 12, "hybrid-8": 8}
 """Models that are the first layers of their shape, for machines that can't hold two forms of the whole."""
 NAMES = ("embedded", *RANDOM_SHAPES)
 EMBEDDED_NAME = "smollm2-135m-instruct"
@@ -123,10 +126,11 @@ def weights_of(name: str) -> int:
 
 
 def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:
-    """Writes a Llama or Qwen3-MoE GGUF with random Q4_0 matrices, a byte-level vocabulary and norms of 1."""
+    """Writes a Llama, Qwen3-MoE or Qwen3.5-MoE GGUF with random Q4_0 matrices, a vocabulary of bytes and norms of 1."""
     import gguf
 
-    writer = gguf.GGUFWriter(path, "qwen3moe" if "num_experts" in shape else "llama")
+    architecture = "qwen3moe" if "num_experts" in shape else "llama"
+    writer = gguf.GGUFWriter(path, hybrid_gguf.ARCHITECTURE if hybrid_gguf.is_hybrid(shape) else architecture)
     _add_metadata(writer, gguf, shape)
     _add_vocabulary(writer, gguf, shape["vocab_size"])
     rng = np.random.Generator(np.random.SFC64(seed))
@@ -143,7 +147,7 @@ def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, pr
     writer.write_ti_data_to_file()
     for name, sizes in tqdm(tensors.items(), desc="Writing", unit="tensor", disable=not progress, leave=False):
         if len(sizes) == 1:
-            writer.write_tensor_data(np.ones(sizes[0], np.float32))
+            writer.write_tensor_data(np.full(sizes[0], -1 if name.endswith("ssm_a") else 1, np.float32))
         elif _is_float(name, sizes):
             writer.write_tensor_data(rng.standard_normal(sizes, np.float32) / np.float32(math.sqrt(sizes[1])))
         else:
@@ -152,8 +156,8 @@ def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, pr
 
 
 def _is_float(name: str, sizes: tuple[int, ...]) -> bool:
-    """Whether a tensor is fp32: norms, and the routers of experts."""
-    return len(sizes) == 1 or "ffn_gate_inp" in name
+    """Whether a tensor is fp32: norms, the routers of experts, and what is small of Gated DeltaNet."""
+    return len(sizes) == 1 or any(part in name for part in ("ffn_gate_inp", *hybrid_gguf.FLOATS))
 
 
 def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
@@ -169,7 +173,6 @@ def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
     writer.add_head_count_kv(shape["num_key_value_heads"])
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(shape["rope_theta"])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape["vocab_size"])
@@ -177,6 +180,10 @@ def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
         writer.add_expert_count(shape["num_experts"])
         writer.add_expert_used_count(shape["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(shape["moe_intermediate_size"])
+    if hybrid_gguf.is_hybrid(shape):
+        hybrid_gguf.add_metadata(writer, shape)
+    else:
+        writer.add_rope_dimension_count(head_dim)
 
 
 def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -185,20 +192,30 @@ def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     queries, keys = heads * head_dim, shape["num_key_value_heads"] * head_dim
     result: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, hidden)}
     for layer in range(shape["num_hidden_layers"]):
+        if hybrid_gguf.is_hybrid(shape):
+            own = hybrid_gguf.layer_sizes(shape, layer) | _expert_sizes(shape)
+            result |= {f"blk.{layer}.{name}": size for name, size in own.items()}
+            continue
         sizes: dict[str, tuple[int, ...]] = {
             **{"attn_norm": (hidden,), "attn_q": (queries, hidden), "attn_k": (keys, hidden)},
             **{"attn_v": (keys, hidden), "attn_output": (hidden, queries), "ffn_norm": (hidden,)},
         }
         if "num_experts" in shape:
-            count, inner = shape["num_experts"], shape["moe_intermediate_size"]
-            sizes |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,), "ffn_gate_inp": (count, hidden)}
-            sizes |= {"ffn_gate_exps": (count, inner, hidden), "ffn_up_exps": (count, inner, hidden)}
-            sizes |= {"ffn_down_exps": (count, hidden, inner)}
+            sizes |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,)}
+            result |= {f"blk.{layer}.{name}": size for name, size in _expert_sizes(shape).items()}
         else:
             inner = shape["intermediate_size"]
             sizes |= {"ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
         result |= {f"blk.{layer}.{name}.weight": size for name, size in sizes.items()}
     return result | {"output_norm.weight": (hidden,), "output.weight": (vocab, hidden)}
+
+
+def _expert_sizes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, count, inner = shape["hidden_size"], shape["num_experts"], shape["moe_intermediate_size"]
+    up = (count, inner, hidden)
+    sizes = {"inp": (count, hidden), "exps": up}
+    result: dict[str, tuple[int, ...]] = {f"ffn_gate_{part}.weight": size for part, size in sizes.items()}
+    return result | {"ffn_up_exps.weight": up, "ffn_down_exps.weight": (count, hidden, inner)}
 
 
 def _random_q4_0(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -18,10 +18,10 @@ import numpy as np
 from ml_dtypes import bfloat16
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench import hybrid_gguf
+from bench import gpt_oss_gguf, hybrid_gguf
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
-from quant.conversion.shapes import SHAPES
+from quant.conversion.shapes import SHAPES, of_layers
 from quant.conversion.synth import synth
 from quant.conversion.upgrade import is_old_layout, upgrade
 from quant.sources.gguf_source import open_gguf
@@ -33,10 +33,11 @@ RANDOM_SHAPES: Mapping[str, str] = {
     "8b": "llama3.1-8b",
     "a3b-12": "qwen3-30b-a3b",
     "a3b": "qwen3-30b-a3b",
+    "gpt-oss-12": "gpt-oss-20b",
     "hybrid-8": "qwen3.6-35b-a3b",
     "hybrid": "qwen3.6-35b-a3b",
 }
-FEWER_LAYERS: Mapping[str, int] = {"a3b-12": 12, "hybrid-8": 8}
+FEWER_LAYERS: Mapping[str, int] = {"a3b-12": 12, "gpt-oss-12": 12, "hybrid-8": 8}
 """Models that are the first layers of their shape, for machines that can't hold two forms of the whole."""
 NAMES = ("embedded", *RANDOM_SHAPES)
 EMBEDDED_NAME = "smollm2-135m-instruct"
@@ -108,8 +109,7 @@ def bench_model(name: str, models: Path, made: Path) -> BenchModel:
 
 def shape_of(name: str) -> Mapping[str, Any]:
     """The config.json of a random model, one of RANDOM_SHAPES."""
-    shape = SHAPES[RANDOM_SHAPES[name]]
-    return {**shape, "num_hidden_layers": FEWER_LAYERS.get(name, shape["num_hidden_layers"])}
+    return of_layers(SHAPES[RANDOM_SHAPES[name]], FEWER_LAYERS.get(name))
 
 
 def weights_of(name: str) -> int:
@@ -121,16 +121,31 @@ def weights_of(name: str) -> int:
     weights = {tensor: math.prod(sizes) for tensor, sizes in _tensor_shapes(shape).items()}
     for tensor in weights:
         if "_exps." in tensor:
-            weights[tensor] = weights[tensor] // shape["num_experts"] * shape["num_experts_per_tok"]
+            weights[tensor] = weights[tensor] // _experts_of(shape) * shape["num_experts_per_tok"]
     return sum(count for tensor, count in weights.items() if tensor != "token_embd.weight")
 
 
+def _experts_of(shape: Mapping[str, Any]) -> int:
+    """Of a layer; 0 where there are none."""
+    return int(shape.get("num_experts", shape.get("num_local_experts", 0)))
+
+
+def _architecture(shape: Mapping[str, Any]) -> str:
+    if hybrid_gguf.is_hybrid(shape):
+        return hybrid_gguf.ARCHITECTURE
+    if gpt_oss_gguf.is_gpt_oss(shape):
+        return gpt_oss_gguf.ARCHITECTURE
+    return "qwen3moe" if _experts_of(shape) else "llama"
+
+
 def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:
-    """Writes a Llama, Qwen3-MoE or Qwen3.5-MoE GGUF with random Q4_0 matrices, a vocabulary of bytes and norms of 1."""
+    """Writes a GGUF of Llama, Qwen3-MoE, Qwen3.5-MoE or gpt-oss with a vocabulary of bytes, and norms of 1.
+
+    Its random matrices are Q4_0; gpt-oss' experts are MXFP4.
+    """
     import gguf
 
-    architecture = "qwen3moe" if "num_experts" in shape else "llama"
-    writer = gguf.GGUFWriter(path, hybrid_gguf.ARCHITECTURE if hybrid_gguf.is_hybrid(shape) else architecture)
+    writer = gguf.GGUFWriter(path, _architecture(shape))
     _add_metadata(writer, gguf, shape)
     _add_vocabulary(writer, gguf, shape["vocab_size"])
     rng = np.random.Generator(np.random.SFC64(seed))
@@ -139,8 +154,9 @@ def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, pr
         if _is_float(name, sizes):
             writer.add_tensor_info(name, sizes, np.dtype(np.float32), 4 * math.prod(sizes))
         else:
-            stored = (*sizes[:-1], sizes[-1] // Q4_0_GROUP * Q4_0_BYTES)
-            quantized = gguf.GGMLQuantizationType.Q4_0
+            mxfp4 = _is_mxfp4(shape, name)
+            stored = (*sizes[:-1], sizes[-1] // Q4_0_GROUP * (gpt_oss_gguf.MXFP4_BYTES if mxfp4 else Q4_0_BYTES))
+            quantized = gguf.GGMLQuantizationType.MXFP4 if mxfp4 else gguf.GGMLQuantizationType.Q4_0
             writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), raw_dtype=quantized)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -150,14 +166,22 @@ def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, pr
             writer.write_tensor_data(np.full(sizes[0], -1 if name.endswith("ssm_a") else 1, np.float32))
         elif _is_float(name, sizes):
             writer.write_tensor_data(rng.standard_normal(sizes, np.float32) / np.float32(math.sqrt(sizes[1])))
+        elif _is_mxfp4(shape, name):
+            writer.write_tensor_data(_random_mxfp4(rng, math.prod(sizes[:-1]), sizes[-1]))
         else:
             writer.write_tensor_data(_random_q4_0(rng, math.prod(sizes[:-1]), sizes[-1]))
     writer.close()
 
 
 def _is_float(name: str, sizes: tuple[int, ...]) -> bool:
-    """Whether a tensor is fp32: norms, the routers of experts, and what is small of Gated DeltaNet."""
-    return len(sizes) == 1 or any(part in name for part in ("ffn_gate_inp", *hybrid_gguf.FLOATS))
+    """Whether a tensor is fp32: norms, biases, the routers of experts, and what is small of Gated DeltaNet."""
+    if len(sizes) == 1 or name.endswith(".bias"):
+        return True
+    return any(part in name for part in ("ffn_gate_inp", *hybrid_gguf.FLOATS))
+
+
+def _is_mxfp4(shape: Mapping[str, Any], name: str) -> bool:
+    return gpt_oss_gguf.is_gpt_oss(shape) and name.endswith("_exps.weight")
 
 
 def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
@@ -176,11 +200,13 @@ def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
     writer.add_rope_freq_base(shape["rope_theta"])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape["vocab_size"])
-    if "num_experts" in shape:
-        writer.add_expert_count(shape["num_experts"])
+    if _experts_of(shape):
+        writer.add_expert_count(_experts_of(shape))
         writer.add_expert_used_count(shape["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(shape["moe_intermediate_size"])
-    if hybrid_gguf.is_hybrid(shape):
+        writer.add_expert_feed_forward_length(shape.get("moe_intermediate_size", shape["intermediate_size"]))
+    if gpt_oss_gguf.is_gpt_oss(shape):
+        gpt_oss_gguf.add_metadata(writer, shape)
+    elif hybrid_gguf.is_hybrid(shape):
         hybrid_gguf.add_metadata(writer, shape)
     else:
         writer.add_rope_dimension_count(head_dim)
@@ -192,6 +218,9 @@ def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     queries, keys = heads * head_dim, shape["num_key_value_heads"] * head_dim
     result: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, hidden)}
     for layer in range(shape["num_hidden_layers"]):
+        if gpt_oss_gguf.is_gpt_oss(shape):
+            result |= {f"blk.{layer}.{name}": size for name, size in gpt_oss_gguf.layer_sizes(shape).items()}
+            continue
         if hybrid_gguf.is_hybrid(shape):
             own = hybrid_gguf.layer_sizes(shape, layer) | _expert_sizes(shape)
             result |= {f"blk.{layer}.{name}": size for name, size in own.items()}
@@ -225,6 +254,14 @@ def _random_q4_0(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[A
     code_rms = 4.6
     scales = rng.uniform(0.8, 1.2, blocks.shape[:2]) / np.sqrt(cols) / code_rms
     blocks[:, :, :2] = scales.astype(np.float16)[:, :, None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def _random_mxfp4(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The same in MXFP4."""
+    blocks = np.frombuffer(rng.bytes(rows * cols // gpt_oss_gguf.MXFP4_GROUP * gpt_oss_gguf.MXFP4_BYTES), np.uint8)
+    blocks = blocks.copy().reshape(rows, -1, gpt_oss_gguf.MXFP4_BYTES)
+    blocks[:, :, 0] = 127 + round(math.log2(1 / math.sqrt(cols) / gpt_oss_gguf.MXFP4_RMS))
     return blocks.reshape(rows, -1)
 
 

@@ -24,6 +24,8 @@ CONVERSATIONS: Final = "conversations"
 SHORT: Final[Mapping[str, tuple[str, ...]]] = {
     "a3b": ("prefill 512", "decode 1 at 128", "decode 8 at 128"),
     "a3b-12": ("prefill 512", "decode 1 at 128", "decode 8 at 128"),
+    "gpt-oss-12": ("prefill 512", "decode 1 at 128", "decode 8 at 128"),
+    "hybrid-8": ("prefill 512", "decode 1 at 128", "decode 8 at 128"),
     "8b": ("prefill 512", "decode 1 at 128"),
     "7b": ("prefill 512", "decode 1 at 512"),
     "1.1b": (
@@ -38,6 +40,8 @@ AIMS: Final[Mapping[tuple[str, str], float]] = {
     ("a3b", "decode 1 at 128"): 1.3,
     ("a3b-12", "prefill 512"): 1.5,
     ("a3b-12", "decode 1 at 128"): 1.3,
+    **{(model, "prefill 512"): 1.5 for model in ("gpt-oss-12", "hybrid-8")},
+    **{(model, "decode 1 at 128"): 1.3 for model in ("gpt-oss-12", "hybrid-8")},
     ("8b", "prefill 512"): 1.5,
     ("8b", "decode 1 at 128"): 1.08,
     ("7b", "prefill 512"): 1.5,

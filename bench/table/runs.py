@@ -98,6 +98,8 @@ RUNS: Final = (
     Run("8b", "8b", (512,), (1,), 128, 2, GGUF_PEERS, tuning_tokens=256),
     Run("7b", "7b", (512,), (1,), 512, 2, GGUF_PEERS, tuning_tokens=256),
     Run("a3b-12", "a3b-12", (512,), (1, 8), 128, 2, GGUF_PEERS, tuning_tokens=256),
+    Run("gpt-oss-12", "gpt-oss-12", (512,), (1, 8), 128, 2, GGUF_PEERS, tuning_tokens=256),
+    Run("hybrid-8", "hybrid-8", (512,), (1, 8), 128, 2, GGUF_PEERS, tuning_tokens=256),
     Run("a3b", "a3b", (512,), (1, 8), 128, 1, GGUF_PEERS, tuning_tokens=256),
 )
 

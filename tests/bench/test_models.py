@@ -20,10 +20,12 @@ SMALL: Mapping[str, Any] = {
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
-@pytest.mark.parametrize("name", ["8b", "a3b", "hybrid"])
+@pytest.mark.parametrize("name", ["8b", "a3b", "gpt-oss-12", "hybrid"])
 def test_a_random_gguf_is_a_model_of_its_shape(name: str, tmp_path: Path) -> None:
     own = of_layers(shape_of(name), 4)
     shape = {**own, **SMALL, **(EXPERTS if "num_experts" in own else {})}
+    if "num_local_experts" in shape:
+        shape = {**shape, "num_local_experts": 4, "num_experts_per_tok": 2}
     if "shared_expert_intermediate_size" in shape:
         shape = {**shape, "shared_expert_intermediate_size": 64}
     write_random_gguf(shape, tmp_path / "x.gguf", progress=False)
@@ -43,5 +45,6 @@ def test_the_weights_of_a_token_are_those_of_the_description(name: str) -> None:
     for tensor, each in tensors.items():
         size = each.shape[0] * (each.shape[1] if len(each.shape) > 1 else 1)
         taken = shape["num_experts_per_tok"] if ".experts." in tensor else 1
-        counted += 0 if each.role == "embedding" else size // each.count * taken
+        count = tensors[tensor.replace(".bias", ".weight")].count if tensor.endswith("_proj.bias") else each.count
+        counted += 0 if each.role == "embedding" else size // count * taken
     assert weights_of(name) == counted

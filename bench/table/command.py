@@ -33,6 +33,7 @@ from bench.table.pictures import draw_pictures
 from bench.table.results import PEERS_BEFORE, Machine, ResultsError, read_results
 from bench.table.runs import (
     INSTALLING,
+    RUNS,
     Run,
     chosen_runs,
     estimated_s,
@@ -49,7 +50,7 @@ PACKAGES: Final = ("gguf", "safetensors")
 """What models are written with for the peers."""
 DEFAULT_MODELS: Final = ("embedded", "1.1b", "8b")
 PEERS_FOLDER: Final = ROOT / "build" / "peers"
-KNOWN_MODELS: Final = (*DEFAULT_MODELS, "7b", "a3b-12", "a3b")
+KNOWN_MODELS: Final = tuple(dict.fromkeys(run.model for run in RUNS))
 Compare = Callable[[Sequence[str]], dict[str, Any]]
 """Runs a comparison from its command line, which ends in the JSON's path."""
 

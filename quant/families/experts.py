@@ -135,12 +135,17 @@ def each_by_itself(prefix: str, matrix: str, experts: Experts) -> tuple[Piece, .
 
 
 def fused(prefix: str, matrix: str, experts: Experts) -> tuple[Piece, ...]:
-    """`gate_up_proj` [experts, 2 inner, hidden] and `down_proj` [experts, hidden, inner]."""
+    """All experts' matrices are one tensor, of a layer that calls its experts `mlp.experts`."""
+    return fused_under(f"{prefix}.mlp.experts", matrix, experts)
+
+
+def fused_under(stem: str, matrix: str, experts: Experts) -> tuple[Piece, ...]:
+    """Of the module stem: `gate_up_proj` [experts, 2 inner, hidden] and `down_proj` [experts, hidden, inner]."""
     if matrix == "down":
-        return (Piece(f"{prefix}.mlp.experts.down_proj"),)
+        return (Piece(f"{stem}.down_proj"),)
     first = 0 if matrix == "gate" else experts.inner
     rows = slice(first, first + experts.inner)
-    return tuple(Piece(f"{prefix}.mlp.experts.gate_up_proj", rows, index=number) for number in range(experts.count))
+    return tuple(Piece(f"{stem}.gate_up_proj", rows, index=number) for number in range(experts.count))
 
 
 def _qwen_tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:

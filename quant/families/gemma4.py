@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quant.families.description import Attention, Decoder, Layer, LayerInputs, Mlp, Rope
-from quant.families.experts import read_experts
+from quant.families.experts import fused_under, read_experts
 from quant.families.family import Config, Family, Piece, Tensor
 from quant.families.gemma import rounded_root, softcap_of, text_config
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
@@ -196,12 +196,8 @@ _ROUTER_NORM: Final = ".mlp.router.norm.weight"
 def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     def experts(layer: int, part: str, kind: str) -> tuple[Piece, ...]:
         held = decoder.layer(layer).experts
-        count, inner = (held.count, held.inner) if held is not None else (0, 0)
-        prefix = f"model.layers.{layer}.experts"
-        if part == "down_proj":
-            return tuple(Piece(f"{prefix}.down_proj", index=index) for index in range(count))
-        first = 0 if part == "gate_proj" else inner
-        return tuple(Piece(f"{prefix}.gate_up_proj", slice(first, first + inner), index) for index in range(count))
+        assert held is not None
+        return fused_under(f"model.layers.{layer}.experts", part.removesuffix("_proj"), held)
 
     parts = {**_PARTS, "mlp.router.norm": "router.scale"}
     projection = Stored("model.per_layer_model_projection", scale=decoder.hidden_size**-0.5)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, ShortConv
-from quant.families.experts import read_experts
+from quant.families.experts import fused_under, read_experts
 from quant.families.family import Config, Family, Piece, Tensor
 from quant.families.llama import ROTARY_BUFFERS
 from quant.families.modules import ExpertPieces, Modules, Stored, by_module, usual_keys
@@ -116,12 +116,8 @@ def _by_itself(decoder: Decoder) -> ExpertPieces:
 
 def _fused(decoder: Decoder) -> ExpertPieces:
     def pieces(number: int, matrix: str, _: str) -> tuple[Piece, ...]:
-        experts, stem = _experts_of(decoder, number), f"model.layers.{number}.feed_forward.experts"
-        if matrix == "down_proj":
-            return (Piece(f"{stem}.down_proj"),)
-        first = 0 if matrix == "gate_proj" else experts.inner
-        rows = slice(first, first + experts.inner)
-        return tuple(Piece(f"{stem}.gate_up_proj", rows, index=each) for each in range(experts.count))
+        stem = f"model.layers.{number}.feed_forward.experts"
+        return fused_under(stem, matrix.removesuffix("_proj"), _experts_of(decoder, number))
 
     return pieces
 

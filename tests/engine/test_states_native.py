@@ -15,7 +15,8 @@ from app.engine.scheduling.limits import least_state_pages
 from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
 from kernels import _native
 from quant.families.description import Attention, Decoder, DeltaNet, Layer, Mlp, Rope, ShortConv
-from tests.engine.test_engine import Receiver, assert_no_state_is_held
+from tests.engine.test_engine import assert_no_state_is_held
+from tests.engine.test_page_groups_native import outputs
 from tests.kernels.tiny_model import F32, described_tensors, write_described
 
 PAGE = _native.PAGE_TOKENS
@@ -93,15 +94,6 @@ def made_requests() -> list[GenerateRequest]:
     contrastive = ContrastiveParams(3, 0.6)
     requests.append(GenerateRequest("contrastive", tuple(text[50:110]), 40, search=contrastive, tenant=b""))
     return requests
-
-
-def outputs(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[int, ...]]:
-    receiver = Receiver()
-    for request in requests:
-        receiver.submit(engine, request)
-    if not engine.healthy:
-        engine.start()  # with all of the first ones there
-    return {request.request_id: receiver.tokens(request.request_id) for request in requests}
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,28 @@ def left_of(family: set[int], within_s: float = 10.0) -> list[str]:
 
 def _name_of(pid: int) -> str:
     """Of a process that runs; empty if it has ended."""
+    return command_line(pid).partition("\0")[0] if is_running(pid) else ""
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is there, and no zombie."""
     try:
-        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        return "" if is_zombie else Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def command_line(pid: int) -> str:
+    """A process's arguments, or the title it has given itself, each ended by NUL; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def processes_named(name: str, pid: int) -> set[int]:
+    """Those of `pid` and the processes below it whose command lines contain the name."""
+    return {each for each in descendants(pid) if name in command_line(each)}
 
 
 def descendants(pid: int) -> set[int]:

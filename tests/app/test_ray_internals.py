@@ -37,6 +37,7 @@ LOCAL_RAY = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from app import ray_internals
+from bench.processes import command_line
 
 folder = Path(sys.argv[1])
 assert ray_internals.ended_vital_processes() == []
@@ -48,7 +49,7 @@ assert ray_internals.session_folder("lines").parent.parent == folder
 assert ray_internals.controller_pid(1.0) is None  # there is no Serve
 for name, process in (("raylet", "raylet/raylet"), ("gcs_server", "gcs/gcs_server")):
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (pid,) = (int(child) for child in children if process in Path(f"/proc/{child}/cmdline").read_text())
+    (pid,) = (int(child) for child in children if process in command_line(int(child)))
     os.kill(pid, signal.SIGKILL)
     deadline_s = time.monotonic() + 10
     while (name, -9) not in ray_internals.ended_vital_processes():

@@ -21,6 +21,7 @@ import yaml  # type: ignore[import-untyped]
 
 from bench.processes import descendants as descendants
 from bench.processes import free_port as free_port
+from bench.processes import processes_named
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 240.0
@@ -44,10 +45,14 @@ class RunningService:
     key: str = ""
     """An API key, where the service has accounts."""
 
+    def processes(self, name: str) -> set[int]:
+        """Its processes whose command lines contain the name."""
+        return processes_named(name, self.process.pid)
+
     def rows(self) -> list[dict[str, Any]]:
         """The worker table."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        answer = httpx.get(f"{self.url}/v1/workers", headers=headers, timeout=10)
+        answer = httpx.get(f"{self.url}/v1/workers", headers=headers, timeout=60)
         rows: list[dict[str, Any]] = answer.json()["data"]
         return rows
 

@@ -214,13 +214,7 @@ def is_served(site: RunningService, key: str) -> bool:
 
 
 def kill_accounts(site: RunningService) -> None:
-    def title(pid: int) -> bytes:
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return b""
-
-    (accounts,) = [pid for pid in descendants(site.process.pid) if b"ServeReplica:redoubt:Accounts" in title(pid)]
+    (accounts,) = site.processes("ServeReplica:redoubt:Accounts")
     os.kill(accounts, signal.SIGKILL)
 
 

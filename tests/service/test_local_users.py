@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import grpc  # type: ignore[import-untyped]
 import httpx
@@ -14,12 +13,6 @@ from tests.listening import listening_ports
 from tests.service.running import RunningService, descendants, wait_until
 
 PATHS = ("/", "/metrics", "/health", "/logs", "/api/version", "/api/jobs/", "/api/serve/applications/", "/-/routes")
-
-
-def named(service: RunningService, name: str) -> set[int]:
-    """The service's processes whose title contains the name."""
-    family = descendants(service.process.pid)
-    return {pid for pid in family if name in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")}
 
 
 def own_ports(service: RunningService) -> set[int]:
@@ -48,7 +41,7 @@ def test_rays_ports_answer_nobody_without_its_token(service: RunningService) -> 
 
 def test_workers_and_ingresses_take_no_call_without_rays_token(service: RunningService) -> None:
     """Serve's calls are pickled: whoever may call them can run any code."""
-    replicas = named(service, "ray::ServeReplica:")
+    replicas = service.processes("ray::ServeReplica:")
     assert len(replicas) == 3
     refused = []
     for port in listening_ports(replicas) - own_ports(service):
@@ -88,7 +81,7 @@ def test_nobody_else_gets_a_port_to_which_haproxy_sends(service: RunningService,
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     front = int(service.url.rpartition(":")[2])
-    (lost,) = named(service, name)
+    (lost,) = service.processes(name)
     (port,) = listening_ports([lost]) & (own_ports(service) - {front})
     command = [sys.executable, "-I", "-c", THIEF, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as thief:
@@ -96,8 +89,8 @@ def test_nobody_else_gets_a_port_to_which_haproxy_sends(service: RunningService,
         assert thief.stdout is not None
         assert thief.stdout.readline() == "here\n"
         os.kill(lost, signal.SIGKILL)
-        wait_until(lambda: bool(named(service, name) - {lost}), "another one", 60)
-        (other,) = named(service, name) - {lost}
+        wait_until(lambda: bool(service.processes(name) - {lost}), "another one", 60)
+        (other,) = service.processes(name) - {lost}
         wait_until(lambda: listening_ports([other]) & own_ports(service) != set(), "it answers", 60)
         told, _ = thief.communicate("enough\n")
     assert told == ""

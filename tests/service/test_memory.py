@@ -71,7 +71,7 @@ class User:
 def kill(site: RunningService) -> None:
     """The workers first, which could save what they have; then the main process, and the rest ends by itself."""
     family = descendants(site.process.pid)
-    workers = [pid for pid in family if b"ServeReplica:redoubt:Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    workers = site.processes("ServeReplica:redoubt:Worker")
     assert len(workers) == 2
     for worker in workers:
         os.kill(worker, signal.SIGKILL)

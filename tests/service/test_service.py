@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from bench.processes import command_line
 from tests.app.client.on_terminal import chat_on_terminal
 from tests.listening import listening_addresses
 from tests.service.running import RunningService, descendants, wait_until
@@ -180,9 +181,12 @@ def test_no_process_leaves_a_core_file(service: RunningService) -> None:
     family = descendants(service.process.pid)
     assert len(family) > 10
     for pid in family:
-        limits = Path(f"/proc/{pid}/limits").read_text()
+        try:
+            limits = Path(f"/proc/{pid}/limits").read_text()
+        except OSError:  # it has ended meanwhile
+            continue
         (soft, hard) = next(line for line in limits.splitlines() if line.startswith("Max core")).split()[4:6]
-        assert {soft, hard} <= {"0", "1"}, Path(f"/proc/{pid}/cmdline").read_text()
+        assert {soft, hard} <= {"0", "1"}, command_line(pid)
 
 
 def test_nothing_listens_beyond_loopback(service: RunningService) -> None:

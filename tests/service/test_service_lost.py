@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.processes import command_line
 from tests.service.running import RunningService, descendants, starting_service, wait_until, write_config
 
 _RAY_START_S = 240
@@ -36,12 +37,6 @@ def small_service(model: Path, folder: Path) -> Iterator[tuple[RunningService, s
         yield running, family
 
 
-def named(family: set[int], name: str) -> int:
-    """The one process of the family whose command contains the name."""
-    (pid,) = (pid for pid in family if name in Path(f"/proc/{pid}/cmdline").read_text())
-    return pid
-
-
 def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
     wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "no process left", 10)
     address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
@@ -49,8 +44,9 @@ def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
         socket.create_connection(address, timeout=5)
 
 
-def private_folder(family: set[int]) -> Path:
-    command = Path(f"/proc/{named(family, 'gcs_server')}/cmdline").read_text()
+def private_folder(running: RunningService) -> Path:
+    (gcs_server,) = running.processes("gcs_server")
+    command = command_line(gcs_server)
     (log_option,) = (part for part in command.split("\0") if part.startswith("--log_dir="))
     return next(folder for folder in Path(log_option.partition("=")[2]).parents if folder.name.startswith("redoubt-"))
 
@@ -58,7 +54,7 @@ def private_folder(family: set[int]) -> Path:
 @pytest.mark.timeout(180)
 def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None:
     with small_service(service_model, tmp_path) as (running, family):
-        folder = private_folder(family)
+        folder = private_folder(running)
         assert folder.is_dir()
         running.process.kill()
         running.process.wait()
@@ -91,9 +87,8 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
             ("app.launch.serving", True),
         ):
             before = running.alive()[0]["worker_id"]
-            for pid in descendants(running.process.pid):
-                if name in Path(f"/proc/{pid}/cmdline").read_text():
-                    os.kill(pid, signal.SIGKILL)
+            for pid in running.processes(name):
+                os.kill(pid, signal.SIGKILL)
             for _ in range(3):
                 assert ask(0 if name in ("haproxy\0-db", "gcs/gcs_server") else 2) == clean, name
             if is_new_ray:

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.running import RunningService, descendants, wait_until
+from bench.processes import is_running
+from tests.service.running import RunningService, wait_until
 
 
 def ask(service: RunningService) -> int:
@@ -126,18 +127,11 @@ async def test_answers_leave_a_worker_that_stands_still(service: RunningService)
     await asyncio.to_thread(service.wait_until_idle)
 
 
-def processes(service: RunningService, name: str) -> list[int]:
-    """The service's whose command contains `name`."""
-    names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(service.process.pid)}
-    return [pid for pid, its in names.items() if name in its]
-
-
 def has_ended(pid: int) -> bool:
     """Whether the process has no sockets any more: it is gone, or a zombie of whose threads the last has ended."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state == "Z" and len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
-    except FileNotFoundError:
+        return not is_running(pid) and len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+    except OSError:
         return True
 
 
@@ -145,7 +139,7 @@ def has_ended(pid: int) -> bool:
 def test_the_ingress_dies(service: RunningService) -> None:
     """Requests wait for the next one, but for those that it has taken while it dies."""
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
-    (ingress,) = processes(service, "ray::ServeReplica:redoubt:Ingress")
+    (ingress,) = service.processes("ray::ServeReplica:redoubt:Ingress")
     os.kill(ingress, signal.SIGKILL)
     wait_until(lambda: has_ended(ingress), "the ingress has ended")
     for _ in range(3):
@@ -158,7 +152,7 @@ def test_the_ingress_dies(service: RunningService) -> None:
 @pytest.mark.parametrize("name", ["haproxy\0-db", "ray::HAProxyManager"])
 def test_the_proxy_dies(service: RunningService, name: str) -> None:
     """No client sees a final error before it is back."""
-    dying = processes(service, name)  # HAProxy may have an older one, which serves its last
+    dying = service.processes(name)  # HAProxy may have an older one, which serves its last
     assert dying
     for pid in dying:
         os.kill(pid, signal.SIGKILL)
@@ -176,7 +170,7 @@ def test_the_proxy_dies(service: RunningService, name: str) -> None:
 
 
 def test_the_controller_dies(service: RunningService) -> None:
-    (controller,) = processes(service, "ray::ServeController")
+    (controller,) = service.processes("ray::ServeController")
     os.kill(controller, signal.SIGKILL)
     assert [ask(service) for _ in range(4)] == [200] * 4
     heart_beat = max(row["last_heart_beat"] for row in service.rows())

@@ -13,6 +13,7 @@ import pytest
 
 from app.launch import cleanup
 from app.launch.private_folder import PrivateFolder, remove_stale
+from bench.processes import command_line, is_running
 from tests.service.running import wait_until
 
 MAIN_PROCESS = """
@@ -47,18 +48,11 @@ def main_process(base: Path) -> Iterator[tuple[subprocess.Popen[str], Path, int]
         process.kill()
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def cleanup_process(folder: Path) -> int:
     """The process id of the program that waits for the end of the folder's service."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        if entry.read_bytes().split(b"\0")[-3:-1] == [cleanup.__file__.encode(), str(folder).encode()]:
-            return int(entry.parent.name)
+    for entry in Path("/proc").glob("[0-9]*"):
+        if command_line(int(entry.name)).split("\0")[-3:-1] == [cleanup.__file__, str(folder)]:
+            return int(entry.name)
     raise AssertionError("there is none")
 
 

@@ -19,7 +19,7 @@ from quant.errors import SourceError, TensorError
 from quant.families.family import Piece, Tensor
 from quant.sources.source import SourceTensor, StoredType
 
-_FLOATS: frozenset[StoredType] = frozenset({"fp32", "fp16", "bf16"})
+_FLOATS: frozenset[StoredType] = frozenset({"fp32", "fp16", "bf16", "fp8"})
 _READ_ROWS = 1024
 
 

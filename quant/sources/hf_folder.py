@@ -4,6 +4,7 @@ Nothing in the folder is ever executed: pickled weights are refused, and code of
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from quant.files.json_file import read_json_object
 from quant.files.safetensors_file import StoredTensor, read_header
 from quant.sources.assembly import assemble
 from quant.sources.file_rows import row_reader
+from quant.sources.fp8_weights import FP8, fp8_weights, is_fp8
 from quant.sources.hf_tokenizer import copy_hf_tokenizer
 from quant.sources.mxfp4_experts import CODES, EXPONENTS, is_mxfp4, mxfp4_stacks
 from quant.sources.packed_layers import (
@@ -43,13 +45,12 @@ def open_hf_folder(folder: Path) -> Source:
     """Opens a Hugging Face checkpoint. Raises SourceError (damaged, incomplete) or UnsupportedModelError."""
     config_path = folder / "config.json"
     raw_config = read_json_object(config_path)
-    packed_as = _packed_layers(folder, raw_config)
-    as_mxfp4 = is_mxfp4(raw_config.get("quantization_config"))
-    raw_config = _without(raw_config, "quantization_config" if packed_as or as_mxfp4 else "")
+    read_quantized = _quantized_reader(folder, raw_config)
+    if read_quantized is not None:
+        raw_config = {key: value for key, value in raw_config.items() if key != "quantization_config"}
     family = family_of(raw_config, str(config_path))
     shards = _shards(folder)
-    in_files = _stored(shards)
-    stored = _mxfp4_tensors(in_files) if as_mxfp4 else _tensors(in_files, packed_as)
+    stored = (read_quantized or _float_tensors)(_stored(shards))
     if raw_config.get("tie_word_embeddings") is None:
         raw_config["tie_word_embeddings"] = family.head not in stored
     decoder = describe(raw_config, str(config_path))
@@ -61,7 +62,7 @@ def open_hf_folder(folder: Path) -> Source:
     )
     spellings = [make(raw_config, decoder) for make in (family.tensors, *family.alternatives)]
     wanted = next((each for each in spellings if _names(each) <= stored.keys()), spellings[0])
-    if packed_as is not None:
+    if read_quantized is not None:
         stored = {name: each for name, each in stored.items() if name in _names(wanted) or not _is_zero_bias(each)}
     tensors = assemble(stored, wanted, ignored, str(folder))
     config = standard_config(raw_config, decoder, family)
@@ -102,25 +103,39 @@ def _stored(shards: Mapping[Path, list[str]]) -> dict[str, StoredIn]:
     return stored
 
 
-def _packed_layers(folder: Path, config: Mapping[str, Any]) -> tuple[LayerFormat, int] | None:
-    """How the layers of a quantized checkpoint are packed; older formats say so in a separate file."""
-    quantization, where = config.get("quantization_config"), folder / "config.json"
+_Reader = Callable[[Mapping[str, StoredIn]], dict[str, SourceTensor]]
+"""Opens the tensors of a checkpoint's files."""
+
+
+def _quantized_reader(folder: Path, config: Mapping[str, Any]) -> _Reader | None:
+    """What opens a quantized checkpoint; None where nothing is quantized, or by a method that is not read."""
+    quantization, where = _quantization(folder, config)
+    if not isinstance(quantization, dict):
+        return None
+    if is_mxfp4(quantization):
+        return _mxfp4_tensors
+    if is_fp8(quantization):
+        return partial(_fp8_tensors, quantization=quantization, where=where)
+    packed_as = layer_format(quantization, where)
+    return None if packed_as is None else partial(_packed_tensors, packed_as=packed_as)
+
+
+def _quantization(folder: Path, config: Mapping[str, Any]) -> tuple[Any, str]:
+    """The `quantization_config`, and the file that has it; older formats say it in a separate one."""
     for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
-        if not quantization and (folder / name).exists():
-            where = folder / name
-            found = read_json_object(where)
+        if not config.get("quantization_config") and (folder / name).exists():
+            found = read_json_object(folder / name)
             renamed = {"w_bit": "bits", "q_group_size": "group_size"}
             quantization = {"quant_method": method} | {renamed.get(key, key): value for key, value in found.items()}
-    return layer_format(quantization, str(where)) if isinstance(quantization, dict) else None
+            return quantization, str(folder / name)
+    return config.get("quantization_config"), str(folder / "config.json")
 
 
-def _without(config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name != key}
+def _float_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
+    return {name: _source_tensor(each.path, name, each.tensor) for name, each in stored.items()}
 
 
-def _tensors(stored: Mapping[str, StoredIn], packed_as: tuple[LayerFormat, int] | None) -> dict[str, SourceTensor]:
-    if packed_as is None:
-        return {name: _source_tensor(each.path, name, each.tensor) for name, each in stored.items()}
+def _packed_tensors(stored: Mapping[str, StoredIn], packed_as: tuple[LayerFormat, int]) -> dict[str, SourceTensor]:
     kind, group_size = packed_as
     tensors = {}
     for name, each in stored.items():
@@ -132,11 +147,18 @@ def _tensors(stored: Mapping[str, StoredIn], packed_as: tuple[LayerFormat, int] 
     return tensors
 
 
+def _fp8_tensors(
+    stored: Mapping[str, StoredIn], quantization: Mapping[str, Any], where: str
+) -> dict[str, SourceTensor]:
+    weights, others = fp8_weights(stored, quantization, where)
+    return _float_tensors(others) | weights
+
+
 def _mxfp4_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
     stacks = mxfp4_stacks(stored)
     exponents = {name.removesuffix(CODES) + EXPONENTS for name in stacks}
     others = {name: each for name, each in stored.items() if name not in stacks and name not in exponents}
-    return _tensors(others, None) | stacks
+    return _float_tensors(others) | stacks
 
 
 def _is_zero_bias(tensor: SourceTensor) -> bool:
@@ -172,6 +194,10 @@ def _shards(folder: Path) -> dict[Path, list[str]]:
 
 
 def _source_tensor(path: Path, name: str, tensor: StoredTensor) -> SourceTensor:
+    if tensor.dtype == FP8:
+        raise SourceError(
+            f"{path}: tensor {name!r} is {FP8}, and no quantization_config of method fp8 says how it is scaled"
+        )
     if tensor.dtype not in _FLOATS:
         known = ", ".join(_FLOATS)
         raise UnsupportedModelError(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.families.description import Decoder
 
-StoredType = Literal["fp32", "fp16", "bf16", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
+StoredType = Literal["fp32", "fp16", "bf16", "fp8", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
 """Float types, our own types, and quantized types that we have no equal of ("other_fine": more than 4.5 bits)."""
 
 

@@ -146,8 +146,8 @@ def test_damaged_layers_are_refused_by_name(tmp_path: Path, case: str) -> None:
         ({"quant_method": "gptq", "bits": 8}, "gptq with bits 8"),
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "awq", "version": "gemv"}, "version 'gemv' is not supported; supported: gemm"),
-        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "format 'float-quantized'"),
-        ({"quant_method": "fp8"}, "already quantized .fp8."),
+        ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "format 'int-quantized'"),
+        ({"quant_method": "hqq"}, "already quantized .hqq."),
     ],
 )
 def test_kinds_that_are_not_read(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

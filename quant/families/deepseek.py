@@ -126,7 +126,9 @@ def _by_layer_types(settings: Settings, layers: int) -> list[bool]:
     return [each == "sparse" for each in types]
 
 
-def _describe(config: Config, where: str, experts_of: MakeExperts, is_sparse: IsSparse, epsilon: float) -> Decoder:
+def _describe(
+    config: Config, where: str, experts_of: MakeExperts, is_sparse: IsSparse, epsilon: float, *, partial: bool = False
+) -> Decoder:
     settings = Settings(config, where)
     latent = _latent(config, settings)
     sizes = _sizes(config, where, latent)
@@ -139,7 +141,7 @@ def _describe(config: Config, where: str, experts_of: MakeExperts, is_sparse: Is
     experts = experts_of(settings, sizes) if any(sparse) else None
     mlp = None if all(sparse) else Mlp(settings.size("intermediate_size"), activation_of(settings))
     layers = [Layer(attention, experts=experts) if each else Layer(attention, mlp) for each in sparse]
-    rope = rope_of(settings, latent.rope_dim, sizes.max_positions)
+    rope = rope_of(settings, latent.rope_dim, sizes.max_positions, partial=partial)
     return sizes.decoder(layers, ropes=(rope,), norm_epsilon=norm_epsilon(settings, default=epsilon))
 
 
@@ -152,7 +154,7 @@ def _deepseek_v3(config: Config, where: str) -> Decoder:
 
 
 def _glm4_moe_lite(config: Config, where: str) -> Decoder:
-    return _describe(config, where, _sigmoid_experts, _by_layer_types, 1e-5)
+    return _describe(config, where, _sigmoid_experts, _by_layer_types, 1e-5, partial=True)
 
 
 _NAMES: Final = {

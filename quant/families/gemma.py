@@ -13,7 +13,7 @@ from quant.codes.bf16 import bf16_to_fp32, fp32_to_bf16
 from quant.families.description import Activation, Attention, Decoder, Layer, Mlp, Rope
 from quant.families.family import Config, Family, Tensor
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
-from quant.families.rope import rope_from, rope_of
+from quant.families.rope import rope_of, rope_of_layers
 from quant.families.settings import Settings
 from quant.families.standard import (
     Sizes,
@@ -39,7 +39,10 @@ def _gemma1(config: Config, where: str) -> Decoder:
     settings = Settings(usual_keys(config, _GEMMA1), where)
     sizes = read_sizes(settings, tied=True)
     # The first checkpoints say "gelu" in hidden_act and were trained with the approximation.
-    activation: Activation = activation_of(settings, "hidden_activation", "gelu_pytorch_tanh")
+    said = "hidden_activation" if "hidden_activation" in settings else "hidden_act"
+    activation: Activation = activation_of(settings, said, "gelu_pytorch_tanh")
+    if activation == "gelu_erf":
+        activation = "gelu_tanh"
     bias = settings.flag("attention_bias", False)
     settings.only("use_bidirectional_attention", False)
     attention = Attention(1 / math.sqrt(sizes.head_dim), qkv_bias=bias, output_bias=bias)
@@ -114,8 +117,8 @@ def _ropes(settings: Settings, sizes: Sizes) -> tuple[Rope, Rope]:
     local = by_type.section("sliding_attention") or nothing
     head_dim, positions = sizes.head_dim, sizes.max_positions
     return (
-        rope_from(full, head_dim, positions, theta=settings.positive("rope_theta", 1e6)),
-        rope_from(local, head_dim, positions, theta=settings.positive("rope_local_base_freq", 1e4)),
+        rope_of_layers(full, head_dim, positions, theta=settings.positive("rope_theta", 1e6)),
+        rope_of_layers(local, head_dim, positions, theta=settings.positive("rope_local_base_freq", 1e4)),
     )
 
 

@@ -12,7 +12,7 @@ from quant.families.experts import fused_under, read_experts
 from quant.families.family import Config, Family, Piece, Tensor
 from quant.families.gemma import rounded_root, softcap_of, text_config
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
-from quant.families.rope import rope_from
+from quant.families.rope import rope_of_layers
 from quant.families.settings import Settings
 from quant.families.standard import (
     MOST_HEAD_DIM,
@@ -162,7 +162,7 @@ def _ropes(settings: Settings, sizes: Sizes, types: list[str], heads: list[tuple
         parameters = given.section(kind)
         if parameters is None:
             raise given.wrong(kind, "is missing in rope_parameters")
-        return rope_from(parameters, head_dim, sizes.max_positions)
+        return rope_of_layers(parameters, head_dim, sizes.max_positions)
 
     of_full = rope(_FULL, heads[types.index(_FULL)][1])
     return (of_full,) if set(types) == {_FULL} else (of_full, rope("sliding_attention", sizes.head_dim))

@@ -26,7 +26,7 @@ def _describe(config: Config, where: str) -> Decoder:
     )
     return sizes.decoder(
         [layer] * sizes.layers,
-        ropes=(rope_of(settings, sizes.head_dim, sizes.max_positions, rotary_factor=0.25),),
+        ropes=(rope_of(settings, sizes.head_dim, sizes.max_positions, rotary_factor=0.25, partial=True),),
         norm="layer",
         norm_epsilon=norm_epsilon(settings, "layer_norm_eps", 1e-5),
         norm_bias=True,

@@ -30,7 +30,7 @@ def _rope(config: Config, where: str, sizes: Sizes) -> Rope:
     scaling = Settings(config, where).section(key)
     if scaling is not None and scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):
         config = {**config, key: {**config[key], "rope_type": "longrope"}}
-    return rope_of(Settings(usual_keys(config, {}), where), sizes.head_dim, sizes.max_positions)
+    return rope_of(Settings(usual_keys(config, {}), where), sizes.head_dim, sizes.max_positions, partial=True)
 
 
 _TOP: Final[Modules] = {

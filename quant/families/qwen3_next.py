@@ -96,7 +96,7 @@ def _decoder(settings: Settings, sizes: Sizes, experts: list[Experts | None]) ->
     ]
     return sizes.decoder(
         layers,
-        ropes=(rope_of(settings, sizes.head_dim, sizes.max_positions, rotary_factor=0.25),),
+        ropes=(rope_of(settings, sizes.head_dim, sizes.max_positions, rotary_factor=0.25, partial=True),),
         norm_epsilon=norm_epsilon(settings),
     )
 

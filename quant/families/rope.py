@@ -23,17 +23,19 @@ def rope_of(
     *,
     theta: float = 10000.0,
     rotary_factor: float = 1.0,
+    partial: bool = False,
     layer_type: str | None = None,
 ) -> Rope:
     """The rotary embedding of a configuration, or that of one of its layer types.
 
-    theta, rotary_factor: the family's defaults. Raises SourceError, UnsupportedModelError.
+    theta, rotary_factor: the family's defaults. partial: whether the family looks for a `partial_rotary_factor`; where
+    it does not, another one than the default is refused. Raises SourceError, UnsupportedModelError.
     """
     parameters = settings.section("rope_parameters") or settings.section("rope_scaling") or Settings({}, settings.where)
     if layer_type is not None and isinstance(parameters.get(layer_type), dict):
         parameters = parameters.section(layer_type) or parameters
     theta = settings.positive("rope_theta", theta)
-    rotary_factor = settings.positive("partial_rotary_factor", rotary_factor)
+    rotary_factor = _rotary_factor(settings, rotary_factor, partial)
     trained = settings.positive("original_max_position_embeddings", max_positions)
     trained_key = "original_max_position_embeddings"
     return rope_from(
@@ -42,6 +44,7 @@ def rope_of(
         max_positions,
         theta=theta,
         rotary_factor=rotary_factor,
+        partial=partial,
         trained=trained if trained_key in settings else None,
     )
 
@@ -53,6 +56,7 @@ def rope_from(
     *,
     theta: float = 10000.0,
     rotary_factor: float = 1.0,
+    partial: bool = False,
     trained: float | None = None,
 ) -> Rope:
     """The rotary embedding that one object of RoPE parameters describes.
@@ -65,7 +69,7 @@ def rope_from(
             "rope_type", f"{kind!r} is not supported as RoPE scaling; supported: {', '.join(_SCALINGS)}"
         )
     theta = parameters.positive("rope_theta", theta)
-    rotary_factor = parameters.positive("partial_rotary_factor", rotary_factor)
+    rotary_factor = _rotary_factor(parameters, rotary_factor, partial or kind == "proportional")
     if theta <= 1:
         raise parameters.wrong("rope_theta", f"is {theta!r}, not greater than 1")
     if rotary_factor > 1:
@@ -84,6 +88,22 @@ def rope_from(
         if not 0 <= frequency < math.inf:
             raise SourceError(f"{parameters.where}: its RoPE parameters give a frequency of {frequency}")
     return rope
+
+
+def _rotary_factor(settings: Settings, default: float, partial: bool) -> float:
+    found = settings.positive("partial_rotary_factor", default)
+    if found != default and not partial:
+        raise settings.unsupported("partial_rotary_factor", f"is {found!r}; models of this type rotate whole heads")
+    return found
+
+
+def rope_of_layers(parameters: Settings, head_dim: int, max_positions: int, *, theta: float = 10000.0) -> Rope:
+    """The rotary embedding of one layer type, from an object of its own.
+
+    transformers does not look for `truncate` in such an object, so it is refused.
+    """
+    parameters.only("truncate", True)
+    return rope_from(parameters, head_dim, max_positions, theta=theta)
 
 
 def base_frequencies(theta: float, rotary_dim: int) -> list[float]:

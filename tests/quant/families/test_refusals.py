@@ -96,6 +96,15 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "n_routed_experts is": (GLM_4_7_FLASH, {"n_routed_experts": 2**20}),
     "mlp_layer_types": (GLM_4_7_FLASH, {"mlp_layer_types": ["linear"] * 47}),
     "text_config.model_type": ({"model_type": "mistral3", "text_config": {"model_type": "qwen3"}}, {}),
+    "partial_rotary_factor is 0.5": (DEEPSEEK_V3, {"partial_rotary_factor": 0.5}),
+    "rope_scaling.partial_rotary_factor is 0.5": (GPT_OSS_20B, {"rope_scaling": {"partial_rotary_factor": 0.5}}),
+    "full_attention.partial_rotary_factor": (
+        GEMMA4, {"rope_parameters": {"full_attention": {"rope_type": "default", "partial_rotary_factor": 0.5}}},
+    ),
+    "full_attention.truncate": (
+        GEMMA4, {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}},
+    ),
+    "hidden_act is the activation 'relu'": ({**_SIZES, "model_type": "gemma", "head_dim": 16}, {"hidden_act": "relu"}),
 }  # fmt: skip
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "hidden_size is missing": (DOLLY_3B, {"hidden_size": None}),

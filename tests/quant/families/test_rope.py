@@ -45,7 +45,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def rope(config: Mapping[str, Any], **options: Any) -> Any:
-    return rope_of(Settings(config, "x"), HEAD_DIM, POSITIONS, **options)
+    return rope_of(Settings(config, "x"), HEAD_DIM, POSITIONS, **{"partial": True, **options})
 
 
 @pytest.mark.parity

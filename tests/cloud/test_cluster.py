@@ -13,7 +13,10 @@ from bench.cluster.operator import Operator, request
 from bench.cluster.pods import Network, Pod, wait_until
 from bench.common import ROOT
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    pytest.mark.timeout(1500),
+]
 
 TOKEN = "0123456789abcdef" * 4
 MODEL = "smollm2-135m-instruct"
@@ -74,24 +77,24 @@ def test_from_pods_to_a_chat_and_away_again(network: Network, head: Pod, embedde
     worker = start_worker(network, head, "worker", "0", REDOUBT_MODELS=str(embedded_model))
     stranger = start_worker(network, head, "stranger", "1", RAY_AUTH_TOKEN="f" * 64)
     lost = start_worker(network, head, "lost", "1", REDOUBT_MODELS="/models/absent")
-    wait_until(lambda: is_ready(network, head), 60, "the head is ready")
+    wait_until(lambda: is_ready(network, head), 300, "the head is ready")
     operator = Operator(network, head.address, TOKEN)
 
     # Mistakes: one line, not ready, and no new start.
-    wait_until(lambda: says(network, lost, "There is no model /models/absent"), 30, "the missing model is named")
-    wait_until(lambda: says(network, stranger, "refuses this node's token"), 60, "the wrong token is named")
+    wait_until(lambda: says(network, lost, "There is no model /models/absent"), 150, "the missing model is named")
+    wait_until(lambda: says(network, stranger, "refuses this node's token"), 300, "the wrong token is named")
     for pod, line in ((lost, "There is no model"), (stranger, "refuses this node's token")):
         assert request(network, pod.address, 8079, "/healthz")[0] == 200
         assert pod.log.count(line) == 1
         pod.terminate()
-        assert pod.wait(20) == 0
+        assert pod.wait(100) == 0
 
     # KubeRay's calls.
     assert request(network, head.address, 8265, "/api/serve/applications/")[0] == 401
-    wait_until(lambda: operator.get()[0] == 200, 60, "the head takes configurations")
+    wait_until(lambda: operator.get()[0] == 200, 300, "the head takes configurations")
     operator.put(cluster_configuration(embedded_model))
-    operator.wait_until_running()
-    wait_until(lambda: is_ready(network, worker), 60, "the worker is ready")
+    operator.wait_until_running(600)
+    wait_until(lambda: is_ready(network, worker), 300, "the worker is ready")
 
     # A chat, by the worker's pod and by the head's.
     answers = {
@@ -106,8 +109,8 @@ def test_from_pods_to_a_chat_and_away_again(network: Network, head: Pod, embedde
 
     # An orderly end, with nothing left.
     worker.terminate()
-    wait_until(lambda: says(network, worker, "The node is stopping"), 10, "the worker is not ready any more")
-    assert worker.wait(90) == 0
+    wait_until(lambda: says(network, worker, "The node is stopping"), 50, "the worker is not ready any more")
+    assert worker.wait(450) == 0
     assert worker.log.splitlines()[-1] == "redoubt node: Stopped."
     head.terminate()
-    assert head.wait(60) == 0
+    assert head.wait(300) == 0

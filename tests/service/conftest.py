@@ -11,9 +11,12 @@ from tests.service.running import RunningService, running_service, write_config
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that starts whole services, beside the other tests, may take longer than the limit of all tests."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.service)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(1500))
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +47,7 @@ def service_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes: dict[str, dict[str, Any]] = {
         "engine": {"kv_memory_bytes": 400 << 20},
         "worker": worker,
-        "router": {"expiration_s": 3.0},
+        "router": {"expiration_s": 6.0},
         "ingress": {"access_log_folder": str(folder / "access")},
     }
     return write_config(folder / "service.yaml", changes)

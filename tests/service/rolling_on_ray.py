@@ -56,7 +56,7 @@ class Cluster:
         application = {"name": "redoubt", "route_prefix": "/", "import_path": "app.deploy:build", "args": values}
         configuration = {"http_options": self._http_options, "applications": [application]}
         httpx.put(self._applications, json=configuration, headers=self._headers, timeout=60).raise_for_status()
-        wait_until(self._runs, "the application runs", 120)
+        wait_until(self._runs, "the application runs", 400)
 
     def _runs(self) -> bool:
         answer = httpx.get(self._applications, headers=self._headers, timeout=60).raise_for_status()
@@ -147,7 +147,7 @@ def another_version(model: Path, folder: Path) -> Path:
 def changes(model: Path, folder: Path, cluster: Cluster) -> dict[str, list[dict[str, Any]]]:
     other, url, deploy = another_version(model, folder / "other"), cluster.url, cluster.deploy
     deploy(settings(model, "first", 128))
-    wait_until(lambda: httpx.get(f"{url}/health").status_code == 200, "a worker", 60)
+    wait_until(lambda: httpx.get(f"{url}/health", timeout=60).status_code == 200, "a worker", 240)
     results = {"clean": [whole(httpx.Client(timeout=60), url, "first")]}
     results["settings"] = during(lambda: deploy(settings(model, "first", 256)), url, ["first"])
     results["model"] = during(lambda: deploy(settings(other, "first", 256)), url, ["first"])

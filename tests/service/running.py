@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 240.0
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
@@ -60,10 +60,11 @@ class RunningService:
         return [row for row in self.rows() if row["state"] == "alive"]
 
     def is_idle(self) -> bool:
-        """Every place and every page is free, by the router's counts and by the workers'."""
-        return all(
+        """Some worker is up, and every place and every page is free, by the router's counts and by the workers'."""
+        rows = self.alive()
+        return bool(rows) and all(
             row["queue_length"] == row["running"] == row["waiting"] == 0 and row["kv_pages_free"] == row["kv_pages"]
-            for row in self.alive()
+            for row in rows
         )
 
     def wait_until_idle(self) -> None:
@@ -108,7 +109,7 @@ def starting_service(config: Path, log: Path, model: str, *options: str) -> Iter
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(120)
 
 
 @contextmanager
@@ -121,7 +122,7 @@ def started_service(config: Path, log: Path, model: str, *options: str) -> Itera
         yield running
         family = descendants(running.process.pid)
         os.killpg(running.process.pid, signal.SIGINT)
-        status = running.process.wait(30)
+        status = running.process.wait(120)
         assert status == 0, f"status {status}\n{log.read_text()}"
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
         with socket.socket() as probe:

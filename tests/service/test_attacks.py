@@ -98,7 +98,7 @@ def repeated(service: RunningService, attack: Callable[[int], None], times: int)
     for number in range(1, times):
         attack(number)
     still_answers(service)
-    wait_until(lambda: anonymous_bytes(service) < before + SLACK_BYTES, "memory back", 30)
+    wait_until(lambda: anonymous_bytes(service) < before + SLACK_BYTES, "memory back", WAIT_S)
 
 
 def test_three_prompts_that_are_too_long_at_once(service: RunningService, bystander: Bystander) -> None:

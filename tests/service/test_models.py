@@ -93,6 +93,7 @@ def test_a_model_comes_and_goes(
         answer = ask(small_service, "second")
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"] == ask(small_service, "first").json()["choices"]
+        wait_until(lambda: len(small_service.alive()) == 2, "both workers")
         first, second = sorted(small_service.alive(), key=lambda row: row["model_names"])
         assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
         assert not set(first["cpus"]) & set(second["cpus"])
@@ -106,7 +107,7 @@ def test_a_model_comes_and_goes(
         assert answer.json()["choices"] == ask(small_service, "first").json()["choices"]
 
         config.write_text(yaml.safe_dump(front))
-        wait_until(lambda: names(small_service) == ["first"], "the other model gone", 60)
+        wait_until(lambda: names(small_service) == ["first"], "the other model gone")
         assert ask(small_service, "third").status_code == 404
         before = conversation.pieces
         wait_until(lambda: conversation.pieces > before, "the conversation goes on")

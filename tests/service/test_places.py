@@ -119,7 +119,7 @@ async def test_a_full_service_says_when_to_retry(service: RunningService, http: 
     assert int(refused.headers["retry-after"]) >= 1
     assert "Try again later" in refused.json()["error"]["message"]
     streamed = Reader(http, service.endless())
-    await asyncio.wait_for(streamed.task, 10)
+    await asyncio.wait_for(streamed.task, 60)
     assert (streamed.status, streamed.retry_after) == (429, refused.headers["retry-after"])
     await readers[0].leave()
     await wait_for(service, queue_length=PLACES - 1)

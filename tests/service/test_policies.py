@@ -15,7 +15,7 @@ pytestmark = pytest.mark.service
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.service.policies_on_ray"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr
     values: dict[str, Any] = json.loads(result.stdout)
     return values

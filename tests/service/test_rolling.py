@@ -18,7 +18,7 @@ Answers = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def changes(service_model: Path) -> dict[str, Answers]:
     command = [sys.executable, "-m", "tests.service.rolling_on_ray", str(service_model)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=1400, check=False)
     assert result.returncode == 0, result.stderr
     values: dict[str, Answers] = json.loads(result.stdout)
     return values

@@ -26,6 +26,7 @@ def client(service: RunningService) -> Iterator[openai.OpenAI]:
 
 
 def test_the_worker_table(service: RunningService) -> None:
+    wait_until(lambda: len(service.alive()) == 2, "both workers")
     rows = service.rows()
     assert [row["state"] for row in rows] == ["alive", "alive"]
     assert len({row["worker_id"] for row in rows}) == 2
@@ -75,8 +76,8 @@ def test_a_model_that_is_not_there(client: openai.OpenAI) -> None:
 
 def test_health_and_models(service: RunningService) -> None:
     for probe in ("/health", "/livez", "/readyz"):
-        assert httpx.get(f"{service.url}{probe}").status_code == 200
-    assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == service.model
+        assert httpx.get(f"{service.url}{probe}", timeout=60).status_code == 200
+    assert httpx.get(f"{service.url}/v1/models", timeout=60).json()["data"][0]["id"] == service.model
 
 
 def test_streams_that_wait_in_the_queue_are_kept_alive(service: RunningService) -> None:
@@ -105,10 +106,10 @@ def test_clients_ask_as_they_do(service: RunningService) -> None:
     body = {"model": service.model, "prompt": "The sea is", "max_tokens": 4}
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     content = gzip.compress(json.dumps(body).encode())
-    assert httpx.post(f"{service.url}/completions", content=content, headers=headers).status_code == 200
+    assert httpx.post(f"{service.url}/completions", content=content, headers=headers, timeout=60).status_code == 200
     for path in ("/health", "/v1/models"):
-        assert httpx.head(f"{service.url}{path}").status_code == 200
-    assert "base URL" in httpx.get(f"{service.url}/api/tags").json()["error"]["message"]
+        assert httpx.head(f"{service.url}{path}", timeout=60).status_code == 200
+    assert "base URL" in httpx.get(f"{service.url}/api/tags", timeout=60).json()["error"]["message"]
     streamed = json.dumps(body | {"stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(streamed)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2])), 30) as old:
@@ -150,14 +151,14 @@ def test_a_chat_on_a_terminal_is_cut_and_goes_on(service: RunningService, tmp_pa
 
 
 def test_tokens_metrics_and_documents(service: RunningService) -> None:
-    tokens = httpx.post(f"{service.url}/tokenize", json={"prompt": "The cat"}).json()
-    text = httpx.post(f"{service.url}/detokenize", json={"tokens": tokens["tokens"]}).json()["prompt"]
+    tokens = httpx.post(f"{service.url}/tokenize", json={"prompt": "The cat"}, timeout=60).json()
+    text = httpx.post(f"{service.url}/detokenize", json={"tokens": tokens["tokens"]}, timeout=60).json()["prompt"]
     assert (text, tokens["count"]) == ("The cat", len(tokens["tokens"]))
-    series = httpx.get(f"{service.url}/metrics").text
+    series = httpx.get(f"{service.url}/metrics", timeout=60).text
     assert series.count("redoubt_worker_up{") == 2
     assert "cat" not in series
-    assert "/v1/responses" in httpx.get(f"{service.url}/openapi.json").json()["paths"]
-    assert "<h1>Redoubt</h1>" in httpx.get(f"{service.url}/docs").text
+    assert "/v1/responses" in httpx.get(f"{service.url}/openapi.json", timeout=60).json()["paths"]
+    assert "<h1>Redoubt</h1>" in httpx.get(f"{service.url}/docs", timeout=60).text
 
 
 @pytest.mark.parametrize("given", [UUID, "canary", 'canary"}', "canary" * 100], ids=["uuid", "word", "quote", "long"])

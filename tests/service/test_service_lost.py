@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +26,10 @@ _RAY_START_S = 240
 
 
 @contextmanager
-def small_service(model: Path, folder: Path) -> Iterator[tuple[RunningService, set[int]]]:
-    """A service of one worker, and all its processes. The test ends it."""
-    changes: dict[str, dict[str, Any]] = {
-        "engine": {"kv_memory_bytes": 100 << 20},
-        "worker": {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 16, "warm_up_new_tokens": 2},
-    }
+def small_service(model: Path, folder: Path, **more: Any) -> Iterator[tuple[RunningService, set[int]]]:
+    """A service of one worker, with these settings too, and all its processes. The test ends it."""
+    worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 16, "warm_up_new_tokens": 2}
+    changes: dict[str, dict[str, Any]] = {"engine": {"kv_memory_bytes": 100 << 20}, "worker": worker | more}
     config = write_config(folder / "service.yaml", changes)
     with starting_service(config, folder / "log", model.name, "--model", str(model)) as running:
         family = descendants(running.process.pid)
@@ -38,10 +37,10 @@ def small_service(model: Path, folder: Path) -> Iterator[tuple[RunningService, s
 
 
 def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
-    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "no process left", 10)
+    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "no process left")
     address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=5)
+        socket.create_connection(address, timeout=60)
 
 
 def private_folder(running: RunningService) -> Path:
@@ -51,7 +50,6 @@ def private_folder(running: RunningService) -> Path:
     return next(folder for folder in Path(log_option.partition("=")[2]).parents if folder.name.startswith("redoubt-"))
 
 
-@pytest.mark.timeout(180)
 def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None:
     with small_service(service_model, tmp_path) as (running, family):
         folder = private_folder(running)
@@ -62,7 +60,6 @@ def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None
         assert not folder.exists()
 
 
-@pytest.mark.timeout(900)
 def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Path) -> None:
     """The GCS, the raylet, the serving program, HAProxy: each is replaced, and requests are answered or wait.
 
@@ -72,7 +69,7 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
         body = {"model": running.model, "prompt": "One, two,", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
 
         def ask(refusals: int = 0) -> str:
-            answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=120)
+            answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=_RAY_START_S + 60)
             if answer.status_code == 503 and refusals:
                 time.sleep(int(answer.headers["retry-after"]))
                 return ask(refusals - 1)
@@ -90,7 +87,7 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
             for pid in running.processes(name):
                 os.kill(pid, signal.SIGKILL)
             for _ in range(3):
-                assert ask(0 if name in ("haproxy\0-db", "gcs/gcs_server") else 2) == clean, name
+                assert ask(0 if name in ("haproxy\0-db", "gcs/gcs_server") else 10) == clean, name
             if is_new_ray:
                 deadline_s = time.monotonic() + _RAY_START_S
                 while not any(row["worker_id"] != before for row in rows(running)):
@@ -99,7 +96,7 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
             assert ask() == clean, name
         family = descendants(running.process.pid)
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(60) == 0, running.log.read_text()
+        assert running.process.wait(120) == 0, running.log.read_text()
         assert_nothing_is_left(running, family)
 
 
@@ -111,16 +108,21 @@ def rows(running: RunningService) -> list[dict[str, Any]]:
         return []
 
 
-@pytest.mark.timeout(180)
 def test_a_stop_and_a_change_wait_for_answers(service_model: Path, tmp_path: Path) -> None:
     """SIGUSR1 starts the service anew beside itself, and SIGTERM lets a stream come to its end."""
-    with small_service(service_model, tmp_path) as (running, _):
+    with small_service(service_model, tmp_path, drain_timeout_s=300.0) as (running, _):
         body = {**running.endless(max_tokens=1500), "temperature": 0}
+        begun = threading.Event()
         with ThreadPoolExecutor(1) as pool:
 
             def stream() -> str:
-                with httpx.stream("POST", f"{running.url}/v1/completions", json=body, timeout=120) as answer:
-                    *events, last = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+                with httpx.stream("POST", f"{running.url}/v1/completions", json=body, timeout=600) as answer:
+                    lines = []
+                    for line in answer.iter_lines():
+                        if line.startswith("data: "):
+                            lines.append(line.removeprefix("data: "))
+                            begun.set()
+                *events, last = lines
                 assert last == "[DONE]"
                 return "".join(json.loads(event)["choices"][0]["text"] for event in events)
 
@@ -129,8 +131,9 @@ def test_a_stop_and_a_change_wait_for_answers(service_model: Path, tmp_path: Pat
             running.process.send_signal(signal.SIGUSR1)
             while not any(row["worker_id"] != before for row in rows(running)):
                 assert pool.submit(stream).result() == clean
+            begun.clear()
             streaming = pool.submit(stream)
-            time.sleep(0.5)
+            assert begun.wait(120)
             running.process.send_signal(signal.SIGTERM)
             assert streaming.result() == clean
-        assert running.process.wait(60) == 0, running.log.read_text()
+        assert running.process.wait(400) == 0, running.log.read_text()

@@ -17,7 +17,7 @@ from tests.service.running import RunningService, wait_until
 
 def ask(service: RunningService) -> int:
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
-    return httpx.post(f"{service.url}/v1/completions", json=body, timeout=30).status_code
+    return httpx.post(f"{service.url}/v1/completions", json=body, timeout=90).status_code
 
 
 def state_of(service: RunningService, worker_id: str) -> str:
@@ -25,6 +25,7 @@ def state_of(service: RunningService, worker_id: str) -> str:
 
 
 def test_a_silent_worker_is_dropped_and_taken_back(service: RunningService) -> None:
+    wait_until(lambda: len(service.alive()) == 2, "both workers")
     service.wait_until_idle()
     silent = service.alive()[0]
     os.kill(silent["pid"], signal.SIGSTOP)
@@ -36,7 +37,7 @@ def test_a_silent_worker_is_dropped_and_taken_back(service: RunningService) -> N
     finally:
         os.kill(silent["pid"], signal.SIGCONT)
     wait_until(lambda: state_of(service, silent["worker_id"]) == "alive", "taken back")
-    assert len(service.alive()) == 2
+    wait_until(lambda: len(service.alive()) == 2, "both workers")
 
 
 async def answers(http: httpx.AsyncClient, bodies: Sequence[dict[str, Any]]) -> list[Any]:
@@ -87,12 +88,11 @@ def all_kinds(model: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.timeout(300)
 async def test_answers_go_on_when_their_worker_is_killed(service: RunningService) -> None:
     """The same texts, scores and usage as in a clean run, and no client sees an error."""
-    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "two workers", 60)
+    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "two workers", 200)
     bodies = all_kinds(service.model)
-    async with httpx.AsyncClient(base_url=service.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=service.url, timeout=300) as http:
         clean = [(await answers(http, [body]))[0] for body in bodies]
         for some in (slice(0, 3), slice(2, 5)):  # one worker has places for all of these
             running = asyncio.create_task(answers(http, bodies[some]))
@@ -103,17 +103,16 @@ async def test_answers_go_on_when_their_worker_is_killed(service: RunningService
             victim = service.alive()[0]
             os.kill(victim["pid"], signal.SIGKILL)
             assert await running == clean[some]
-            await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "a new worker", 60)
+            await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "a new worker", 200)
             assert victim["worker_id"] not in {row["worker_id"] for row in service.alive()}
     await asyncio.to_thread(service.wait_until_idle)
 
 
-@pytest.mark.timeout(180)
 async def test_answers_leave_a_worker_that_stands_still(service: RunningService) -> None:
     """Long before Serve replaces it."""
     await asyncio.to_thread(service.wait_until_idle)
     body = all_kinds(service.model)[0]
-    async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=service.url, timeout=300) as http:
         clean = await answers(http, [body])
         running = asyncio.create_task(answers(http, [body, body]))
         await asyncio.to_thread(wait_until, lambda: all(row["running"] for row in service.alive()), "answers on each")
@@ -123,7 +122,7 @@ async def test_answers_leave_a_worker_that_stands_still(service: RunningService)
             assert await running == clean * 2
         finally:
             os.kill(stopped["pid"], signal.SIGCONT)
-    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "both workers", 60)
+    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "both workers", 200)
     await asyncio.to_thread(service.wait_until_idle)
 
 
@@ -135,7 +134,6 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.timeout(120)
 def test_the_ingress_dies(service: RunningService) -> None:
     """Requests wait for the next one, but for those that it has taken while it dies."""
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
@@ -143,12 +141,11 @@ def test_the_ingress_dies(service: RunningService) -> None:
     os.kill(ingress, signal.SIGKILL)
     wait_until(lambda: has_ended(ingress), "the ingress has ended")
     for _ in range(3):
-        response = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60)
+        response = httpx.post(f"{service.url}/v1/completions", json=body, timeout=200)
         assert response.status_code == 200, response.text
     wait_until(lambda: len(service.alive()) == 2, "the new ingress knows the workers")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["haproxy\0-db", "ray::HAProxyManager"])
 def test_the_proxy_dies(service: RunningService, name: str) -> None:
     """No client sees a final error before it is back."""
@@ -165,7 +162,7 @@ def test_the_proxy_dies(service: RunningService, name: str) -> None:
             return False
         return 200 in statuses
 
-    wait_until(answered, "a new HAProxy", 60)
+    wait_until(answered, "a new HAProxy", 200)
     assert statuses <= {200, 503}
 
 
@@ -175,17 +172,18 @@ def test_the_controller_dies(service: RunningService) -> None:
     assert [ask(service) for _ in range(4)] == [200] * 4
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
     # Until the table comes again, a busy machine's workers may all be stale.
-    wait_until(lambda: sum(row["last_heart_beat"] > heart_beat for row in service.alive()) == 2, "heartbeats again", 60)
+    wait_until(
+        lambda: sum(row["last_heart_beat"] > heart_beat for row in service.alive()) == 2, "heartbeats again", 200
+    )
     message = f"Serve's controller (process {controller}) was lost, and Serve has started another"
-    wait_until(lambda: message in service.log.read_text(), "the message in the log", 30)
+    wait_until(lambda: message in service.log.read_text(), "the message in the log")
 
 
-@pytest.mark.timeout(120)
 async def test_without_any_worker_requests_wait(service: RunningService) -> None:
     """Both are killed at once: what ran goes on with the new ones, and what comes meanwhile is answered too."""
-    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "two workers", 60)
+    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "two workers", 200)
     (body,) = all_kinds(service.model)[:1]
-    async with httpx.AsyncClient(base_url=service.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=service.url, timeout=300) as http:
         clean = await answers(http, [body])
         running = asyncio.create_task(answers(http, [body, body]))
         await asyncio.to_thread(

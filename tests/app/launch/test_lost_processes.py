@@ -16,7 +16,7 @@ from tests.service.running import descendants, free_port, wait_until
 
 CONFIG = Path(__file__).parents[3] / "ray_configs/local.yaml"
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -30,11 +30,11 @@ def test_a_signal_to_the_whole_group_is_an_orderly_end(number: signal.Signals, t
             [*command, "--model", str(model)], stdout=output, stderr=subprocess.STDOUT, process_group=0
         )
     try:
-        wait_until(lambda: b"Starting Ray" in log.read_bytes() or process.poll() is not None, "it starts", 100)
-        wait_until(lambda: len(descendants(process.pid)) > 4, "Ray's processes", 60)
+        wait_until(lambda: b"Starting Ray" in log.read_bytes() or process.poll() is not None, "it starts", 300)
+        wait_until(lambda: len(descendants(process.pid)) > 4, "Ray's processes", 300)
         family = descendants(process.pid)
         os.killpg(process.pid, number)
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(300) == 0, log.read_text()
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
     finally:
         process.kill()

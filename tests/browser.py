@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 ARGUMENTS = [
     "--headless",
@@ -17,6 +17,9 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+WAIT_MS = 60_000
+"""How long a page may take to show something, on a machine that has other work."""
+expect.set_options(timeout=WAIT_MS)
 AXE = Path(__file__).parents[1] / "app/interface/web/node_modules/axe-core/axe.min.js"
 
 
@@ -58,7 +61,7 @@ def chromium(executable: str) -> Iterator[Browser]:
 def open_page(browser: Browser, url: str) -> Iterator[tuple[Page, Watch]]:
     """The service's page, ready to be typed into."""
     page = browser.new_page(viewport={"width": 1100, "height": 800})
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(WAIT_MS)
     watch = Watch(url)
     watch.attach(page)
     try:

@@ -10,7 +10,7 @@ import pytest
 from redoubt_verify import Policy
 from redoubt_verify.connections import Verifier
 from redoubt_verify.proxy import Proxy
-from tests.browser import Watch
+from tests.browser import WAIT_MS, Watch
 from tests.verify.fake_service import CANARY, WORDS, FakeService
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _page(browser: "Browser", service: FakeService, policy: Policy) -> Iterator[
     thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     page = browser.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(WAIT_MS)
     watch = Watch(proxy.address)
     watch.attach(page)
     try:

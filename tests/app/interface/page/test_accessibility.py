@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.service import loopback_server
-from tests.browser import serious_violations
+from tests.browser import WAIT_MS, serious_violations
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +33,7 @@ def width(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(params=["light", "dark"])
 def page(browser: Browser, url: str, width: int, request: pytest.FixtureRequest) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=request.param, base_url=url)
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(WAIT_MS)
     yield page
     page.close()
 

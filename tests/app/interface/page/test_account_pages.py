@@ -11,7 +11,7 @@ from app.messages.memory import SavedPages
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.service import loopback_server
-from tests.browser import Watch
+from tests.browser import WAIT_MS, Watch
 
 pytestmark = pytest.mark.browser
 
@@ -29,7 +29,7 @@ def watched(site: Site, browser: Browser) -> Iterator[tuple[Page, Watch]]:
     """A page at the width of a phone."""
     with loopback_server(site.app) as url:
         page = browser.new_page(viewport={"width": 390, "height": 800}, base_url=url)
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(WAIT_MS)
         watch = Watch(url)
         watch.attach(page)
         yield page, watch

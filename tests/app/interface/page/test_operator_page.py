@@ -1,7 +1,7 @@
 """`/operator` in a browser: what an administrator sees, that it follows the service, and who does not see it."""
 
-import itertools
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
 from tests.app.interface.accounts.test_capacity import CAPACITY
 from tests.app.service import WORKER, http_app, loopback_server
-from tests.browser import Watch, serious_violations
+from tests.browser import WAIT_MS, Watch, serious_violations
 
 pytestmark = pytest.mark.browser
 
@@ -73,7 +73,7 @@ Scheme = Literal["light", "dark"]
 def opened(browser: Browser, url: str, name: str = "root", *, width: int = 1200, scheme: Scheme = "light") -> Page:
     """The page, as who is led there by the login."""
     page = browser.new_page(viewport={"width": width, "height": 900}, base_url=url, color_scheme=scheme)
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(WAIT_MS)
     page.goto("/operator")
     page.wait_for_url(re.compile(r"/login\?next=/operator$"))
     page.get_by_label("Name").fill(name)
@@ -163,17 +163,19 @@ def test_it_follows_the_service_and_waits_while_it_is_gone(browser: Browser, url
 
 def test_several_ingresses_that_answer_in_turn_are_shown_together(browser: Browser, url: str) -> None:
     page = opened(browser, url)
-    ids = itertools.cycle(["i1", "i2"])
+    ids = deque(["i1"])
 
     def answer(route: Route) -> None:
         response = route.fetch()
         body = response.json()
-        body["ingress"] |= {"replicas": 2, "id": next(ids)}
+        body["ingress"] |= {"replicas": 2, "id": ids[0]}
+        ids.rotate()
         route.fulfill(response=response, json=body)
 
     page.route("**/v1/admin/overview", answer)
     page.reload()
     expect(page.get_by_text("1 of 2 ingresses have answered")).to_be_visible()
+    ids.appendleft("i2")
     look(page)
     expect(page.get_by_text("2 of 2 ingresses have answered")).to_be_visible()
     assert [values(page, "Ingresses", place)[0] for place in (0, 1)] == ["i1", "i2"]
@@ -194,7 +196,7 @@ def test_capacity_is_computed_when_it_is_asked_for(browser: Browser, url: str, o
     operated.rows = (replace(BUSY, tier="avx512_vnni", max_context_tokens=4096, max_running=64, capacity=CAPACITY),)
     capacity.get_by_label("Users").fill("15")
     capacity.get_by_role("button", name="Compute").click()
-    expect(capacity.get_by_role("columnheader", name="Serves 15")).to_be_visible(timeout=60_000)
+    expect(capacity.get_by_role("columnheader", name="Serves 15")).to_be_visible(timeout=150_000)
     model, workers, *_, users, serves, limit = values(page, "Capacity")
     assert (model, workers, serves) == ("tiny", "1", "yes")
     assert int(users) >= 15

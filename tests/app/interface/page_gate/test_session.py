@@ -41,7 +41,7 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
 def client(site: Site) -> Iterator[httpx.Client]:
     with (
         running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served,
-        httpx.Client(base_url=served.url) as client,
+        httpx.Client(base_url=served.url, timeout=60) as client,
     ):
         yield client
 

@@ -17,7 +17,7 @@ from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.interface.page_gate.test_session import Served
-from tests.browser import Watch, ask
+from tests.browser import WAIT_MS, Watch, ask
 from tests.fake_v1 import running
 
 pytestmark = pytest.mark.browser
@@ -38,7 +38,7 @@ def page(site: Site, browser: Browser) -> Iterator[Page]:
     """Logged in, with short answers, since the model is tiny."""
     with running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served:
         page = browser.new_context(base_url=served.url, viewport={"width": 1100, "height": 800}).new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(WAIT_MS)
         page.goto("/login")
         page.get_by_label("Name").fill("ann")
         page.get_by_label("Password").fill(PASSWORD)
@@ -138,7 +138,7 @@ class SlowWorker(FakeWorker):
 
 def logged_in(site: Site, browser: Browser, url: str) -> Page:
     page = browser.new_context(base_url=url, viewport={"width": 1100, "height": 800}).new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(WAIT_MS)
     page.goto("/login")
     page.get_by_label("Name").fill("ann")
     page.get_by_label("Password").fill(PASSWORD)
@@ -158,7 +158,7 @@ def test_an_answer_goes_on_while_the_tab_is_closed(slow_site: Site, browser: Bro
         second = page.context.new_page()
         page.close()
         second.goto(address)  # while it is written
-        expect(second.locator(".bubble")).to_have_text(["hi"], timeout=15_000)
+        expect(second.locator(".bubble")).to_have_text(["hi"])
         expect(second.locator(".answer[data-status=writing]")).to_be_visible()
         second.get_by_role("navigation").get_by_role("button", name="New chat").click()
         expect(second.get_by_label("Being answered")).to_be_visible()

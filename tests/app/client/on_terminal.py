@@ -21,7 +21,7 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-_WAIT_S = 30.0
+_WAIT_S = 120.0
 
 
 class Screen(pyte.HistoryScreen):

@@ -1,6 +1,7 @@
 """The chat on a terminal: what is typed and pasted, and what stands in the scrollback."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,13 +104,13 @@ def test_ctrl_c_stops_and_the_chat_goes_on(chat: tuple[FakeV1, Terminal]) -> Non
 def test_a_thought_is_folded(chat: tuple[FakeV1, Terminal]) -> None:
     fake, on = chat
     fake.thoughts, fake.words = ["Let me", " see.\n", "\x1b]0;title\x07", "Yes."], ["It is ", "**so**."]
-    fake.pause_s = 0.15
+    fake.pause_s = 1.0
     answers = on.text().count(" remembered")
     on.type("is it?\r")
     on.wait_for("Let me see.")
     on.wait_for("It is so.")
     on.wait_for(" remembered", answers + 1)
-    assert "Thought for 1 s" in on.text()
+    assert re.search(r"Thought for [1-9]\d* s", on.text())
     assert "Let me see." not in on.text()
     assert b"\x1b]0;" not in on.written
     fake.pause_s, fake.thoughts = 0, []
@@ -120,7 +121,7 @@ def test_ctrl_c_twice_leaves(chat: tuple[FakeV1, Terminal], folder: Path) -> Non
     on.type("\x03")
     on.wait_for("Ctrl-C again")
     on.type("\x03")
-    assert on.process.wait(30) == 0
+    assert on.process.wait(120) == 0
     assert not any(path.is_file() for path in folder.rglob("*"))  # what was typed is kept nowhere
 
 
@@ -150,7 +151,7 @@ def test_a_pipe_gets_the_answers_and_nothing_else(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "TERM": "xterm-256color"},
-            timeout=60,
+            timeout=240,
             check=True,
         )
     assert done.stdout == "It is **so**.\n" * 2

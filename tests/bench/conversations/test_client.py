@@ -47,7 +47,7 @@ async def sent(answer: Answer, job: dict[str, Any]) -> tuple[list[Receipt], list
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/prefix"
-    defaults = {"url": url, "arrivals_s": None, "at_once": 1, "timeout_s": 5, "end_by_s": 10}
+    defaults = {"url": url, "arrivals_s": None, "at_once": 1, "timeout_s": 60, "end_by_s": 120}
     async with server:
         receipts = await Client(defaults | job).run()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -107,13 +107,17 @@ def test_failures_have_their_kind() -> None:
             await writer.drain()
             await asyncio.Event().wait()
 
-    job = {"conversations": [requests(1), requests(2), requests(3)], "timeout_s": 0.05}
-    receipts, _ = asyncio.run(sent(answer, job))
-    assert [one.error for one in receipts] == ["ended in the middle", "error event", "timeout"]
+    receipts, _ = asyncio.run(sent(answer, {"conversations": [requests(1), requests(2)]}))
+    assert [one.error for one in receipts] == ["ended in the middle", "error event"]
+    job = {"conversations": [requests(3)], "timeout_s": 0.5}
+    (silent,), _ = asyncio.run(sent(answer, job))
+    assert silent.error == "timeout"
     gone, _ = asyncio.run(sent(answer, {"conversations": [requests(3)], "end_by_s": 0.05}))
     assert gone[0].error == "not done when the run was ended"
     nobody = asyncio.run(
-        Client({**job, "url": "http://127.0.0.1:9", "arrivals_s": None, "at_once": 1, "end_by_s": 9}).run()
+        Client(
+            {**job, "timeout_s": 60, "url": "http://127.0.0.1:9", "arrivals_s": None, "at_once": 1, "end_by_s": 120}
+        ).run()
     )
     assert {one.error for one in nobody} == {"connection: ConnectionRefusedError"}
 
@@ -143,4 +147,4 @@ def test_no_conversation_begins_late_in_a_bounded_loop() -> None:
     receipts, _ = asyncio.run(sent(answer, job))
     assert 1 <= len(receipts) <= 6
     assert [one.conversation for one in receipts] == list(range(len(receipts)))
-    assert all(one.error == "" and one.sent_s <= 0.2 for one in receipts)
+    assert all(one.error == "" and one.sent_s <= 5 for one in receipts)

@@ -5,6 +5,7 @@ Reads /proc. Kills nothing that it was not given.
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import time
@@ -68,7 +69,13 @@ def cpu_s(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nobody listens on.
+
+    It is none that the system gives to whoever asks for any, nor one of Ray's workers' (10002 to 19999), so that nobody
+    else gets it by chance before it is used.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

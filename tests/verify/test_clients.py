@@ -328,11 +328,13 @@ def test_errors_of_the_network_are_those_of_the_library(
     service: FakeService, verifier: connections.Verifier, library: str
 ) -> None:
     http = importlib.import_module(library)
-    service.chat = lambda: [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"]
     service.step = None
     with transport.client_of(verifier, library=library) as client:
+        assert client.get(f"{service.url}/v1/models").status_code == 200  # the service is verified
+        service.chat = lambda: [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"]
+        timeout = http.Timeout(60, read=0.5)
         with pytest.raises(http.ReadTimeout):
-            client.post(f"{service.url}/v1/chat/completions", content="{}", timeout=0.2)
+            client.post(f"{service.url}/v1/chat/completions", content="{}", timeout=timeout)
         service.chat = lambda: [b"nonsense\r\n\r\n"]
         with pytest.raises(http.RemoteProtocolError):
             client.post(f"{service.url}/v1/chat/completions", content="{}")

@@ -160,13 +160,14 @@ def test_a_client_that_leaves(log: AccessLog, tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
 
     async def silent(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         yield TokenDelta(())
 
     def leave(app: FastAPI, *, stream: bool) -> None:
         with loopback_server(app) as address, contextlib.suppress(httpx.ReadTimeout):
             url = f"{address}/v1/completions"
-            with httpx.stream("POST", url, json=PROMPT | {"stream": stream}, timeout=0.5) as answer:
+            timeout = httpx.Timeout(60, read=60 if stream else 0.5)
+            with httpx.stream("POST", url, json=PROMPT | {"stream": stream}, timeout=timeout) as answer:
                 next(answer.iter_lines())
 
     leave(http_app(endless, access_log=log), stream=True)

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -290,12 +289,10 @@ def test_without_a_template_there_is_no_chat() -> None:
 async def test_a_long_text_lets_other_streams_go_on() -> None:
     """Python's lock is free while a text is tokenized."""
     text = "The quick brown fox. " * 30_000
-    waits_s: list[float] = []
+    turns = 0
     tokenizing = asyncio.create_task(asyncio.to_thread(TINY.raw_prompt, text, bounded=False))
-    began_s = time.monotonic()
     while not tokenizing.done():
-        looked_s = time.monotonic()
         await asyncio.sleep(0.001)
-        waits_s.append(time.monotonic() - looked_s)
+        turns += 1
     assert len(await tokenizing) > 100_000
-    assert max(waits_s) < (time.monotonic() - began_s) / 2
+    assert turns > 10

@@ -63,7 +63,7 @@ def test_a_reader_that_raises_ends_its_step_only(tmp_path: Path, failing: int, r
         [sys.executable, "-c", f"from tests.kernels.test_step_faults import *; {call}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.returncode == 0, run.stderr

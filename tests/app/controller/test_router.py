@@ -415,9 +415,9 @@ async def test_waiting_requests_fail_when_the_last_worker_dies(make_router: Make
 
 async def test_the_table_is_cheap(make_router: MakeRouter) -> None:
     router = make_router(*(FakeReplica(str(i), 1.0 + i) for i in range(50)))
-    start_s = time.perf_counter()
+    start_s = time.thread_time()
     rows = router.rows()
-    assert time.perf_counter() - start_s < 0.1
+    assert time.thread_time() - start_s < 0.1
     assert len(rows) == 50
 
 

@@ -153,13 +153,13 @@ def answers(path: Path) -> bool:
 
 
 def connected(port: int) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client = socket.create_connection(("127.0.0.1", port), timeout=60)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
 
 
 def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
-    with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(host, port, timeout=60)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
         response.content = response.read()  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ def test_it_listens_on_its_address_and_no_other(host: str, backend: int, tmp_pat
 def test_a_lost_ingress_is_an_error_in_the_shape_of_the_api(backend: int, tmp_path: Path) -> None:
     with started(tmp_path, "127.0.0.1", backend) as (port, _):
         assert_unavailable(get("127.0.0.1", port, "/hang-up"))
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as kept:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as kept:
             for path in ("/", "/hang-up"):
                 kept.request("GET", path)
                 response = kept.getresponse()
@@ -205,11 +205,11 @@ def test_a_client_that_leaves_is_noticed(pieces: int, length: int, backend: int,
             for start in range(0, length, size):
                 time.sleep(0.02)
                 client.sendall(body[start : start + size])
-        assert Backend.asked.get(timeout=10) == length
+        assert Backend.asked.get(timeout=60) == length
         time.sleep(0.1)  # HAProxy is done with the request, too
         assert Backend.left.empty()
         client.close()
-        assert Backend.left.get(timeout=10) == b""
+        assert Backend.left.get(timeout=60) == b""
 
 
 PARENT = """
@@ -239,7 +239,7 @@ def test_serves_own_ends_with_the_process_that_started_it(number: signal.Signals
                 wait_until(lambda: answers(folder / INNER_SOCKET), "HAProxy listens")
                 parent.send_signal(number)
                 parent.wait()
-                wait_until(lambda: not answers(folder / INNER_SOCKET), "HAProxy is gone", 5)
+                wait_until(lambda: not answers(folder / INNER_SOCKET), "HAProxy is gone", 60)
             finally:
                 with suppress(ProcessLookupError):
                     os.kill(proxy, signal.SIGKILL)
@@ -262,7 +262,7 @@ def test_half_a_request_does_not_reach_the_ingress(backend: int, tmp_path: Path)
         time.sleep(0.5)
         assert Backend.begun.empty()
         client.sendall(b" " * 100)
-        assert Backend.asked.get(timeout=10) == 200
+        assert Backend.asked.get(timeout=60) == 200
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_client_names_a_request_by_a_uuid_only(
         lines = "".join(f"X-Request-Id: {value}\r\n" for value in given)
         client.sendall(f"GET /named HTTP/1.1\r\nHost: proxy\r\n{lines}\r\n".encode())
         assert b" 200 OK" in client.recv(1000)
-    assert Backend.names.get(timeout=10) == passed
+    assert Backend.names.get(timeout=60) == passed
 
 
 def test_while_no_ingress_is_known_connections_wait(backend: int, tmp_path: Path) -> None:
@@ -297,12 +297,12 @@ def test_while_no_ingress_is_known_connections_wait(backend: int, tmp_path: Path
         assert not waiting.done()
         (folder := tmp_path / "p").mkdir()
         with inner(folder, front, backend):
-            assert waiting.result(10).status == 200
+            assert waiting.result(60).status == 200
 
 
 def test_a_client_cannot_say_which_address_it_has(tmp_path: Path, backend: int) -> None:
     with started(tmp_path, "127.0.0.1", backend) as (port, _):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/who", headers={"X-Redoubt-Client": "192.0.2.7"})
         assert connection.getresponse().read() == b"127.0.0.1"
         connection.close()
@@ -378,7 +378,7 @@ def test_a_request_that_stops_coming_is_an_error_in_the_shape_of_the_api(
             wait_until(lambda: answers(tmp_path / "f"), "HAProxy listens")
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(tmp_path / "f"))
-                client.settimeout(10)
+                client.settimeout(60)
                 client.sendall(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9\r\n\r\nhalf")
                 response = http.client.HTTPResponse(client)
                 response.begin()

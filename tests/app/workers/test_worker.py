@@ -108,7 +108,7 @@ def report(worker: Worker) -> WorkerReport:
 
 
 async def until_idle(worker: Worker) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (now := report(worker)).running or now.waiting or now.kv_pages_free < now.kv_pages:
             await asyncio.sleep(0.001)
 

@@ -46,7 +46,7 @@ def handshake(server: dict[str, str], client: dict[str, str]) -> bytes:
         thread.start()
         try:
             with (
-                socket.create_connection(listener.getsockname(), timeout=5) as plain,
+                socket.create_connection(listener.getsockname(), timeout=60) as plain,
                 context(ssl.Purpose.SERVER_AUTH, client).wrap_socket(plain, server_hostname="127.0.0.1") as secured,
             ):
                 return secured.recv(1)

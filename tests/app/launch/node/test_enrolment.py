@@ -68,7 +68,7 @@ class Head:
         tls.load_cert_chain(certificate, files["RAY_TLS_SERVER_KEY"])
         key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
-        quotes = QuoteQueue(self.source or SoftEvidence(self.tee), 5)
+        quotes = QuoteQueue(self.source or SoftEvidence(self.tee), 60)
         service = EnrolService(quotes, self.trust, self.authority, TOKEN, spki(key))
         with closing(SmallServer(service.application(), "127.0.0.1", 0, tls)) as server:
             yield server.port
@@ -89,7 +89,7 @@ class Rogue:
     """A node's half by hand, over one connection: each step may be wrong."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=any_certificate())
+        self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=any_certificate())
         self._connection.connect()
         self.head_spki = peer_spki(self._connection.sock)
         self.key = ec.generate_private_key(ec.SECP256R1())
@@ -136,7 +136,7 @@ def signing_request(key: Any, names: x509.SubjectAlternativeName | None = None) 
 def join(port: int, tee: SoftTee, own_trust: PeerTrust | None = None) -> Any:
     """An honest node of this machine joins."""
     source = SoftEvidence(tee)
-    return enrol("127.0.0.1", port, source=source, trust=own_trust or trust(tee), address="10.1.2.3", timeout_s=5)
+    return enrol("127.0.0.1", port, source=source, trust=own_trust or trust(tee), address="10.1.2.3", timeout_s=60)
 
 
 def assert_refused(answer: tuple[int, dict[str, Any]], reason: str, status: int = 403) -> None:

@@ -24,7 +24,7 @@ def test_a_node_leaves_no_core_files_and_ends_when_it_is_told_to() -> None:
             wait_until(lambda: listens("127.0.0.1", port), "the probes are answered", 60)
             limits = Path(f"/proc/{node.pid}/limits").read_text()
             node.send_signal(signal.SIGTERM)
-            told, _ = node.communicate(timeout=60)
+            told, _ = node.communicate(timeout=240)
         finally:
             node.kill()
     (soft, hard) = next(line for line in limits.splitlines() if line.startswith("Max core")).split()[4:6]

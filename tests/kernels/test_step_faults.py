@@ -136,7 +136,7 @@ def test_a_part_of_the_head_that_fills_no_vector_is_rotated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str, kv_type: str, rtol: float
 ) -> None:
     """24 of 32 dimensions: attention is the tier's own, and agrees with the scalar one."""
-    config = {**LLAMA, "head_dim": 32, "partial_rotary_factor": 0.75}
+    config = {**LLAMA, "model_type": "phi3", "head_dim": 32, "partial_rotary_factor": 0.75}
     folder = write_model(tmp_path / "model", config, random_tensors(config))
     ids = tokens(50)
 

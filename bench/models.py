@@ -31,6 +31,7 @@ RANDOM_SHAPES: Mapping[str, str] = {
     "1.1b": "tinyllama-1.1b",
     "7b": "llama2-7b",
     "8b": "llama3.1-8b",
+    "qwen3-8b": "qwen3-8b",
     "a3b-12": "qwen3-30b-a3b",
     "a3b": "qwen3-30b-a3b",
     "gpt-oss-12": "gpt-oss-20b",
@@ -135,11 +136,13 @@ def _architecture(shape: Mapping[str, Any]) -> str:
         return hybrid_gguf.ARCHITECTURE
     if gpt_oss_gguf.is_gpt_oss(shape):
         return gpt_oss_gguf.ARCHITECTURE
+    if shape["model_type"] == "qwen3":
+        return "qwen3"
     return "qwen3moe" if _experts_of(shape) else "llama"
 
 
 def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:
-    """Writes a GGUF of Llama, Qwen3-MoE, Qwen3.5-MoE or gpt-oss with a vocabulary of bytes, and norms of 1.
+    """Writes a GGUF of Llama, Qwen3, Qwen3-MoE, Qwen3.5-MoE or gpt-oss with a vocabulary of bytes, and norms of 1.
 
     Its random matrices are Q4_0; gpt-oss' experts are MXFP4.
     """
@@ -229,8 +232,9 @@ def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
             **{"attn_norm": (hidden,), "attn_q": (queries, hidden), "attn_k": (keys, hidden)},
             **{"attn_v": (keys, hidden), "attn_output": (hidden, queries), "ffn_norm": (hidden,)},
         }
-        if "num_experts" in shape:
+        if shape["model_type"].startswith("qwen3"):
             sizes |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,)}
+        if "num_experts" in shape:
             result |= {f"blk.{layer}.{name}": size for name, size in _expert_sizes(shape).items()}
         else:
             inner = shape["intermediate_size"]

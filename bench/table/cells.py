@@ -17,6 +17,7 @@ MODELS: Final[Mapping[str, str]] = {
     "a3b-12": "30B-A3B, 12 of its 48 layers",
     "gpt-oss-12": "gpt-oss-20b, 12 of its 24 layers",
     "hybrid-8": "Qwen3.6-35B-A3B, 8 of its 40 layers",
+    "qwen3-8b": "Qwen3-8B",
     "8b": "8B",
     "7b": "7B",
     "1.1b": "1.1B",

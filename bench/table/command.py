@@ -48,7 +48,7 @@ from quant.errors import QuantError
 
 PACKAGES: Final = ("gguf", "safetensors")
 """What models are written with for the peers."""
-DEFAULT_MODELS: Final = ("embedded", "1.1b", "8b")
+DEFAULT_MODELS: Final = ("embedded", "1.1b", "qwen3-8b")
 PEERS_FOLDER: Final = ROOT / "build" / "peers"
 KNOWN_MODELS: Final = tuple(dict.fromkeys(run.model for run in RUNS))
 Compare = Callable[[Sequence[str]], dict[str, Any]]

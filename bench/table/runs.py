@@ -95,6 +95,7 @@ RUNS: Final = (
     Run("1.1b", "1.1b", (512,), (1, 8, 16, 32), 128, 2, GGUF_PEERS, tuning_tokens=512),
     # A prompt of 8,192 takes a minute on two cores, so one round is what there is time for.
     Run("1.1b-8192", "1.1b", (8192,), (1,), 8192, 1, GGUF_PEERS, tuning_tokens=512),
+    Run("qwen3-8b", "qwen3-8b", (512,), (1, 8), 128, 2, GGUF_PEERS, tuning_tokens=256),
     Run("8b", "8b", (512,), (1,), 128, 2, GGUF_PEERS, tuning_tokens=256),
     Run("7b", "7b", (512,), (1,), 512, 2, GGUF_PEERS, tuning_tokens=256),
     Run("a3b-12", "a3b-12", (512,), (1, 8), 128, 2, GGUF_PEERS, tuning_tokens=256),

@@ -20,7 +20,7 @@ SMALL: Mapping[str, Any] = {
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
-@pytest.mark.parametrize("name", ["8b", "a3b", "gpt-oss-12", "hybrid"])
+@pytest.mark.parametrize("name", ["8b", "qwen3-8b", "a3b", "gpt-oss-12", "hybrid"])
 def test_a_random_gguf_is_a_model_of_its_shape(name: str, tmp_path: Path) -> None:
     own = of_layers(shape_of(name), 4)
     shape = {**own, **SMALL, **(EXPERTS if "num_experts" in own else {})}

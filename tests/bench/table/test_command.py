@@ -76,7 +76,7 @@ def results_of(folders: list[str]) -> dict[str, int]:
 
 def test_all_is_measured_once(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert table(folders, first := Measuring()) == 0
-    rounds = {"embedded": 3, "1.1b": 2, "1.1b-8192": 1, "8b": 2}
+    rounds = {"embedded": 3, "1.1b": 2, "1.1b-8192": 1, "qwen3-8b": 2}
     assert results_of(folders) == {f"compare-{name}-zen4-2-threads": number for name, number in rounds.items()}
     assert len(first.names) == 4
     printed = capsys.readouterr()
@@ -84,7 +84,7 @@ def test_all_is_measured_once(folders: list[str], capsys: pytest.CaptureFixture[
     assert "embedded: 3 rounds beside llama_cpp" in printed.err
     assert "llama.cpp (is compiled" in printed.err
     assert "minutes in all, and what installing takes, until" in printed.err
-    assert "| 8B, prompt of 512 | 1.00 |" in printed.out
+    assert "| Qwen3-8B, prompt of 512 | 1.00 |" in printed.out
     assert table(folders, second := Measuring()) == 0
     assert second.names == []
     assert "is measured with this code already" in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_an_interrupted_run_keeps_its_rounds_and_goes_on(
     assert "| 1.1B, one answer | 1.00 |" in printed.out
     assert table(folders, rest := Measuring()) == 0
     assert [name.removesuffix("-zen4-2-threads") for name in rest.names] == [
-        "compare-1.1b", "compare-1.1b-8192", "compare-8b",
+        "compare-1.1b", "compare-1.1b-8192", "compare-qwen3-8b",
     ]  # fmt: skip
 
 
@@ -265,5 +265,5 @@ def test_defaults_are_the_repositorys(capsys: pytest.CaptureFixture[str]) -> Non
     options = command.parse([])
     assert options.results == ROOT / "bench" / "results"
     assert options.docs == ROOT / "docs"
-    assert options.models == ["embedded", "1.1b", "8b"]
+    assert options.models == ["embedded", "1.1b", "qwen3-8b"]
     assert FACTS["name"] == "Zen 4"

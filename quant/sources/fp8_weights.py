@@ -23,7 +23,7 @@ from quant.sources.source import SourceTensor
 
 FP8: Final = "F8_E4M3"
 _SCALES: Final = ("_scale_inv", "_scale")
-_OF_ACTIVATIONS: Final = ("activation_scale", "input_scale", "output_scale", "k_scale", "v_scale")
+_OF_ACTIVATIONS: Final = ("activation_scale", "input_scale", "output_scale", ".k_scale", ".v_scale")
 
 
 def is_fp8(quantization: Any) -> bool:
@@ -112,10 +112,11 @@ def _checked(codes: StoredIn, scales: StoredIn, block: tuple[int, int] | None) -
     rows, cols = shape[-2:]
     stacked = len(of_scales) == len(shape) == 3
     counts = (1, 1) if of_scales in ((), (1,)) else of_scales[1:] if stacked else of_scales
-    wanted = (rows, cols) if counts == (1, 1) else block or (1, cols)
-    if counts != (-(-rows // wanted[0]), -(-cols // wanted[1])) or (stacked and of_scales[0] != shape[0]):
+    height, width = (rows, cols) if counts == (1, 1) else block or (1, cols)
+    is_of_all = counts == (-(-rows // height), -(-cols // width)) and (counts == (1, 1) or len(of_scales) == len(shape))
+    if not is_of_all or (stacked and of_scales[0] != shape[0]):
         parts = "rows" if block is None else f"blocks of {block[0]} by {block[1]}"
         raise scales.refuse(f"has the shape {of_scales}; scales of {shape} are for whole matrices or for {parts}")
     matrices = of_scales[0] if stacked else 1
     flat = replace(scales, tensor=replace(scales.tensor, shape=(matrices * counts[0], counts[1])))
-    return _Weight(codes, flat, stacked, wanted)
+    return _Weight(codes, flat, stacked, (min(height, rows), min(width, cols)))

@@ -50,6 +50,7 @@ def test_codes_are_widened_as_ml_dtypes_does() -> None:
     [
         (BLOCKS, (40, 50), (3, 3), lambda row, col: (row // 16, col // 24)),
         (BLOCKS, (16, 24), (1, 1), lambda row, col: (0, 0)),
+        ({**BLOCKS, "weight_block_size": [16, 2**60]}, (40, 50), (3, 1), lambda row, col: (row // 16, 0)),
         (BLOCKS, (3, 40, 50), (3, 3, 3), lambda row, col: (row // 40, row % 40 // 16, col // 24)),
         (WHOLE, (40, 50), (), lambda row, col: ()),
         (WHOLE, (40, 50), (1,), lambda row, col: (0,)),
@@ -87,6 +88,7 @@ CODES, SCALES = random_codes(40, 50), random_scales(3, 3)
         ({"w": CODES[0], "w_scale_inv": SCALES}, BLOCKS, r"'w' has the shape \(50,\), neither a matrix nor a stack"),
         ({"w": CODES, "w_scale_inv": SCALES[:2]}, BLOCKS, r"'w_scale_inv' has the shape \(2, 3\); .* of 16 by 24"),
         ({"w": CODES, "w_scale_inv": SCALES[0]}, BLOCKS, r"'w_scale_inv' has the shape \(3,\)"),
+        ({"w": random_codes(4, 4, 5), "w_scale": random_scales(4, 1)}, WHOLE, r"has the shape \(4, 1\)"),
         ({"w": CODES, "w_scale_inv": SCALES}, WHOLE, r"'w_scale_inv' has the shape \(3, 3\); .* for rows"),
         ({"w": random_codes(3, 4, 5), "w_scale": random_scales(2, 1, 1)}, WHOLE, r"has the shape \(2, 1, 1\)"),
         ({"w": CODES, "w_scale_inv": np.ones((3, 3), np.uint8)}, BLOCKS, "'w_scale_inv' is U8, not F32, F16 or BF16"),

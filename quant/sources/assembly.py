@@ -17,9 +17,8 @@ from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.errors import SourceError, TensorError
 from quant.families.family import Piece, Tensor
-from quant.sources.source import SourceTensor, StoredType
+from quant.sources.source import FLOATS, SourceTensor, StoredType
 
-_FLOATS: frozenset[StoredType] = frozenset({"fp32", "fp16", "bf16", "fp8"})
 _READ_ROWS = 1024
 
 
@@ -201,7 +200,7 @@ def _joined(name: str, tensor: Tensor, parts: list[_Part]) -> SourceTensor:
 def _floats_stored(parts: list[_Part]) -> StoredType:
     """The type that stands for values that are read as floats: of several, the most exact one."""
     kinds = {part.tensor.stored for part in parts}
-    floats = kinds & _FLOATS
+    floats = kinds & FLOATS
     if floats:
         plain = len(kinds) == 1 and all(part.is_plain or part.piece.transposed for part in parts)
         return next(iter(floats)) if plain else "fp32"
@@ -214,7 +213,7 @@ def _vector(
     values = []
     for piece in tensor.pieces:
         source = stored[piece.name]
-        if source.stored not in _FLOATS:
+        if source.stored not in FLOATS:
             raise SourceError(f"{where}: the vector {piece.name!r} is quantized ({source.label or source.stored})")
         whole = _values(source.read(0, _rows_of_one(source, None))).reshape(source.shape)
         part = (whole if piece.index is None else whole[piece.index]).reshape(-1)

@@ -20,7 +20,7 @@ from quant.sources.gguf_file import GgufFile, GgufTensor
 from quant.sources.gguf_parts import read_parts
 from quant.sources.gguf_tensors import gguf_tensors
 from quant.sources.gguf_tokenizer import write_gguf_tokenizer
-from quant.sources.source import Source, SourceTensor, rounding_note
+from quant.sources.source import FLOATS, Source, SourceTensor, rounding_note
 
 _ROPE_FACTORS: Final = "rope_freqs.weight"
 
@@ -64,7 +64,7 @@ def _source_tensor(gguf: GgufFile, name: str, tensor: GgufTensor) -> SourceTenso
         raise UnsupportedModelError(f"{gguf.path}: tensor {name!r} is {tensor.type_name}; supported: {known}")
     if len(tensor.shape) > 3:
         raise SourceError(f"{gguf.path}: tensor {name!r} has {len(tensor.shape)} dimensions")
-    quantized = block.stored not in ("fp32", "fp16", "bf16")
+    quantized = block.stored not in FLOATS
     vector = len(tensor.shape) == 1
     if vector and quantized:
         raise SourceError(f"{gguf.path}: the vector {name!r} is quantized ({tensor.type_name})")

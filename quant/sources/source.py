@@ -7,13 +7,14 @@ that none has to be in memory whole. Does not know what the values are used for.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.families.description import Decoder
 
 StoredType = Literal["fp32", "fp16", "bf16", "fp8", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
 """Float types, our own types, and quantized types that we have no equal of ("other_fine": more than 4.5 bits)."""
+FLOATS: Final[frozenset[StoredType]] = frozenset({"fp32", "fp16", "bf16", "fp8"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from quant.families.description import Attention, Decoder, Experts, Latent, Layer, Mlp, Rope
-from tests.engine.test_page_groups_native import SHAPES, made_requests, outputs, running
+from tests.engine.native_runs import outputs
+from tests.engine.test_page_groups_native import SHAPES, made_requests, running
 from tests.kernels.tiny_model import described_tensors, write_described
 
 LATENT = Attention(0.2, latent=Latent(kv_rank=32, nope_dim=32, rope_dim=16, value_dim=32, query_rank=64))

@@ -4,20 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
-from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
-from kernels import _native
+from app.messages.requests import GenerateRequest
 from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
-from tests.engine.test_engine import Receiver
+from tests.engine.native_runs import Outputs, check_second_turn, outputs, outputs_one_by_one, requests_of_lengths
 from tests.kernels.tiny_model import described_tensors, write_described
 
-PAGE = _native.PAGE_TOKENS
 CONTEXT = 512
 ROPE = Rope(32, tuple(10000 ** (-i / 16) for i in range(16)))
 FULL = Attention(32**-0.5)
@@ -77,40 +74,19 @@ def running(model: Path, shape: str, *, page_groups: bool = True, **options: Any
 
 
 def made_requests() -> list[GenerateRequest]:
-    random = Random(3)
-    text = random.choices(range(96), k=400)
-    requests = []
-    for number, length in enumerate((1, 31, 33, 65, 71, 160, 224, 300)):
-        sampling = SamplingParams(temperature=1.0, seed=number) if number % 2 else SamplingParams(temperature=0.0)
-        prompt = tuple(text[:length])
-        requests.append(GenerateRequest(f"{length}", prompt, 90, sampling, tenant=b""))
-    beams = BeamParams(3, answers=2)
-    requests.append(GenerateRequest("beams", tuple(text[50:140]), 40, search=beams, tenant=b""))
-    return requests
-
-
-def outputs(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[int, ...]]:
-    receiver = Receiver()
-    for request in requests:
-        receiver.submit(engine, request)
-    if not engine.healthy:
-        engine.start()  # with all of the first ones there
-    return {request.request_id: receiver.tokens(request.request_id) for request in requests}
+    return requests_of_lengths((1, 31, 33, 65, 71, 160, 224, 300))
 
 
 @pytest.fixture(scope="module")
-def expected(model: Path) -> dict[str, tuple[int, ...]]:
+def expected(model: Path) -> Outputs:
     """Without page groups, without a cache, one after the other."""
-    requests = made_requests()
     with running(model, "batched", page_groups=False, prefix_cache=False) as engine:
-        return {name: tokens for request in requests for name, tokens in outputs(engine, [request]).items()}
+        return outputs_one_by_one(engine, made_requests())
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_page_groups_change_no_token(
-    shape: str, prefix_cache: bool, model: Path, expected: dict[str, tuple[int, ...]]
-) -> None:
+def test_page_groups_change_no_token(shape: str, prefix_cache: bool, model: Path, expected: Outputs) -> None:
     assert len(set(expected.values())) == len(expected)
     requests = made_requests()
     with running(model, shape, prefix_cache=prefix_cache) as engine:
@@ -123,16 +99,8 @@ def test_page_groups_change_no_token(
 
 @pytest.mark.parametrize("behind", range(60, 75))
 def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Path) -> None:
-    text = tuple(Random(9).choices(range(96), k=200))
-    greedy = SamplingParams(temperature=0.0)
-    with running(model, "batched") as engine:
-        first = GenerateRequest("first", text[:50], behind - 50, greedy, tenant=b"")
-        said = (*text[:50], *outputs(engine, [first])["first"])
-        second = GenerateRequest("second", (*said, *text[100:130]), 40, greedy, tenant=b"")
-        again = outputs(engine, [second])["second"]
-        assert engine.statistics().cached_tokens == (behind - 1) // PAGE * PAGE
-    with running(model, "batched", page_groups=False, prefix_cache=False) as engine:
-        assert outputs(engine, [second])["second"] == again
+    uncached = running(model, "batched", page_groups=False, prefix_cache=False)
+    check_second_turn(behind, running(model, "batched"), uncached)
 
 
 def test_a_budget_has_more_and_smaller_pages(tmp_path: Path) -> None:

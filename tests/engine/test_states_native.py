@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,14 +11,20 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
-from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
-from kernels import _native
+from app.messages.requests import ContrastiveParams, GenerateRequest
 from quant.families.description import Attention, Decoder, DeltaNet, Layer, Mlp, Rope, ShortConv
+from tests.engine.native_runs import (
+    GREEDY,
+    Outputs,
+    check_second_turn,
+    made_text,
+    outputs,
+    outputs_one_by_one,
+    requests_of_lengths,
+)
 from tests.engine.test_engine import assert_no_state_is_held
-from tests.engine.test_page_groups_native import outputs
 from tests.kernels.tiny_model import F32, described_tensors, write_described
 
-PAGE = _native.PAGE_TOKENS
 CONTEXT = 1024
 ROPE = Rope(32, tuple(10000 ** (-i / 16) for i in range(16)))
 FULL = Attention(32**-0.5, output_gate=True)
@@ -82,32 +87,24 @@ def running(model: Path, shape: str, **options: Any) -> Iterator[Engine]:
 
 
 def made_requests() -> list[GenerateRequest]:
-    random = Random(3)
-    text = random.choices(range(96), k=900)
-    requests = []
-    for number, length in enumerate((1, 31, 32, 33, 71, 160, 300, 600)):
-        sampling = SamplingParams(temperature=1.0, seed=number) if number % 2 else SamplingParams(temperature=0.0)
-        requests.append(GenerateRequest(f"{length}", tuple(text[:length]), 90, sampling, tenant=b""))
-    repeated = tuple(text[:3]) * 20
-    requests.append(GenerateRequest("repeated", repeated, 120, SamplingParams(temperature=0.0), tenant=b""))
-    requests.append(GenerateRequest("beams", tuple(text[50:140]), 40, search=BeamParams(3, answers=2), tenant=b""))
-    contrastive = ContrastiveParams(3, 0.6)
-    requests.append(GenerateRequest("contrastive", tuple(text[50:110]), 40, search=contrastive, tenant=b""))
-    return requests
+    text = made_text(140)
+    repeated = GenerateRequest("repeated", tuple(text[:3]) * 20, 120, GREEDY, tenant=b"")
+    search = ContrastiveParams(3, 0.6)
+    contrastive = GenerateRequest("contrastive", tuple(text[50:110]), 40, search=search, tenant=b"")
+    return [*requests_of_lengths((1, 31, 32, 33, 71, 160, 300, 600)), repeated, contrastive]
 
 
 @pytest.fixture(scope="module")
-def expected(model: Path) -> dict[str, tuple[int, ...]]:
+def expected(model: Path) -> Outputs:
     """Without a cache, one after the other."""
-    requests = made_requests()
     with running(model, "batched", prefix_cache=False) as engine:
-        return {name: tokens for request in requests for name, tokens in outputs(engine, [request]).items()}
+        return outputs_one_by_one(engine, made_requests())
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_nothing_that_the_engine_does_changes_a_token(
-    shape: str, prefix_cache: bool, model: Path, expected: dict[str, tuple[int, ...]]
+    shape: str, prefix_cache: bool, model: Path, expected: Outputs
 ) -> None:
     assert len(set(expected.values())) == len(expected)
     requests = made_requests()
@@ -122,16 +119,7 @@ def test_nothing_that_the_engine_does_changes_a_token(
 
 @pytest.mark.parametrize("behind", range(60, 75))
 def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Path) -> None:
-    text = tuple(Random(9).choices(range(96), k=200))
-    greedy = SamplingParams(temperature=0.0)
-    with running(model, "batched") as engine:
-        first = GenerateRequest("first", text[:50], behind - 50, greedy, tenant=b"")
-        said = (*text[:50], *outputs(engine, [first])["first"])
-        second = GenerateRequest("second", (*said, *text[100:130]), 40, greedy, tenant=b"")
-        again = outputs(engine, [second])["second"]
-        assert engine.statistics().cached_tokens == (behind - 1) // PAGE * PAGE
-    with running(model, "batched", prefix_cache=False) as engine:
-        assert outputs(engine, [second])["second"] == again
+    check_second_turn(behind, running(model, "batched"), running(model, "batched", prefix_cache=False))
 
 
 def test_a_text_depends_on_its_states(model: Path, tmp_path: Path) -> None:

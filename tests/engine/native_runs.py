@@ -1,0 +1,65 @@
+"""What tests of native models under the engine share: requests, their outputs, and a conversation's second turn.
+
+Knows nothing of how an engine was made.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from random import Random
+
+from app.engine.engine import Engine
+from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
+from kernels import _native
+from tests.engine.test_engine import Receiver
+
+VOCABULARY = 96
+GREEDY = SamplingParams(temperature=0.0)
+PAGE = _native.PAGE_TOKENS
+
+Outputs = dict[str, tuple[int, ...]]
+"""Token ids, by the requests' names."""
+
+
+def made_text(tokens: int) -> list[int]:
+    """The longer one begins with the shorter one."""
+    return Random(3).choices(range(VOCABULARY), k=tokens)
+
+
+def requests_of_lengths(lengths: Sequence[int]) -> list[GenerateRequest]:
+    """Prompts that begin alike, answered greedily and by sampling in turns, and one whose answers are beams."""
+    text = made_text(max(lengths))
+    requests = []
+    for number, length in enumerate(lengths):
+        sampling = SamplingParams(temperature=1.0, seed=number) if number % 2 else GREEDY
+        requests.append(GenerateRequest(f"{length}", tuple(text[:length]), 90, sampling, tenant=b""))
+    beams = BeamParams(3, answers=2)
+    return [*requests, GenerateRequest("beams", tuple(text[50:140]), 40, search=beams, tenant=b"")]
+
+
+def outputs(engine: Engine, requests: Sequence[GenerateRequest]) -> Outputs:
+    """Of requests that are there at once."""
+    receiver = Receiver()
+    for request in requests:
+        receiver.submit(engine, request)
+    if not engine.healthy:
+        engine.start()  # with all of the first ones there
+    return {request.request_id: receiver.tokens(request.request_id) for request in requests}
+
+
+def outputs_one_by_one(engine: Engine, requests: Sequence[GenerateRequest]) -> Outputs:
+    return {name: tokens for request in requests for name, tokens in outputs(engine, [request]).items()}
+
+
+def check_second_turn(
+    behind: int, cached: AbstractContextManager[Engine], uncached: AbstractContextManager[Engine]
+) -> None:
+    """A first turn that ends before token `behind` is found in the cache by its whole pages, and changes no token."""
+    text = tuple(Random(9).choices(range(VOCABULARY), k=200))
+    with cached as engine:
+        first = GenerateRequest("first", text[:50], behind - 50, GREEDY, tenant=b"")
+        said = (*text[:50], *outputs(engine, [first])["first"])
+        second = GenerateRequest("second", (*said, *text[100:130]), 40, GREEDY, tenant=b"")
+        again = outputs(engine, [second])["second"]
+        assert engine.statistics().cached_tokens == (behind - 1) // PAGE * PAGE
+    with uncached as engine:
+        assert outputs(engine, [second])["second"] == again

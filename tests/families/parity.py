@@ -144,11 +144,16 @@ def check(folder: Path, model: Any) -> Decoder:
 def check_folder(folder: Path, theirs: F32) -> Decoder:
     """The same for any reference's logits of `prompt()`."""
     decoder = check_description(folder, theirs)
+    check_converted(folder, theirs)
+    return decoder
+
+
+def check_converted(folder: Path, theirs: F32) -> None:
+    """The same of the engine alone, for folders with more than the description's tensors, or with quantized ones."""
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     packed = folder.parent / f"{folder.name} packed"
     convert(folder, packed, qtype="fp32", progress=False)
     check_engine(packed, theirs)
-    return decoder
 
 
 def check_engine(packed: Path, theirs: F32) -> None:

@@ -11,14 +11,12 @@ from ml_dtypes import float8_e4m3fn
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from quant.conversion.convert import convert
 from quant.sources.open_source import open_source
 from tests.families import parity
 from tests.families.test_deepseek import V3, with_biases
 from tests.families.test_llama_likes import SIZES, YARN
 from tests.families.test_qwen3_next import EXPERTS
 from tests.families.test_qwen3_next import SIZES as QWEN
-from tests.quant.checkpoints import byte_tokenizer
 
 pytestmark = pytest.mark.parity
 
@@ -89,13 +87,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], tuple[int, int] | None]] = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_logits(model: str, tmp_path: Path) -> None:
-    kind, options, block = MODELS[model]
+    (kind, options, block), folder = MODELS[model], tmp_path / "model"
     configuration = f"{kind}Text" if kind.startswith("Qwen3_5") else None
-    model_in_floats = parity.random_model(kind, tmp_path, configuration=configuration, **options)
-    with_biases(model_in_floats).save_pretrained(tmp_path)
-    store_in_fp8(tmp_path, block)
-    assert any(tensor.stored == "fp8" for tensor in open_source(tmp_path).tensors.values())
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    packed = tmp_path / "packed"
-    convert(tmp_path, packed, qtype="fp32", progress=False)
-    parity.check_engine(packed, parity.reference_logits(as_transformers_reads_it(tmp_path), parity.prompt()))
+    model_in_floats = parity.random_model(kind, folder, configuration=configuration, **options)
+    with_biases(model_in_floats).save_pretrained(folder)
+    store_in_fp8(folder, block)
+    assert any(tensor.stored == "fp8" for tensor in open_source(folder).tensors.values())
+    parity.check_converted(folder, parity.reference_logits(as_transformers_reads_it(folder), parity.prompt()))

@@ -34,6 +34,11 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.
         time.sleep(0.1)
 
 
+def wait_until_all_are_gone(pids: set[int]) -> None:
+    """Zombies too."""
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process left")
+
+
 @dataclass(frozen=True, slots=True)
 class RunningService:
     """The service as its users and its operator see it."""
@@ -124,7 +129,7 @@ def started_service(config: Path, log: Path, model: str, *options: str) -> Itera
         os.killpg(running.process.pid, signal.SIGINT)
         status = running.process.wait(120)
         assert status == 0, f"status {status}\n{log.read_text()}"
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+        wait_until_all_are_gone(family)
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", int(running.url.rpartition(":")[2]))) == errno.ECONNREFUSED
 

@@ -13,7 +13,14 @@ from openai import NotFoundError, OpenAI
 from openai.types.responses import Response
 
 from tests.service.operator import ROOT_PASSWORD, configure_accounts, log_in
-from tests.service.running import RunningService, descendants, started_service, starting_service, wait_until
+from tests.service.running import (
+    RunningService,
+    descendants,
+    started_service,
+    starting_service,
+    wait_until,
+    wait_until_all_are_gone,
+)
 
 Result = TypeVar("Result")
 PASSWORD = "the password of everybody"
@@ -77,7 +84,7 @@ def kill(site: RunningService) -> None:
         os.kill(worker, signal.SIGKILL)
     site.process.kill()
     site.process.wait()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+    wait_until_all_are_gone(family)
 
 
 def save_after(config: Path, *, seconds: int) -> None:

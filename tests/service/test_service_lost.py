@@ -19,7 +19,13 @@ import httpx
 import pytest
 
 from bench.processes import command_line
-from tests.service.running import RunningService, descendants, starting_service, wait_until, write_config
+from tests.service.running import (
+    RunningService,
+    descendants,
+    starting_service,
+    wait_until_all_are_gone,
+    write_config,
+)
 
 _RAY_START_S = 240
 """A new Ray starts beside the one that still computes, and beside the other tests."""
@@ -37,7 +43,7 @@ def small_service(model: Path, folder: Path, **more: Any) -> Iterator[tuple[Runn
 
 
 def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
-    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "no process left")
+    wait_until_all_are_gone(family)
     address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=60)

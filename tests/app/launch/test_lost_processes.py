@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.tiny_model import write_model
-from tests.service.running import descendants, free_port, wait_until
+from tests.service.running import descendants, free_port, wait_until, wait_until_all_are_gone
 
 CONFIG = Path(__file__).parents[3] / "ray_configs/local.yaml"
 
@@ -35,7 +35,7 @@ def test_a_signal_to_the_whole_group_is_an_orderly_end(number: signal.Signals, t
         family = descendants(process.pid)
         os.killpg(process.pid, number)
         assert process.wait(300) == 0, log.read_text()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+        wait_until_all_are_gone(family)
     finally:
         process.kill()
         process.wait()

@@ -11,7 +11,7 @@ from app.commands.one_line import one_line_errors
 
 
 class QType(StrEnum):
-    """How weight matrices are stored; `auto` keeps the 4-bit codes of a GGUF file and is sym_int4 otherwise."""
+    """How weight matrices are stored; `auto` keeps the 4-bit codes of a GGUF file; otherwise see `convert`."""
 
     AUTO = "auto"
     SYM_INT4 = "sym_int4"
@@ -56,7 +56,10 @@ def convert(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     qtype: Annotated[
         QType,
-        typer.Option(help="How to store weight matrices. auto: the codes of a GGUF file, otherwise sym_int4."),
+        typer.Option(
+            help="How to store weight matrices. auto: the codes of a GGUF file; otherwise lut4 where codes are"
+            " calibrated and this processor has VNNI, and sym_int4."
+        ),
     ] = QType.AUTO,
     group_size: Annotated[
         GroupSize | None,

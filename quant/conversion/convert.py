@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels import _native
 from quant.calibration.block import is_computed
 from quant.calibration.work_folder import WorkFolder, work_folder, work_folder_bytes
 from quant.codes.lut4 import TABLES
@@ -24,7 +25,14 @@ from quant.conversion.calibrated import FOUR_BIT, SIGN_ROUND, WINDOW_TOKENS, cal
 from quant.conversion.foretold import Forecast, check_resources, how_far, plan_of
 from quant.conversion.mixed import with_roundings
 from quant.conversion.pieces import PieceMaker, keeps
-from quant.conversion.plan import FOUR_BIT_QTYPES, check_options, coarsely_planned, dominant, plan_matrices
+from quant.conversion.plan import (
+    FOUR_BIT_QTYPES,
+    calibrated_type,
+    check_options,
+    coarsely_planned,
+    dominant,
+    plan_matrices,
+)
 from quant.conversion.requantized import requantization_notes
 from quant.conversion.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
 from quant.conversion.upgrade import is_old_layout, upgrade
@@ -89,8 +97,9 @@ def convert(
     """Converts a checkpoint (a Hugging Face folder or a GGUF file) into the packed model folder `out`.
 
     qtype: "auto" keeps the source's own 4-bit and 8-bit codes where this engine has such a type (GGUF's Q4_0, Q4_1,
-    Q8_0 and others, GPTQ, AWQ, compressed-tensors) and converts everything else to sym_int4, or to int8
-    where the source has more than 4.5 bits. Any other type requantizes, except matrices that have that type and group
+    Q8_0 and others, GPTQ, AWQ, compressed-tensors) and converts everything else to int8 where the source has codes of
+    more than 4.5 bits, to lut4 where "gptq" or "tuned" chooses the codes (`calibrated_type`), otherwise to sym_int4.
+    Any other type requantizes, except matrices that have that type and group
     already.
 
     group_size: 32, 64 or 128 inputs that share a scale, 64 by default; beside kept codes, their group.
@@ -134,15 +143,18 @@ def convert(
     expected = engine_tensors(checkpoint.decoder)
     kind = "sym_int4" if bits is not None and qtype == "auto" else qtype
     infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype)
+    used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
     if extent != "group":
         infos = coarsely_planned(infos, expected)
+    elif kind == "auto" and used in ("gptq", TUNED):
+        fresh = calibrated_type(_native.default_tier())
+        infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype, fresh)
     _check_served(checkpoint, method, extent, bits)
     vectors = {name: _vector(checkpoint.tensors[name]) for name, each in expected.items() if each.role == "vector"}
     with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
         checkpoint.write_tokenizer(folder)
         write_json(folder / "config.json", checkpoint.config)
         ids = None
-        used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
         if used != "rtn" or bits is not None:
             share = CODES_SHARE if used == TUNED else 1.0
             ids = windows_for(checkpoint.decoder, folder, calibration_text, share)

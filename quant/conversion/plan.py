@@ -43,8 +43,12 @@ def plan_matrices(
     qtype: str,
     group_size: int | None,
     head_qtype: str | None,
+    fresh: str = "sym_int4",
 ) -> dict[str, MatrixInfo]:
-    """The type and group of every matrix, by name; see `convert` for the options."""
+    """The type and group of every matrix, by name; see `convert` for the options.
+
+    fresh: the type that "auto" gives to what has no codes of at most 4.5 bits to keep.
+    """
     keep = qtype == "auto"
     kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
     group = kept_group or group_size or DEFAULT_GROUP_SIZE
@@ -58,10 +62,19 @@ def plan_matrices(
             kept = matrix_info(name, stored.stored, tensor, stored.group)
             infos[name] = replace(kept, table=stored.table)
             continue
-        fresh = "int8" if stored.stored == "other_fine" else "sym_int4"
-        kind = default_type(tensor, tied, fresh if keep else qtype, head_qtype, is_bf16=stored.stored == "bf16")
+        chosen = "int8" if stored.stored == "other_fine" else fresh
+        kind = default_type(tensor, tied, chosen if keep else qtype, head_qtype, is_bf16=stored.stored == "bf16")
         infos[name] = matrix_info(name, kind, tensor, group)
     return infos
+
+
+def calibrated_type(tier: str) -> str:
+    """The type that "auto" gives to calibrated codes, for the processor that converts.
+
+    lut4 keeps more of a model in the same size, and has no gain where codes are rounded to nearest. Where there is no
+    VNNI its products take twice the time of sym_int4's (docs/quantization.md).
+    """
+    return "sym_int4" if tier in ("scalar", "avx2") else "lut4"
 
 
 def is_head(tensor: EngineTensor, tied: bool) -> bool:

@@ -19,7 +19,7 @@ from quant.codes.lut4 import TABLES
 from quant.conversion.calibrated import calibrate, windows_for
 from quant.conversion.convert import convert
 from quant.conversion.pieces import PieceMaker
-from quant.conversion.plan import matrix_info
+from quant.conversion.plan import calibrated_type, matrix_info
 from quant.errors import QuantError, SourceError, TensorError
 from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
 from quant.families.names import engine_tensors
@@ -167,12 +167,19 @@ def test_other_options_do_not_go_on(
 def test_the_default_calibrates_four_bits_only(
     hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("quant.conversion.convert.calibrated_type", lambda tier: "lut4")
     assert convert(hf_folder, tmp_path / "int8", qtype="int8", progress=False).method == "rtn"
+    assert convert(hf_folder, tmp_path / "nearest", method="rtn", progress=False).qtype == "sym_int4"
     report = convert(hf_folder, tmp_path / "auto", calibration_text=text, progress=False)
-    assert (report.method, report.qtype, report.group_size) == ("tuned", "sym_int4", 64)
+    assert (report.method, report.qtype, report.group_size) == ("tuned", "lut4", 64)
     assert report.bits_per_weight == pytest.approx(8 * report.size_bytes / report.weights)
     monkeypatch.setattr("quant.conversion.convert.LARGEST_TUNED", report.weights - 1)
     assert convert(hf_folder, tmp_path / "large", calibration_text=text, progress=False).method == "gptq"
+
+
+def test_calibrated_codes_are_lut4_only_where_the_processor_has_vnni() -> None:
+    tiers = ("scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8")
+    assert [calibrated_type(tier) for tier in tiers] == ["sym_int4", "sym_int4", "lut4", "lut4", "lut4"]
 
 
 MIXED = Attention(0.25, window=24, softcap=20.0, qk_norm="head")

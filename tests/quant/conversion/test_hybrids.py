@@ -50,7 +50,7 @@ def test_gptq_is_what_auto_means(kind: str, tmp_path: Path) -> None:
     text.write_text("The quick brown fox jumps over the lazy dog. " * 200)
     report = convert(tmp_path / "hf", tmp_path / "out", calibration_text=text, progress=False)
     assert report.method == "gptq"
-    nearest = convert(tmp_path / "hf", tmp_path / "rtn", method="rtn", progress=False)
+    nearest = convert(tmp_path / "hf", tmp_path / "rtn", qtype=report.qtype, method="rtn", progress=False)
     assert (nearest.qtype, nearest.size_bytes) == (report.qtype, report.size_bytes)
     chosen, rounded = (PackedFile(folder / "model.safetensors") for folder in (report.folder, nearest.folder))
     for name, tensor in engine_tensors(chosen.decoder).items():

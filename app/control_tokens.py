@@ -9,6 +9,21 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_MARKER = re.compile(r"[^\w\s].*\w.*[^\w\s]")
+
+
+def control_tokens(added: Iterable[Mapping[str, Any]], template: str | None) -> list[str]:
+    """Those of `tokenizer.json`'s added tokens that texts must not become.
+
+    They are the special ones, and those that the template has and that are spelled as marks are, `<think>` or `[INST]`.
+    White space and words are text, though a template may have them too: Gemma has a token for two newlines.
+    """
+    return [
+        token["content"]
+        for token in added
+        if token["special"] or (template and token["content"] in template and _MARKER.fullmatch(token["content"]))
+    ]
+
 
 class Aliases:
     """Secret names of control tokens: the ids stay the same, and no user can guess the names."""

@@ -35,6 +35,7 @@ _SAMPLING_KEYS: Final = {
 _MODELS: Final = ("gpt2", "llama", "gemma4")
 """gemma4: as llama, SentencePiece's BPE of characters, but with its merges in the file."""
 _SPACE_MARK: Final = "\u2581"
+_NEVER_TAKE_SPACE: Final = ("<unk>", "<s>", "<|endoftext|>")
 # Control tokens that end a turn or a text in the families that this engine runs.
 END_TOKENS: Final = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<turn|>"}
@@ -71,8 +72,9 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, config: Mapping[str, Any]
     description, begin_and_end = build(metadata, vocabulary)
     special = {token_id for token_id, kind in enumerate(vocabulary.kinds) if kind in (_UNKNOWN, _CONTROL)}
     special |= set(vocabulary.roles.values())
+    takes_space = model == "llama" and metadata.text("general.architecture") == "phi3"
     description["added_tokens"] = [
-        _added_token(token_id, vocabulary.tokens[token_id], token_id in special)
+        _added_token(token_id, vocabulary.tokens[token_id], token_id in special, takes_space)
         for token_id, kind in enumerate(vocabulary.kinds)
         if token_id in special or kind == _USER_DEFINED
     ]
@@ -160,23 +162,22 @@ def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
             raise SourceError(f"{vocabulary.path}: lacks the metadata key 'tokenizer.ggml.scores'")
         merges = merges_from_scores(mergeable, scores.tolist())
     prefix = metadata.flag("tokenizer.ggml.add_space_prefix", default=True)
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}]
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
     if prefix:
+        normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE_MARK})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     begin_and_end = _begin_and_end(metadata, vocabulary, add_bos=True)
     return {
         "version": "1.0",
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": _SPACE_MARK,
-            "prepend_scheme": "first" if prefix else "never",
-            "split": False,
-        },
+        # A normalizer sees each section between added tokens, and SentencePiece puts a space before each; Metaspace would
+        # put none before one that begins with a space.
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
         "post_processor": _post_processor(vocabulary, *begin_and_end),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
@@ -231,8 +232,10 @@ def _post_processor(vocabulary: _Vocabulary, add_bos: bool, add_eos: bool) -> di
     }
 
 
-def _added_token(token_id: int, content: str, special: bool) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+def _added_token(token_id: int, content: str, special: bool, takes_space: bool) -> dict[str, Any]:
+    """takes_space: whether white space behind the token is the token's, as in Phi-3; the file does not say so."""
+    rstrip = takes_space and content not in _NEVER_TAKE_SPACE
+    flags = {"single_word": False, "lstrip": False, "rstrip": rstrip, "normalized": False, "special": special}
     return {"id": token_id, "content": content, **flags}
 
 

@@ -29,6 +29,11 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
                 "; it has only SentencePiece's tokenizer.model: load it with transformers' AutoTokenizer and"
                 " save_pretrained, which writes tokenizer.json"
             )
+        elif (source / "tekken.json").exists():
+            hint = (
+                "; it has only Mistral's tekken.json: add the tokenizer.json and tokenizer_config.json of the same"
+                " model in transformers' format, or convert a GGUF of it"
+            )
         raise SourceError(f"{source}: has no tokenizer.json{hint}")
     try:
         tokenizer = Tokenizer.from_file(str(tokenizer_path))

@@ -116,6 +116,17 @@ _DEEPSEEK_FAMILY: Final = PreTokenizer(
     ),
     add_bos=True,
 )
+_DEEPSEEK_CODER_FAMILY: Final = PreTokenizer(
+    (
+        _split(r"[\r\n]"),
+        _split(r"\s?\p{L}+"),
+        _split(r"\s?\p{P}+"),
+        _split(rf"{_class(_ASIAN)}+"),
+        _DIGITS,
+        _byte_level(use_regex=False),
+    ),
+    add_bos=True,
+)
 _DEEPSEEK3_FAMILY: Final = PreTokenizer(
     (
         _split(r"\p{N}{1,3}"),
@@ -159,6 +170,7 @@ PRE_TOKENIZERS: Final = {
     "glm4": _CL100K_FAMILY,
     "chatglm-bpe": _CL100K_FAMILY,
     "deepseek-llm": _DEEPSEEK_FAMILY,
+    "deepseek-coder": _DEEPSEEK_CODER_FAMILY,
     "deepseek-v3": _DEEPSEEK3_FAMILY,
     "smaug-bpe": _CL100K_FAMILY,
     "bloom": _BLOOM_FAMILY,

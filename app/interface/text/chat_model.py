@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tokenizers import Encoding, Tokenizer
 
-from app.control_tokens import Aliases
+from app.control_tokens import Aliases, control_tokens
 from app.interface import errors
 from app.interface.functions.dialects import SPECIAL_TOKENS, read, spoken
 from app.interface.text.chat_template import ChatTemplate
@@ -70,7 +70,7 @@ class ChatModel:
         self.hidden_size: int | None = config.get("hidden_size")
         special = {name: text for name in _SPECIAL_NAMES if (text := token_text(names.get(name)))}
         added = tokenizer.get("added_tokens") or []
-        control = [t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)]
+        control = control_tokens(added, template)
         self.added_tokens: Mapping[int, str] = {token["id"]: token["content"] for token in added}
         """Tokens that are no part of a text, or only as a whole, special or not, by their names."""
         self._marks = marks_of(template, set(self.added_tokens.values()))

@@ -63,11 +63,14 @@ class TokenBytes:
         to_bytes = _byte_level if "ByteLevel" in decoders else _sentencepiece
         if to_bytes is _sentencepiece and not decoders.keys() & {"Metaspace", "Replace"}:
             raise UnsupportedTokenizerError(f"tokenizer.json: decoder {sorted(decoders)} is not supported")
+        # SentencePiece's added tokens are decoded as others are: Gemma's have runs of its sign for a space. Byte-level
+        # ones are matched in texts as they are written, not in the alphabet of bytes.
+        added_to_bytes = _sentencepiece if to_bytes is _sentencepiece else str.encode
         for text, token_id in tokens.items():
             if token_id not in added:
                 table[token_id] = to_bytes(text)
         for token_id, token in added.items():
-            table[token_id] = b"" if token["special"] else token["content"].encode()
+            table[token_id] = b"" if token["special"] else added_to_bytes(token["content"])
         special = {token_id: token["content"] for token_id, token in added.items() if token["special"]}
         return cls(table, has_prefix_space=_strips_a_space(decoders), special=special)
 

@@ -135,7 +135,8 @@ def test_sentencepiece_encodes_like_transformers(tmp_path: Path) -> None:
     ours = converted(read_gguf(path), tmp_path / "out")
     theirs = transformers_tokenizer(path)
     assert ours.encode("Hello").ids[0] == 1
-    assert_same(ours, theirs, ALL_TEXTS)
+    # transformers' import puts a space before the first section alone, and not where there is one; llama.cpp does.
+    assert_same(ours, theirs, [text for text in ALL_TEXTS if not text.startswith((" ", "▁")) and "<s>" not in text])
 
 
 def test_gemma4_encodes_by_its_own_merges(tmp_path: Path) -> None:
@@ -158,9 +159,32 @@ def test_sentencepiece_falls_back_to_bytes_and_back(tmp_path: Path) -> None:
     path = vocabulary_file(tmp_path / "x.gguf", sentencepiece_vocabulary())
     ours = converted(read_gguf(path), tmp_path / "out")
     for text in ("Hello, world!", "never seen: ₿ 𓀀\x07", " leading", "a  b"):
-        expected = text.removeprefix(" ")  # one leading blank is the one that the tokenizer puts there
-        assert ours.decode(ours.encode(text).ids) == expected
+        assert ours.decode(ours.encode(text).ids) == text
     assert "<0xE2>" in ours.encode("₿").tokens
+
+
+def test_sentencepiece_puts_a_space_before_each_section_between_special_tokens(tmp_path: Path) -> None:
+    ours = converted(read_gguf(vocabulary_file(tmp_path / "x.gguf", sentencepiece_vocabulary())), tmp_path / "out")
+    hello = ours.encode("Hello", add_special_tokens=False)
+    assert hello.tokens[0].startswith("▁")
+    assert ours.encode("Hello</s>Hello", add_special_tokens=False).ids == [*hello.ids, 2, *hello.ids]
+    spaced = "".join(ours.encode(" Hello</s> Hello", add_special_tokens=False).tokens)
+    assert spaced == "▁▁Hello</s>▁▁Hello"
+
+
+def test_special_tokens_of_phi3_take_the_white_space_behind_them(tmp_path: Path) -> None:
+    vocabulary = sentencepiece_vocabulary()
+    for name in ("<|end|>", "<|endoftext|>"):
+        vocabulary["tokens"].append(name)
+        vocabulary["scores"].append(0.0)
+        vocabulary["token_type"].append(3)
+    for arch, space in (("phi3", ""), ("llama", " \n")):
+        path = vocabulary_file(tmp_path / f"{arch}.gguf", vocabulary, arch)
+        ours = converted(read_gguf(path), tmp_path / arch)
+        first, second = (ours.encode(text, add_special_tokens=False).ids for text in (" x", f"{space}x"))
+        ends = [ours.token_to_id(name) for name in ("<|endoftext|>", "<|end|>")]
+        expected = [ends[0], *first, ends[1], *second]
+        assert ours.encode("<|endoftext|> x<|end|> \nx", add_special_tokens=False).ids == expected
 
 
 def test_sentencepiece_without_prefix(tmp_path: Path) -> None:

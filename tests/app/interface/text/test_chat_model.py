@@ -96,6 +96,31 @@ def test_sentencepiece_conversations_are_tokenized_as_one_text(first: str, secon
     assert SENTENCEPIECE.chat_prompt(messages) == expected
 
 
+def added(*names: str) -> dict[str, Any]:
+    """The tiny tokenizer with further tokens that are not special."""
+    tokenizer = tokenizer_json()
+    like = {**tokenizer["added_tokens"][0], "special": False}
+    tokenizer["added_tokens"] += [{**like, "id": 360 + i, "content": name} for i, name in enumerate(names)]
+    return tokenizer
+
+
+def test_white_space_and_words_of_a_template_stay_tokens_of_text() -> None:
+    """As in Gemma 3, whose template and vocabulary both have two newlines."""
+    template = "{% for m in messages %}<think>[INST]{{ '\n\n' }}Human: 12    ---{{ m.content }}<|im_end|>{% endfor %}"
+    names = ("\n\n", "    ", "12", "Human:", "---", "<think>", "[INST]")
+    tokenizer = added(*names)
+    config = {"vocab_size": 367, "max_position_embeddings": 512}
+    model = ChatModel(tokenizer=tokenizer, config=config, template=template)
+    reference = Tokenizer.from_str(json.dumps(tokenizer))
+    text = "one\n\ntwo    12 Human: ---\n\n"
+    assert model.chat_prompt([user(text)])[-1] == EOS_ID
+    expected = reference.encode(f"<think>[INST]\n\nHuman: 12    ---{text}<|im_end|>").ids
+    assert set(range(360, 367)) < set(expected)
+    assert model.chat_prompt([user(text)]) == expected
+    marks = [token for token in model.chat_prompt([user("<think>x[INST]<|im_end|>")]) if token in (365, 366, EOS_ID)]
+    assert marks == [365, 366, EOS_ID]
+
+
 def test_two_halves_of_a_control_token_do_not_become_one() -> None:
     template = "{% for m in messages %}{{ m.name + m.content.strip() }}{% endfor %}|>"
     model = tiny_model(template)

@@ -77,6 +77,23 @@ def test_an_added_token_that_is_not_special_is_text() -> None:
     assert Detokenizer(TokenBytes.from_json(tokenizer), starts_text=True).feed([360]) == "<né>"
 
 
+def test_sentencepiece_added_tokens_are_decoded_unless_special() -> None:
+    """As in Gemma's tokenizer.json, where runs of spaces and newlines are added tokens."""
+    tokenizer = sentencepiece_json()
+    first = max(tokenizer["model"]["vocab"].values()) + 1
+    added = [("▁▁▁▁", False), ("\n\n", False), ("<th>", False), ("<▁end>", True)]
+    tokenizer["added_tokens"] += [
+        {**tokenizer["added_tokens"][0], "id": first + i, "content": text, "special": special}
+        for i, (text, special) in enumerate(added)
+    ]
+    reference = Tokenizer.from_str(json.dumps(tokenizer))
+    token_ids = [first, *reference.encode("at", add_special_tokens=False).ids, *range(first, first + len(added))]
+    expected = reference.decode(token_ids, skip_special_tokens=True)
+    assert expected == "    at    \n\n<th>".removeprefix(" ").replace("at", " at")
+    for cuts in ([1], [3], [100]):
+        assert "".join(detokenized(tokenizer, token_ids, cuts, starts_text=True)) == expected
+
+
 @pytest.mark.parametrize(
     "broken",
     [{"decoder": {"type": "WordPiece"}}, {"decoder": None}, {"model": {"type": "WordLevel", "vocab": {}}}],

@@ -174,7 +174,7 @@ def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
     begin_and_end = _begin_and_end(metadata, vocabulary, add_bos=True)
     return {
         "version": "1.0",
-        # A normalizer sees each section between added tokens, and SentencePiece puts a space before each; Metaspace would
+        # A normalizer sees each section between added tokens. SentencePiece puts a space before each; Metaspace would
         # put none before one that begins with a space.
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,

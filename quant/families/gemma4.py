@@ -16,6 +16,7 @@ from quant.families.rope import rope_of_layers
 from quant.families.settings import Settings
 from quant.families.standard import (
     MOST_HEAD_DIM,
+    MOST_LAYERS,
     Sizes,
     activation_of,
     layer_types,
@@ -89,7 +90,7 @@ def _keys_of(settings: Settings, types: list[str], number: int) -> int | None:
 
 def _heads_of_layers(settings: Settings, sizes: Sizes, types: list[str]) -> list[tuple[int, int]]:
     """(key-value heads, size of a head) of each layer, in both of transformers' spellings."""
-    by_layer = settings.section("per_layer_config")
+    by_layer = _by_layer(settings, sizes.layers)
     shared = settings.flag("attention_k_eq_v", False) and "num_global_key_value_heads" in settings
     of_full = (
         settings.size("num_global_key_value_heads") if shared else sizes.kv_heads,
@@ -100,9 +101,7 @@ def _heads_of_layers(settings: Settings, sizes: Sizes, types: list[str]) -> list
         kv_heads, head_dim = sizes.kv_heads, sizes.head_dim
         if by_layer is None and kind == _FULL:
             kv_heads, head_dim = of_full
-        elif by_layer is not None and (own := by_layer.section(str(number))) is not None:
-            for key in set(by_layer.get(str(number))) - {"head_dim", "num_key_value_heads"}:
-                raise own.unsupported(key, "is not supported for a layer alone")
+        elif by_layer is not None and (own := by_layer.get(number)) is not None:
             kv_heads, head_dim = own.size("num_key_value_heads", kv_heads), own.size("head_dim", head_dim)
         if sizes.heads % kv_heads or head_dim % 2 or head_dim > MOST_HEAD_DIM:
             raise settings.wrong(
@@ -113,6 +112,25 @@ def _heads_of_layers(settings: Settings, sizes: Sizes, types: list[str]) -> list
     if len({each for each, kind in zip(heads, types, strict=True) if kind == _FULL}) > 1:
         raise settings.unsupported("per_layer_config", "gives layers with full attention different heads")
     return heads
+
+
+def _by_layer(settings: Settings, layers: int) -> dict[int, Settings] | None:
+    """`per_layer_config` by the layer's number, which transformers pads with zeros ("05")."""
+    given = settings.section("per_layer_config")
+    if given is None:
+        return None
+    found: dict[int, Settings] = {}
+    for key, options in settings.get("per_layer_config").items():
+        number = int(key) if key.isascii() and key.isdigit() and len(key) <= len(str(MOST_LAYERS)) else layers
+        if number >= layers or number in found:
+            raise given.wrong(key, f"is not the number of one of {layers} layers, or is there twice")
+        own = given.section(key)
+        if own is None:
+            continue
+        for name in options.keys() - {"head_dim", "num_key_value_heads"}:
+            raise own.unsupported(name, "is not supported for a layer alone")
+        found[number] = own
+    return found
 
 
 def _layer(settings: Settings, sizes: Sizes, types: list[str], number: int, kv_heads: int, head_dim: int) -> Layer:

@@ -45,7 +45,8 @@ SCALED = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e5, "factor": 2.0},
 }
 CASES: dict[str, dict[str, Any]] = {
-    "dense": SIZES,
+    # transformers pads the numbers of ten layers and more in per_layer_config.
+    "dense": {**SIZES, "num_hidden_layers": 12},
     "values of their own": {**SIZES, "num_global_key_value_heads": 1, "final_logit_softcapping": 4.0},
     "values are keys": {**SHARED, "attention_bias": True, "tie_word_embeddings": False},
     "experts": {**EXPERTS, "rope_parameters": SCALED, "final_logit_softcapping": 4.0},

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from bench.eval.errors import EvalError
 from kernels import _native
 from quant.conversion.convert import convert
 from quant.files.json_file import read_json_object
@@ -65,7 +66,13 @@ class OpenModel:
 
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; it neither truncates nor pads."""
-        tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        path = self.folder / "tokenizer.json"
+        if not path.is_file():
+            raise EvalError(f"{self.path}: has no tokenizer.json, which the converted model needs to read a text")
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the tokenizers library raises bare Exception
+            raise EvalError(f"{path}: is not a tokenizer: {error}") from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer

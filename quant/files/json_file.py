@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quant.errors import SourceError
+from quant.files.plain_file import read_plain_text
 
 _MAX_JSON_BYTES: Final = 64 << 20
 
@@ -14,11 +15,7 @@ _MAX_JSON_BYTES: Final = 64 << 20
 def read_json_object(path: Path) -> dict[str, Any]:
     """Reads a JSON object of at most 64 MiB. Raises SourceError naming the file."""
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise SourceError(f"{path}: is larger than {_MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+        value = json.loads(read_plain_text(path, _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quant.errors import SourceError
+from quant.files.plain_file import check_plain_file
 
 _MAX_HEADER_BYTES: Final = 100_000_000
 _ELEMENT_BYTES: Final = {
@@ -32,7 +33,7 @@ class StoredTensor:
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """The tensors and the `__metadata__` of a file. Raises SourceError naming the file and what is wrong."""
     try:
-        file_bytes = path.stat().st_size
+        file_bytes = check_plain_file(path)
         with path.open("rb") as file:
             prefix = file.read(8)
             if len(prefix) < 8:

@@ -56,7 +56,7 @@ class _LastMatrix:
                 rows = tensor.shape[-2]
                 begin = (index or 0) * rows
                 parts = [
-                    _values(tensor.read(at, min(at + _READ_ROWS, begin + rows)))
+                    dequantized(tensor.read(at, min(at + _READ_ROWS, begin + rows)))
                     for at in range(begin, begin + rows, _READ_ROWS)
                 ]
                 self._key, self._values = (tensor.name, index), np.concatenate(parts)
@@ -132,14 +132,14 @@ class _Part:
             least = int(wanted.min())
             values = _picked(self.tensor.read(least, int(wanted.max()) + 1), wanted - least)
         if self._cols is not None and not self.piece.transposed:
-            values = _with_cols(values if self.keeps_codes else _values(values), self._cols)
+            values = _with_cols(values if self.keeps_codes else dequantized(values), self._cols)
         if _is_plain(self.piece):
             return values
         if isinstance(values, QuantizedMatrix) and self.keeps_codes:
             return _scaled(values, self.piece.scale)
         if self.piece.normalized:
-            values = _normalized(_values(values))
-        return _values(values) * np.float32(self.piece.scale) + np.float32(self.piece.offset)
+            values = _normalized(dequantized(values))
+        return dequantized(values) * np.float32(self.piece.scale) + np.float32(self.piece.offset)
 
 
 def _assembled(
@@ -183,7 +183,7 @@ def _joined(name: str, tensor: Tensor, parts: list[_Part]) -> SourceTensor:
                 found.append(part.read(max(begin - at, 0), min(end - at, part.rows)))
         if as_codes:
             return _stacked([each for each in found if isinstance(each, QuantizedMatrix)])
-        return np.concatenate([_values(each) for each in found]) if len(found) > 1 else _values(found[0])
+        return np.concatenate([dequantized(each) for each in found]) if len(found) > 1 else dequantized(found[0])
 
     return SourceTensor(
         name,
@@ -215,7 +215,7 @@ def _vector(
         source = stored[piece.name]
         if source.stored not in FLOATS:
             raise SourceError(f"{where}: the vector {piece.name!r} is quantized ({source.label or source.stored})")
-        whole = _values(source.read(0, _rows_of_one(source, None))).reshape(source.shape)
+        whole = dequantized(source.read(0, _rows_of_one(source, None))).reshape(source.shape)
         part = (whole if piece.index is None else whole[piece.index]).reshape(-1)
         part = part if piece.rows is None else part[piece.rows]
         used[piece.name] = used.get(piece.name, 0) + len(part)
@@ -253,7 +253,8 @@ def _size(tensor: SourceTensor) -> int:
     return int(np.prod(tensor.shape))
 
 
-def _values(rows: F32 | QuantizedMatrix) -> F32:
+def dequantized(rows: F32 | QuantizedMatrix) -> F32:
+    """Values as they are, or what codes stand for."""
     return dequantize(rows) if isinstance(rows, QuantizedMatrix) else rows
 
 

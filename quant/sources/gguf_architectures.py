@@ -59,6 +59,37 @@ def _layer_norm(metadata: Metadata, arch: str) -> float:
     return metadata.number(f"{arch}.attention.layer_norm_epsilon", 1e-5)
 
 
+def _gemma(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    return {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", **_rms(metadata, "gemma")}
+
+
+def _mistral3(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    """Ministral 3, and Mistral that was published as a part of Mistral 3."""
+    prefix = "mistral3.rope.scaling"
+    kind = metadata.text(f"{prefix}.type", "none")
+    if kind not in ("none", "yarn"):
+        raise UnsupportedModelError(f"{gguf.path}: RoPE scaling {kind!r} is not supported; supported: yarn")
+    rope: dict[str, Any] = {"rope_type": "default"}
+    if kind == "yarn":
+        rope = {
+            "rope_type": "yarn",
+            "factor": metadata.number(f"{prefix}.factor"),
+            "original_max_position_embeddings": metadata.integer(f"{prefix}.original_context_length"),
+            "beta_fast": metadata.number(f"{prefix}.yarn_beta_fast", 32.0),
+            "beta_slow": metadata.number(f"{prefix}.yarn_beta_slow", 1.0),
+            "mscale": 1.0,
+            "mscale_all_dim": metadata.number(f"{prefix}.yarn_log_multiplier", 0.0),
+        }
+    rope["llama_4_scaling_beta"] = metadata.number("mistral3.attention.temperature_scale", 0.0)
+    return {
+        "architectures": ["Ministral3ForCausalLM"],
+        "model_type": "ministral3",
+        "hidden_act": "silu",
+        "rope_scaling": rope,
+        **_rms(metadata, "mistral3"),
+    }
+
+
 def _gemma2(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
     return {
         "architectures": ["Gemma2ForCausalLM"],
@@ -226,7 +257,7 @@ def _gpt_neox(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
     }
 
 
-def _fused(decoder: Decoder) -> dict[str, Stored]:
+def fused(decoder: Decoder) -> dict[str, Stored]:
     """Queries, keys and values in one matrix, one after the other."""
     queries, keys = decoder.heads * decoder.head_dim, decoder.kv_heads * decoder.head_dim
     ends = {"q": (0, queries), "k": (queries, queries + keys), "v": (queries + keys, queries + 2 * keys)}
@@ -237,7 +268,7 @@ def _phi3_parts(decoder: Decoder) -> dict[str, Stored]:
     mlp = decoder.layer(0).mlp
     inner = mlp.inner if mlp is not None else 0
     return {
-        **_fused(decoder),
+        **fused(decoder),
         "mlp.gate_proj": Stored("ffn_up", slice(0, inner)),
         "mlp.up_proj": Stored("ffn_up", slice(inner, 2 * inner)),
     }
@@ -245,9 +276,9 @@ def _phi3_parts(decoder: Decoder) -> dict[str, Stored]:
 
 def _falcon_parts(decoder: Decoder) -> dict[str, Stored]:
     if not decoder.layer(0).mlp_norm:
-        return _fused(decoder)
+        return fused(decoder)
     norms = {"input_layernorm": Stored("attn_norm_2"), "post_attention_layernorm": Stored("attn_norm")}
-    return {**_fused(decoder), **norms}
+    return {**fused(decoder), **norms}
 
 
 def _gpt_oss_parts(_: Decoder) -> dict[str, Stored]:
@@ -255,18 +286,20 @@ def _gpt_oss_parts(_: Decoder) -> dict[str, Stored]:
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "gemma": Architecture(_gemma),
     "gemma2": Architecture(_gemma2),
     "gemma3": Architecture(_gemma3),
     "gemma4": Architecture(gemma4_config, scales_rope=False, has_experts=True, pieces=gemma4_pieces),
     "gpt-oss": Architecture(_gpt_oss, _gpt_oss_parts, scales_rope=False, has_experts=True),
     "phi3": Architecture(_phi3, _phi3_parts, scales_rope=False, ignored=("rope_factors_*.weight",)),
+    "mistral3": Architecture(_mistral3, permuted=True, scales_rope=False),
     "olmo2": Architecture(_olmo2),
     "granite": Architecture(_granite, permuted=True),
     "smollm3": Architecture(_smollm3, permuted=True),
     "falcon": Architecture(_falcon, _falcon_parts),
-    "bloom": Architecture(_bloom, _fused, scales_rope=False),
-    "mpt": Architecture(_mpt, _fused, scales_rope=False),
-    "gptneox": Architecture(_gpt_neox, _fused),
+    "bloom": Architecture(_bloom, fused, scales_rope=False),
+    "mpt": Architecture(_mpt, fused, scales_rope=False),
+    "gptneox": Architecture(_gpt_neox, fused),
     "lfm2": Architecture(lfm2_config("lfm2", "lfm2", "Lfm2ForCausalLM"), lfm2_parts),
     "lfm2moe": Architecture(lfm2_config("lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM"), lfm2_parts, has_experts=True),
     "qwen3next": Architecture(

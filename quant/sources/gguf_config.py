@@ -27,7 +27,7 @@ _MODEL_CLASSES: Final = {
 }
 _MODEL_TYPES: Final = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
 """Hugging Face's names of architectures, where they differ."""
-_SCALING_KEYS: Final = ("type", "factor", "original_context_length", "finetuned")
+_SCALING_KEYS: Final = ("type", "factor", "original_context_length", "finetuned", "yarn_beta_fast", "yarn_beta_slow")
 _LLAMA3_CONTEXTS: Final = (8192, 4096, 16384, 32768, 131072)
 
 
@@ -127,6 +127,11 @@ def _rope_scaling(
             "rope_type": "yarn",
             "factor": metadata.number(f"{prefix}.factor"),
             "original_max_position_embeddings": metadata.integer(f"{prefix}.original_context_length"),
+            **{
+                key: metadata.number(f"{prefix}.yarn_{key}")
+                for key in ("beta_fast", "beta_slow")
+                if f"{prefix}.yarn_{key}" in metadata
+            },
         }
     raise UnsupportedModelError(f"{gguf.path}: RoPE scaling {kind!r} is not supported; supported: linear, yarn, llama3")
 

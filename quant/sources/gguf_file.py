@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from quant.errors import SourceError
+from quant.errors import SourceError, UnsupportedModelError
+from quant.files.plain_file import check_plain_file
 
 _VALUE_DTYPES: Final = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -31,6 +32,10 @@ _TENSOR_TYPES: Final = {
     14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 20: ("IQ4_NL", 32, 18), 23: ("IQ4_XS", 256, 136),
     24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8), 30: ("BF16", 1, 2),
     39: ("MXFP4", 32, 17),
+}  # fmt: skip
+_OTHER_TYPES: Final = {
+    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0",
 }  # fmt: skip
 
 
@@ -58,6 +63,7 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Reads and validates the header of `path`. Raises SourceError naming the file and what is wrong."""
     try:
+        check_plain_file(path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Header(path, data).parse()
     except OSError as error:
@@ -150,6 +156,11 @@ class _Header:
             raise self._refuse(f"tensor {name!r} has {dimensions} dimensions")
         shape = tuple(self._number("<u8") for _ in range(dimensions))[::-1]
         kind, offset = self._number("<u4"), self._number("<u8")
+        if kind in _OTHER_TYPES:
+            raise UnsupportedModelError(
+                f"{self._path}: tensor {name!r} is {_OTHER_TYPES[kind]}, which is not read; take the model's file in"
+                " another type, as Q4_K_M or Q8_0"
+            )
         if kind not in _TENSOR_TYPES:
             raise self._refuse(f"tensor {name!r} has the unsupported type number {kind}")
         type_name, block_values, block_bytes = _TENSOR_TYPES[kind]

@@ -20,7 +20,7 @@ from quant.sources.gguf_file import GgufFile, GgufTensor
 from quant.sources.gguf_parts import read_parts
 from quant.sources.gguf_tensors import gguf_tensors
 from quant.sources.gguf_tokenizer import write_gguf_tokenizer
-from quant.sources.source import FLOATS, Source, SourceTensor, rounding_note
+from quant.sources.source import FLOATS, Source, SourceTensor, left_out_note, rounding_note
 
 _ROPE_FACTORS: Final = "rope_freqs.weight"
 
@@ -39,7 +39,8 @@ def open_gguf(path: Path) -> Source:
     arch = gguf.metadata["general.architecture"]
     wanted = gguf_tensors(arch, decoder, raw_config.get("residual_multiplier", 1.0), stored)
     ignored = ARCHITECTURES[arch].ignored if arch in ARCHITECTURES else ()
-    tensors = assemble(stored, wanted, (_ROPE_FACTORS, *ignored, *_further_blocks(gguf, decoder)), str(path))
+    further = _further_blocks(gguf, decoder)
+    tensors = assemble(stored, wanted, (_ROPE_FACTORS, *ignored, *further), str(path))
     return Source(
         name=path.name,
         config=config,
@@ -47,7 +48,7 @@ def open_gguf(path: Path) -> Source:
         tensors=tensors,
         files=files,
         write_tokenizer=lambda folder: write_gguf_tokenizer(gguf, folder, config),
-        notes=tuple(rounding_note(tensors)),
+        notes=(*rounding_note(tensors), *left_out_note(stored, further)),
     )
 
 

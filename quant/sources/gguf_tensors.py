@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from quant.errors import UnsupportedModelError
 from quant.families.description import Decoder
 from quant.families.family import Piece, Tensor
-from quant.families.modules import module_and_kind, piece_of
+from quant.families.modules import Modules, module_and_kind, piece_of
 from quant.families.standard import assembled
-from quant.sources.gguf_architectures import ARCHITECTURES
+from quant.sources.gguf_architectures import ARCHITECTURES, fused
 
 _TOP: Final = {
     "model.embed_tokens": "token_embd",
@@ -68,6 +68,8 @@ def gguf_tensors(
             "k_proj": rotate_half_rows(decoder.kv_heads, decoder.head_dim),
         }
 
+    joined = fused(decoder) if _has_joined(stored, parts) else {}
+
     def pieces(name: str) -> tuple[Piece, ...]:
         _, _, layer, rest = name.split(".", 3) if name.startswith("model.layers.") else ("", "", "", name)
         if layer and architecture is not None and architecture.pieces is not None:
@@ -77,10 +79,20 @@ def gguf_tensors(
         part, kind = module_and_kind(rest)
         if part in parts:
             return (piece_of(parts[part], f"blk.{layer}." if layer else "", kind),)
+        if part in joined and f"blk.{layer}.attn_qkv.{kind}" in stored:
+            at = joined[part].rows
+            assert isinstance(at, slice)
+            order = orders.get(part.rpartition(".")[2])
+            return (Piece(f"blk.{layer}.attn_qkv.{kind}", at if order is None else order + at.start),)
         scale = residual_scale if part in ("self_attn.o_proj", "mlp.down_proj") else 1.0
         return (Piece(gguf_name(name), orders.get(name.split(".")[-2]), scale=scale),)
 
     return assembled(decoder, pieces)
+
+
+def _has_joined(stored: Collection[str], parts: Modules) -> bool:
+    """Whether queries, keys and values are one matrix in a file of an architecture that mostly has three."""
+    return "self_attn.q_proj" not in parts and "blk.0.attn_qkv.weight" in stored and "blk.0.attn_q.weight" not in stored
 
 
 def gguf_name(name: str) -> str:

@@ -4,6 +4,7 @@ Nothing in the folder is ever executed: pickled weights are refused, and code of
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +16,16 @@ from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.description import Attention, Decoder
 from quant.families.family import Tensor
+from quant.families.names import EMBEDDING, HEAD
 from quant.families.registry import describe, family_of, standard_config
 from quant.files.json_file import read_json_object
 from quant.files.safetensors_file import StoredTensor, read_header
-from quant.sources.assembly import assemble
+from quant.sources.assembly import assemble, dequantized
 from quant.sources.file_rows import row_reader
 from quant.sources.fp8_weights import FP8, fp8_weights, is_fp8
 from quant.sources.hf_tokenizer import copy_hf_tokenizer
 from quant.sources.mxfp4_experts import CODES, EXPONENTS, is_mxfp4, mxfp4_stacks
+from quant.sources.other_forms import other_form
 from quant.sources.packed_layers import (
     COMPANION_SUFFIXES,
     PACKED_SUFFIXES,
@@ -31,8 +34,13 @@ from quant.sources.packed_layers import (
     layer_format,
     open_layer,
 )
-from quant.sources.source import Source, SourceTensor, StoredType, rounding_note
+from quant.sources.source import Source, SourceTensor, StoredType, left_out_note, rounding_note
 
+_READ_ROWS: Final = 1024
+_UNTIED: Final = (
+    "The configuration ties the output head to the embedding, but the checkpoint has another head: it is kept, as"
+    " transformers does."
+)
 _INDEX: Final = "model.safetensors.index.json"
 _FLOATS: Final[dict[str, tuple[StoredType, int, Callable[[U8], F32]]]] = {
     "F32": ("fp32", 4, lambda raw: raw.view(np.float32)),
@@ -54,14 +62,18 @@ def open_hf_folder(folder: Path) -> Source:
     if raw_config.get("tie_word_embeddings") is None:
         raw_config["tie_word_embeddings"] = family.head not in stored
     decoder = describe(raw_config, str(config_path))
-    # A file saved by torch may contain the tied head.
-    ignored = (
-        *family.unused(raw_config, decoder),
-        *_unread_keys(decoder),
-        *((family.head,) if decoder.tied_head else ()),
-    )
-    spellings = [make(raw_config, decoder) for make in (family.tensors, *family.alternatives)]
-    wanted = next((each for each in spellings if _names(each) <= stored.keys()), spellings[0])
+    spellings = (family.tensors, *family.alternatives)
+    make = next((each for each in spellings if _names(each(raw_config, decoder)) <= stored.keys()), spellings[0])
+    wanted, notes, tied = make(raw_config, decoder), [], []
+    if decoder.tied_head:
+        untied = replace(decoder, tied_head=False)
+        with_head = make(raw_config, untied)
+        tied = [piece.name for piece in with_head[HEAD].pieces if piece.name in stored]
+        # A file saved by torch may contain the tied head.
+        if tied and not _same_values(with_head[HEAD], with_head[EMBEDDING], stored):
+            decoder, wanted, notes, tied = untied, with_head, [_UNTIED], []
+    unused = family.unused(raw_config, decoder)
+    ignored = (*unused, *_unread_keys(decoder), *tied)
     if read_quantized is not None:
         stored = {name: each for name, each in stored.items() if name in _names(wanted) or not _is_zero_bias(each)}
     tensors = assemble(stored, wanted, ignored, str(folder))
@@ -73,8 +85,18 @@ def open_hf_folder(folder: Path) -> Source:
         tensors=tensors,
         files=(config_path, *shards),
         write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
-        notes=tuple(rounding_note(tensors)),
+        notes=(*notes, *rounding_note(tensors), *left_out_note(stored.keys() - _names(wanted), unused)),
     )
+
+
+def _same_values(one: Tensor, other: Tensor, stored: Mapping[str, SourceTensor]) -> bool:
+    """Whether two of the engine's matrices, each one stored tensor whole, have the same numbers."""
+    first, second = (stored.get(each.pieces[0].name) for each in (one, other))
+    if first is None or second is None or first.shape != second.shape:
+        return second is None  # which is refused, whatever the head is
+    rows = first.shape[0]
+    ranges = ((at, min(at + _READ_ROWS, rows)) for at in range(0, rows, _READ_ROWS))
+    return all(np.array_equal(dequantized(first.read(*each)), dequantized(second.read(*each))) for each in ranges)
 
 
 def _unread_keys(decoder: Decoder) -> list[str]:
@@ -94,9 +116,11 @@ def _names(tensors: Mapping[str, Tensor]) -> set[str]:
 
 def _stored(shards: Mapping[Path, list[str]]) -> dict[str, StoredIn]:
     stored: dict[str, StoredIn] = {}
+    indexed = {name for names in shards.values() for name in names}
     for shard, wanted in shards.items():
         there, _ = read_header(shard)
-        for name in wanted or sorted(there):
+        # What the index does not name is read too, so that it is used or refused.
+        for name in (*wanted, *sorted(there.keys() - indexed)):
             if name not in there:
                 raise SourceError(f"{shard}: lacks the tensor {name!r} that the index promises")
             stored[name] = StoredIn(shard, name, there[name])
@@ -184,6 +208,9 @@ def _shards(folder: Path) -> dict[Path, list[str]]:
         return shards
     if single.exists():
         return {single: []}
+    hint = other_form(folder)
+    if hint:
+        raise UnsupportedModelError(f"{folder}: {hint}")
     pickled = sorted(path.name for suffix in ("bin", "pt", "pth") for path in folder.glob(f"*.{suffix}"))
     if pickled:
         raise UnsupportedModelError(

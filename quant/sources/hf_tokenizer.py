@@ -7,13 +7,16 @@ a list in generation_config.json. Does not tokenize.
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
 from quant.errors import SourceError
 from quant.files.json_file import read_json_object, write_json
+from quant.files.plain_file import check_plain_file, read_plain_text
 from quant.sources.gguf_tokenizer import END_TOKENS
+
+_MAX_TEMPLATE_BYTES: Final = 8 << 20
 
 
 def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> None:
@@ -23,20 +26,12 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
     """
     tokenizer_path = source / "tokenizer.json"
     if not tokenizer_path.exists():
-        hint = ""
-        if (source / "tokenizer.model").exists():
-            hint = (
-                "; it has only SentencePiece's tokenizer.model: load it with transformers' AutoTokenizer and"
-                " save_pretrained, which writes tokenizer.json"
-            )
-        elif (source / "tekken.json").exists():
-            hint = (
-                "; it has only Mistral's tekken.json: add the tokenizer.json and tokenizer_config.json of the same"
-                " model in transformers' format, or convert a GGUF of it"
-            )
-        raise SourceError(f"{source}: has no tokenizer.json{hint}")
+        raise SourceError(f"{source}: has no tokenizer.json{_instead(source)}")
     try:
+        check_plain_file(tokenizer_path)
         tokenizer = Tokenizer.from_file(str(tokenizer_path))
+    except SourceError:
+        raise
     except Exception as error:  # the tokenizers library raises bare Exception
         raise SourceError(f"{tokenizer_path}: is not a tokenizer: {error}") from error
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
@@ -59,6 +54,21 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
     write_json(target / "generation_config.json", generation)
 
 
+def _instead(source: Path) -> str:
+    """What to do with a folder that has a tokenizer in another form."""
+    others = (
+        next((name for name in ("tokenizer.model", "tekken.json") if (source / name).exists()), None),
+        next((path.name for path in sorted(source.glob("*.tiktoken"))), None),
+    )
+    found = next((name for name in others if name), None)
+    if found is None:
+        return "; take it from where the model was published"
+    return (
+        f", only {found}, which is not read: load it with transformers' AutoTokenizer and save_pretrained, which writes"
+        " tokenizer.json, or take a GGUF of the model"
+    )
+
+
 def _optional_json(path: Path) -> dict[str, Any]:
     return read_json_object(path) if path.exists() else {}
 
@@ -67,7 +77,7 @@ def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
     """The default template: chat_template.jinja's, chat_template.json's or tokenizer_config.json's, in turn."""
     path = source / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8")
+        return read_plain_text(path, _MAX_TEMPLATE_BYTES)
     template = _optional_json(source / "chat_template.json").get("chat_template", settings.get("chat_template"))
     if isinstance(template, list):  # several templates with names
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from quant.errors import SourceError, UnsupportedModelError
 from quant.sources.gguf_source import open_gguf
 from quant.sources.hf_folder import open_hf_folder
+from quant.sources.other_forms import other_form
 from quant.sources.source import Source
 
 __all__ = ["open_source"]
@@ -17,10 +18,11 @@ def open_source(path: Path) -> Source:
     """
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise SourceError(
-                f"{path}: has no config.json; give a Hugging Face model folder, as it was downloaded, or a GGUF file"
-            )
+            hint = other_form(path) or "give a Hugging Face model folder, as it was downloaded, or a GGUF file"
+            raise SourceError(f"{path}: has no config.json; {hint}")
         return open_hf_folder(path)
+    if path.exists() and not path.is_file():
+        raise SourceError(f"{path}: is a pipe or a device, not a file")
     if not path.is_file():
         raise SourceError(f"{path}: no such file or folder")
     if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"):

@@ -4,8 +4,9 @@ Names, shapes and the order of rows are the engine's. Tensors are read from the 
 that none has to be in memory whole. Does not know what the values are used for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,6 +58,20 @@ class Source:
     write_tokenizer: Callable[[Path], None]
     notes: tuple[str, ...] = ()
     """What the user should know about this checkpoint, one sentence each."""
+
+
+def left_out_note(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The note for the user where stored parts of a model are not used: at most one sentence.
+
+    names: stored tensors that nothing uses; patterns: those that may be left over, of which rotary buffers say nothing.
+    """
+    unused = list(names)
+    parts = [
+        pattern.strip("*.")
+        for pattern in patterns
+        if pattern.endswith(".*") and "rotary" not in pattern and any(fnmatch(name, pattern) for name in unused)
+    ]
+    return [f"Left out, since answers to text do not need them: {', '.join(parts)}."] if parts else []
 
 
 def rounding_note(tensors: Mapping[str, SourceTensor]) -> list[str]:

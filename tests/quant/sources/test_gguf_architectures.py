@@ -33,6 +33,7 @@ MULTIPLIERS = {
 
 # By architecture: the original's configuration, and the metadata that only this architecture has.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma": ({**SIZES, "model_type": "gemma"}, {"attention.layer_norm_rms_epsilon": 1e-6}),
     "gemma2": (
         {**SIZES, "model_type": "gemma2", "sliding_window": 32, "query_pre_attn_scalar": 32},
         {
@@ -88,6 +89,22 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "rope.dimension_count": 16, "rope.scaling.original_context_length": 128, "attention.sliding_window": 40,
             "rope.scaling.attn_factor": 1.125,
             "attention.layer_norm_rms_epsilon": 1e-5,
+        },
+    ),
+    "mistral3": (
+        {
+            **SIZES, "model_type": "ministral3", "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 64,
+                "beta_fast": 24.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.125,
+            },
+        },
+        {
+            "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e6, "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 16.0, "rope.scaling.original_context_length": 64,
+            "rope.scaling.yarn_beta_fast": 24.0, "rope.scaling.yarn_beta_slow": 1.0,
+            "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.125,
         },
     ),
     "olmo2": ({**SIZES, "model_type": "olmo2"}, {"attention.layer_norm_rms_epsilon": 1e-5}),
@@ -392,7 +409,7 @@ def _stored(arch: str, decoder: Decoder, tensors: Mapping[str, F32]) -> dict[str
         part = part.removesuffix(f".{kind}")
         if part.startswith("mlp.experts."):
             values = values.reshape(3, -1, *values.shape[1:])
-        if arch in ("granite", "smollm3") and part in ("self_attn.q_proj", "self_attn.k_proj"):
+        if arch in ("granite", "smollm3", "mistral3") and part in ("self_attn.q_proj", "self_attn.k_proj"):
             heads = decoder.heads if part == "self_attn.q_proj" else decoder.kv_heads
             values = values.reshape(heads, 2, 16, -1).swapaxes(1, 2).reshape(values.shape)
         if arch == "granite" and part in ("self_attn.o_proj", "mlp.down_proj"):

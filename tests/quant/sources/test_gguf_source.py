@@ -306,3 +306,23 @@ def test_a_code_that_q8_0_does_not_use_is_named(tmp_path: Path) -> None:
     with pytest.raises(TensorError, match=r"layers.0.mlp.up_proj.weight'.*-128"):
         convert(path, tmp_path / "out", method="rtn", progress=False)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.gguf"]
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_queries_keys_and_values_in_one_matrix(tmp_path: Path, arch: str) -> None:
+    """As llama.cpp's converter writes with --fuse-qkv: rows as they would be apart, one after the other."""
+    tensors = random_tensors({**CONFIG, "model_type": arch})
+    apart = open_source(write_gguf(tmp_path / "apart.gguf", tensors, {**CONFIG, "model_type": arch}, arch=arch))
+    joined: dict[str, list[F32]] = {}
+    for name in [name for name in tensors if "_proj" in name and "self_attn" in name and "o_proj" not in name]:
+        values, part = tensors[name], name.split(".")[-2]
+        heads = {"q_proj": CONFIG["num_attention_heads"], "k_proj": CONFIG["num_key_value_heads"]}
+        rows = permuted(values, heads[part]) if arch == "llama" and part in heads else values
+        joined.setdefault(f"blk.{name.split('.')[2]}.attn_qkv.{name.rpartition('.')[2]}", []).append(rows)
+    rest = {name: each for name, each in tensors.items() if "self_attn" not in name or "o_proj" in name}
+    fused = {name: np.concatenate(parts) for name, parts in joined.items()}
+    path = write_gguf(tmp_path / "fused.gguf", rest, {**CONFIG, "model_type": arch}, arch=arch, extra_tensors=fused)
+    source = open_source(path)
+    for name, tensor in apart.tensors.items():
+        wanted = np.asarray(tensor.read(0, tensor.shape[0]))
+        assert np.array_equal(np.asarray(source.tensors[name].read(0, tensor.shape[0])), wanted), name

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from quant.codes.matrix import QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.names import engine_tensors
+from quant.families.registry import describe, family_of
 from quant.sources.open_source import open_source
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
@@ -36,8 +38,43 @@ def edit_config(folder: Path, **changes: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.parametrize("model_type", ["llama", "gemma3"])
+def test_a_head_that_is_not_the_embedding_is_kept_whatever_the_config_says(tmp_path: Path, model_type: str) -> None:
+    """As transformers does, which warns. Gemma 3's, as published, is part of a module."""
+    config = {**CONFIG, "model_type": model_type, "tie_word_embeddings": True}
+    tensors = random_tensors({**config, "tie_word_embeddings": False})
+    prefix = "language_model." if model_type == "gemma3" else ""
+    stored = {f"{prefix}{name}": values for name, values in tensors.items()}
+    if model_type == "gemma3":  # its names of the four norms
+        described = describe(config, "x")
+        wanted = family_of(config, "x").alternatives[1](config, replace(described, tied_head=False))
+        stored = {each.pieces[0].name: tensors[name] for name, each in wanted.items()}
+    source = open_source(write_hf_folder(tmp_path / "hf", stored, config))
+    assert not source.decoder.tied_head
+    assert source.config["tie_word_embeddings"] is False
+    assert source.notes[0].startswith("The configuration ties the output head to the embedding, but")
+    head = source.tensors["lm_head.weight"].read(0, 320)
+    assert np.array_equal(np.asarray(head), tensors["lm_head.weight"])
+
+
+def test_what_an_index_does_not_name_is_not_overlooked(tmp_path: Path) -> None:
+    folder = write_hf_folder(tmp_path / "hf", random_tensors(CONFIG), shards=2)
+    path = folder / "model-00001-of-00002.safetensors"
+    save_file({**load_file(path), "model.layers.0.self_attn.q_proj.bias": np.ones(128, np.float32)}, path)
+    with pytest.raises(SourceError, match=r"has the tensor 'model.layers.0.self_attn.q_proj.bias', which"):
+        open_source(folder)
+
+
+def test_parts_that_are_left_out_are_said(tmp_path: Path) -> None:
+    config = {**CONFIG, "model_type": "ministral3"}
+    tensors = {**random_tensors(config), "model.vision_tower.norm.weight": np.ones(4, np.float32)}
+    source = open_source(write_hf_folder(tmp_path / "hf", tensors, config))
+    assert source.notes == ("Left out, since answers to text do not need them: vision_tower.",)
+
+
 def test_a_tied_head_is_dropped_and_old_buffers_too(tmp_path: Path) -> None:
     tensors = random_tensors(CONFIG)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(16, np.float32)
     folder = write_hf_folder(tmp_path / "hf", tensors, {**CONFIG, "tie_word_embeddings": True})
     source = open_source(folder)

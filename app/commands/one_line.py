@@ -4,10 +4,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
+
+_MOST_CHARACTERS: Final = 1200
 
 
 class OneLineGroup(TyperGroup):
@@ -57,10 +59,15 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 def worded(error: Exception) -> str:
-    """The error as a user reads it: of a system's error the file and the reason, without number and quotes."""
+    """The error as a user reads it: of a system's error the file and the reason, without number and quotes.
+
+    One line, and not longer than one reads: a message may quote a name from a file of any content.
+    """
+    text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+        text = f"{error.filename}: {error.strerror}"
+    text = " ".join(text.splitlines())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
 def fail(message: str, status: int) -> NoReturn:

@@ -15,7 +15,10 @@ _MAX_JSON_BYTES: Final = 64 << 20
 def read_json_object(path: Path) -> dict[str, Any]:
     """Reads a JSON object of at most 64 MiB. Raises SourceError naming the file."""
     try:
-        value = json.loads(read_plain_text(path, _MAX_JSON_BYTES))
+        text = read_plain_text(path, _MAX_JSON_BYTES)
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # refuses half characters, which no file of ours can hold
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is not JSON: {error}") from error
     if not isinstance(value, dict):

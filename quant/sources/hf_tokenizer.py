@@ -80,8 +80,8 @@ def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
         return read_plain_text(path, _MAX_TEMPLATE_BYTES)
     template = _optional_json(source / "chat_template.json").get("chat_template", settings.get("chat_template"))
     if isinstance(template, list):  # several templates with names
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        entries = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = entries[-1].get("template") if entries else None
     if template is not None and not isinstance(template, str):
         raise SourceError(f"{source}: its chat template is not text")
     return template

@@ -121,3 +121,12 @@ def test_refusals(
 def test_what_is_no_model_is_named(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["perplexity", str(tmp_path / "none"), "--text", str(text)]) == 2
     assert "none: no such file or folder" in capsys.readouterr().err
+
+
+def test_a_model_without_a_tokenizer_is_named(packed: Path, tmp_path: Path, text: Path, capsys: Any) -> None:
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(packed / name)
+    assert command.main(["perplexity", str(folder), "--text", str(text)]) == 2
+    assert "bare: has no tokenizer.json, which the converted model needs" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Odd files, by what is odd: each is refused with one line that says what to do, and none is waited for."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe for a template": (lambda folder: _pipe(folder / "chat_template.jinja"), "is a pipe or a device"),
     "pipe for settings": (lambda folder: _pipe(folder / "generation_config.json"), "is a pipe or a device"),
     "template in Latin-1": (_filled("chat_template.jinja", b"caf\xe9"), "chat_template.jinja: is not UTF-8"),
+    "half a character": (_filled("tokenizer_config.json", rb'{"a": "\ud800"}'), "tokenizer_config.json: is not JSON"),
     "pointers": (_filled("model.safetensors", POINTER), "is a Git LFS pointer.*git lfs pull"),
     "pointer to a tokenizer": (_filled("tokenizer.json", POINTER), "tokenizer.json: is a Git LFS pointer"),
     "tekken only": (_without("tokenizer.json", "tekken.json"), "only tekken.json, which is not read: load it with"),
@@ -64,6 +66,16 @@ def test_folder(case: str, tmp_path: Path) -> None:
         convert(folder, tmp_path / "out", method="rtn", progress=False)
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_templates_without_names(tmp_path: Path) -> None:
+    """A list of templates may hold anything; one that is called default counts."""
+    folder = write_hf_folder(tmp_path / "in", random_tensors(CONFIG))
+    (folder / "chat_template.jinja").unlink()
+    named = [{"name": [], "template": "x"}, 1, {"name": "default", "template": "right"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    convert(folder, tmp_path / "out", method="rtn", progress=False)
+    assert json.loads((tmp_path / "out/tokenizer_config.json").read_text())["chat_template"] == "right"
 
 
 def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:

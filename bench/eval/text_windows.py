@@ -5,14 +5,16 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from bench.eval.errors import EvalError
+from quant.errors import SourceError
+from quant.files.plain_file import MOST_TEXT_BYTES, read_plain_text
 
 
 def read_text(path: Path) -> str:
     """A text file. Raises EvalError naming it."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise EvalError(f"{path}: can't be read as UTF-8 text: {error}") from error
+        return read_plain_text(path, MOST_TEXT_BYTES)
+    except SourceError as error:
+        raise EvalError(str(error)) from error
 
 
 def text_windows(

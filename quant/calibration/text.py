@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from quant.errors import SourceError
 from quant.files.json_file import read_json_object
+from quant.files.plain_file import MOST_TEXT_BYTES, read_plain_text
 
 I32 = NDArray[np.int32]
 
@@ -51,14 +52,7 @@ def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: i
 
 
 def _documents(paths: tuple[Path, ...]) -> list[str]:
-    texts = []
-    for path in paths:
-        try:
-            texts.append(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SourceError(f"{path}: can't be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{path}: can't be read as UTF-8 text: {error}") from error
+    texts = [read_plain_text(path, MOST_TEXT_BYTES) for path in paths]
     parts = [part.strip("\n") for text in texts for part in text.split(_DOCUMENT_END)]
     return [part for part in parts if part.strip()]
 

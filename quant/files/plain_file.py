@@ -9,6 +9,8 @@ from typing import Final
 
 from quant.errors import SourceError
 
+MOST_TEXT_BYTES: Final = 1 << 30
+"""Of texts to calibrate or to measure with, which are read whole."""
 _LFS_BEGIN: Final = b"version https://git-lfs"
 
 
@@ -37,4 +39,4 @@ def read_plain_text(path: Path, most_bytes: int) -> str:
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise SourceError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+        raise SourceError(f"{path}: can't be read as UTF-8 text (byte {error.start})") from error

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe for an index": (lambda folder: _pipe(folder / "model.safetensors.index.json"), "is a pipe or a device"),
     "pipe for a template": (lambda folder: _pipe(folder / "chat_template.jinja"), "is a pipe or a device"),
     "pipe for settings": (lambda folder: _pipe(folder / "generation_config.json"), "is a pipe or a device"),
-    "template in Latin-1": (_filled("chat_template.jinja", b"caf\xe9"), "chat_template.jinja: is not UTF-8"),
+    "template in Latin-1": (_filled("chat_template.jinja", b"caf\xe9"), "chat_template.jinja: can't be read as UTF-8"),
     "half a character": (_filled("tokenizer_config.json", rb'{"a": "\ud800"}'), "tokenizer_config.json: is not JSON"),
     "pointers": (_filled("model.safetensors", POINTER), "is a Git LFS pointer.*git lfs pull"),
     "pointer to a tokenizer": (_filled("tokenizer.json", POINTER), "tokenizer.json: is a Git LFS pointer"),
@@ -86,3 +86,10 @@ def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
     path.write_bytes(raw[:at] + (21).to_bytes(4, "little") + raw[at + 4 :])
     with pytest.raises(QuantError, match=r"'token_embd.weight' is IQ3_S, which is not read; take the model's file in"):
         convert(path, tmp_path / "out", progress=False)
+
+
+def test_a_text_that_never_ends(tmp_path: Path) -> None:
+    folder = write_hf_folder(tmp_path / "in", random_tensors(CONFIG))
+    with pytest.raises(QuantError, match="/dev/zero: is a pipe or a device, not a file"):
+        convert(folder, tmp_path / "out", method="gptq", calibration_text=Path("/dev/zero"), progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

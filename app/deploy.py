@@ -103,9 +103,9 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
 
 
 def accounts_deployment() -> Deployment:
-    """The accounts' deployment, still to be bound with their settings. One replica: it owns the database alone."""
+    """The accounts' deployment, still to be bound with their settings. One replica owns the database alone."""
     # Here, because a service without accounts needs no database's library.
-    from app.accounts.service import AccountsService
+    from app.accounts.shared import SharedAccounts
 
     decorate = serve.deployment(
         name="Accounts",
@@ -115,7 +115,7 @@ def accounts_deployment() -> Deployment:
         graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
         ray_actor_options={"num_cpus": 0},
     )
-    return decorate(AccountsService)
+    return decorate(SharedAccounts)
 
 
 def _spread(ingress: IngressSettings) -> dict[str, Any]:

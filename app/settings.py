@@ -18,6 +18,8 @@ from app.messages.model_card import ModelCard
 
 ATTESTED_FRONT = "REDOUBT_ATTESTED_FRONT"
 """The environment variable of a service with a front that shows evidence. `app.deploy` insists on it."""
+RAY_FOLDER = "REDOUBT_RAY"
+"""The environment variable with the folder of one Ray of `redoubt serve`: its number, in the service's folder."""
 HELD_PORTS = "REDOUBT_HELD_PORTS"
 """The environment variable of a Ray whose ingresses get ports that the main process holds."""
 

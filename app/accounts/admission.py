@@ -74,9 +74,10 @@ class Admissions:
 class LoginFailures:
     """Refuses logins with a name that was tried too often with wrong passwords, whether somebody has it or not."""
 
-    def __init__(self, most: int) -> None:
-        """most: wrong passwords in a quarter of an hour."""
-        self._window = MovingWindowRateLimiter(MemoryStorage())
+    def __init__(self, most: int, before: "LoginFailures | None" = None) -> None:
+        """most: wrong passwords in a quarter of an hour. before: what was counted until now."""
+        self._storage: MemoryStorage = MemoryStorage() if before is None else before._storage
+        self._window = MovingWindowRateLimiter(self._storage)
         self._item = RateLimitItemPerMinute(most, _FAILURE_MINUTES)
 
     def wait_s(self, name: str) -> int | None:

@@ -30,6 +30,10 @@ _ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "hide_para
 """Errors, which are logged, have no values in them."""
 
 
+class InUseError(SettingsError):
+    """Another process owns the database."""
+
+
 class Database:
     """One process' way to the tables. One thread at a time uses it."""
 
@@ -103,7 +107,7 @@ def _locked_file(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SettingsError(f"accounts.database {path}: {_IN_USE}") from None
+            raise InUseError(f"accounts.database {path}: {_IN_USE}") from None
         _private_file(path).close()
         yield
 
@@ -120,7 +124,7 @@ def _lock_postgres(connection: Any, _: object) -> None:
     connection.commit()
     if not owns:
         connection.close()
-        raise SettingsError(f"accounts.database: {_IN_USE}")
+        raise InUseError(f"accounts.database: {_IN_USE}")
 
 
 def _migrate(connection: Connection, place: str) -> None:

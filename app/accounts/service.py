@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from app.accounts.admission import Admissions, LoginFailures
 from app.accounts.credentials import check_new_password, normalized_name, normalized_password
 from app.accounts.logins import NewPassword, new_password
 from app.accounts.stored_service import StoredService
+from app.accounts.turns import Turns
 from app.accounts.users import check_admin
 from app.core_files import leave_no_core_files
 from app.messages.accounts import (
@@ -58,25 +60,47 @@ _UNKNOWN = "unknown"
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a service has in memory only, for the next owner. Times are of this machine's monotonic clock."""
+
+    admissions: Admissions
+    failures: LoginFailures | None
+    turns: Turns
+    seen: dict[str, float]
+    known_after_s: float | None
+
+
 class AccountsService(StoredService):
     """See the file, and `app.messages.accounts.AccountsClient` and `ConversationStore` for what each method does."""
 
     _is_closed = True  # until the constructor is through: Python may call __del__ all the same
 
     def __init__(
-        self, settings: AccountsSettings, open_accounts: Callable[[AccountsSettings], Accounts] = Accounts.open
+        self,
+        settings: AccountsSettings,
+        open_accounts: Callable[[AccountsSettings], Accounts] = Accounts.open,
+        *,
+        before: Remembered | None = None,
+        known_after_s: float = _POLL_S + _SETTLE_S,
     ) -> None:
-        """Raises SettingsError: the key can't be read, or the database can't be opened or has another key."""
+        """before: what the owner before has given. known_after_s: when without it all ingresses have asked for news.
+
+        Raises SettingsError: the key can't be read, or the database can't be opened or has another key.
+        """
         leave_no_core_files()
         super().__init__(open_accounts(settings))
-        self._admissions = Admissions()
-        self._failures = LoginFailures(settings.login_failures)
-        self._seen: dict[str, float] = {}
+        if before is None:
+            before = Remembered(Admissions(), None, self._accounts.turns, {}, time.monotonic() + known_after_s)
+        self._accounts.turns.go_on_from(before.turns)
+        self._admissions = before.admissions
+        self._failures = LoginFailures(settings.login_failures, before.failures)
+        self._seen = dict(before.seen)
         """When each ingress last asked for revocations; of the monotonic clock."""
         self._passwords = ThreadPoolExecutor(1, "passwords")
         self._waiting_passwords = 0
-        self._is_ticking = False
-        self._known_after_s: float | None = time.monotonic() + _POLL_S + _SETTLE_S
+        self._ticking: asyncio.Task[None] | None = None
+        self._known_after_s = before.known_after_s
         """Then every ingress that lives has asked for revocations; None: those of before are known to be lost."""
         self._next_sweep_s = 0.0
         """When old responses are deleted; of the monotonic clock."""
@@ -286,10 +310,9 @@ class AccountsService(StoredService):
 
     def _start_ticking(self) -> None:
         """Not in the constructor, which runs outside the event loop."""
-        if not self._is_ticking:
-            self._is_ticking = True
-            task = asyncio.create_task(self._tick())
-            self._tasks.add(task)
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._tick())
+            self._tasks.add(self._ticking)
 
     async def _tick(self) -> None:
         """Writes usage down, gives back what lost ingresses held, and deletes what is too old."""
@@ -317,13 +340,27 @@ class AccountsService(StoredService):
             self._accounts.stored_responses.delete_old()
             self._next_sweep_s = time.monotonic() + _SWEEP_PERIOD_S
 
+    async def sealed_root(self) -> bytes:
+        """With it somebody who has the server's own key can see that it is the right one."""
+        return await self._in_database(self._accounts.store.sealed_root)
+
+    async def let_go(self) -> Remembered:
+        """Closes; returns what the next owner goes on with. Nobody calls anything any more."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self.close)
+        return Remembered(self._admissions, self._failures, self._accounts.turns, self._seen, self._known_after_s)
+
     def close(self) -> None:
         """Writes what is unwritten, and frees the database. Once is enough."""
         if not self._is_closed:
             self._is_closed = True
-            self._database.submit(self._accounts.close).result()
-            self._database.shutdown()
-            self._passwords.shutdown()
+            try:
+                self._database.submit(self._accounts.close).result()
+            finally:
+                self._database.shutdown()
+                self._passwords.shutdown()
 
     def __del__(self) -> None:
         """Serve calls this when it stops the replica."""

@@ -110,6 +110,14 @@ class Store:
         """Of users who have none of their own."""
         return UserLimits(**self.settings.limits.model_dump())
 
+    def sealed_root(self) -> bytes:
+        """The root key as it is stored. Raises SettingsError if there is none."""
+        with self.transaction() as connection:
+            sealed = read_meta(connection, _ROOT)
+        if sealed is None:
+            raise SettingsError(f"accounts.database {self.settings.database}: it has no users yet. {FIRST_USER}")
+        return sealed
+
     def user_of_name(self, connection: Connection, name: str) -> Row[Any] | None:
         """name: normalized."""
         found = tables.users.c.name_lookup == self.root.name_lookup(name)
@@ -133,14 +141,15 @@ def open_store(settings: AccountsSettings, kek: bytes, *, make: bool, **options:
                 root = RootKey.new()
                 write_meta(connection, _ROOT, root.sealed(kek))
             else:
-                root = _opened(settings, kek, sealed)
+                root = opened_root(settings, kek, sealed)
     except BaseException:
         database.close()
         raise
     return Store(database, root, settings, **options)
 
 
-def _opened(settings: AccountsSettings, kek: bytes, sealed: bytes) -> RootKey:
+def opened_root(settings: AccountsSettings, kek: bytes, sealed: bytes) -> RootKey:
+    """Raises SettingsError if another KEK has sealed it."""
     try:
         return RootKey.open(kek, sealed)
     except SealError:

@@ -28,6 +28,10 @@ class Turns:
     def __init__(self) -> None:
         self._of_conversation: dict[str, _Turn] = {}
 
+    def go_on_from(self, before: "Turns") -> None:
+        """Those that run at another owner of the database, which has let it go."""
+        self._of_conversation = before._of_conversation
+
     def check_none(self, conversation_id: str, now_s: float) -> None:
         """Raises AccountsError: `conversation_conflict`."""
         turn = self._of_conversation.get(conversation_id)

@@ -1,4 +1,4 @@
-"""The ingress' way to the accounts: calls the one replica of `app.accounts.service.AccountsService`."""
+"""The ingress' way to the accounts: calls the methods of `app.accounts.service.AccountsService`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""One call to the one replica of `app.accounts.service.AccountsService`. Knows none of its methods."""
+"""One call to the one replica of `app.accounts.shared.SharedAccounts`. Knows none of its methods."""
 
 import asyncio
 from typing import Any, TypeVar, cast
@@ -35,7 +35,7 @@ class AccountsHandle:
         """Raises AccountsError. kind: for the type checker."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                answer = await getattr(self._handle, method).remote(*arguments)
+                answer = await self._handle.call.remote(method, *arguments)
         except _GONE as error:
             raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.") from error
         if isinstance(answer, Refusal):

@@ -20,9 +20,8 @@ from app.launch.cleanup import end_marked
 from app.launch.held_ports import HeldPorts, PortPool
 from app.launch.ray_environment import USE_HAPROXY, haproxy_environment, ray_environment
 from app.launch.serving import TRY_AGAIN_STATUS, Change, Job
-from app.settings import SettingsError
+from app.settings import RAY_FOLDER, SettingsError
 
-_MARK = "REDOUBT_RAY"
 _END_TIMEOUT_S = 20.0
 _LOOK_S = 0.1
 _SPARE_PORTS = 8
@@ -47,7 +46,7 @@ class ServingProcess:
         self.loss: str | None = None
         """Why it has to be replaced although it still answers; None: it has not."""
         job.folder.mkdir(mode=0o700)
-        environment = {**os.environ, _MARK: f"{job.folder}"}
+        environment = {**os.environ, RAY_FOLDER: f"{job.folder}"}
         environment |= ray_environment(job.folder, environment)
         self._ports = ports
         self._held: HeldPorts | None = None
@@ -122,7 +121,7 @@ class ServingProcess:
         while self.status is None and time.monotonic() < until_s:
             meanwhile()
             time.sleep(_LOOK_S)
-        end_marked(_MARK, str(self.job.folder))
+        end_marked(RAY_FOLDER, str(self.job.folder))
         self._process.wait()
         self._control.close()
         if self._held is not None:

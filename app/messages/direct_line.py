@@ -81,7 +81,7 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
         self._transport = cast(asyncio.WriteTransport, transport)
-        if not _is_ours(transport):
+        if not is_of_this_user(transport):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -121,7 +121,7 @@ class _Receiver(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
         self._connections.add(self._transport)
-        self._trusted = _is_ours(transport)
+        self._trusted = is_of_this_user(transport)
         if not self._trusted:
             self._transport.abort()
 
@@ -137,8 +137,8 @@ class _Receiver(asyncio.Protocol):
             self._put(tuple(Part(name, start, TokenDelta(tuple(ids))) for name, start, ids in orjson.loads(message)))
 
 
-def _is_ours(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other end is a process of this user."""
+def is_of_this_user(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other end of a Unix socket is a process of this user."""
     connection: socket.socket = transport.get_extra_info("socket")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(credentials)[1]

@@ -12,13 +12,16 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from bench.processes import command_line
+from tests.service.operator import ROOT_PASSWORD, configure_accounts, done
 from tests.service.running import (
     RunningService,
     descendants,
@@ -40,6 +43,28 @@ def small_service(model: Path, folder: Path, **more: Any) -> Iterator[tuple[Runn
     with starting_service(config, folder / "log", model.name, "--model", str(model)) as running:
         family = descendants(running.process.pid)
         yield running, family
+
+
+@contextmanager
+def service_with_accounts(model: Path, folder: Path) -> Iterator[RunningService]:
+    """One worker that saves pages, and the user root, whose API key it has. It follows its file. The test ends it."""
+    changes: dict[str, dict[str, Any]] = {
+        "engine": {"kv_memory_bytes": 100 << 20},
+        "worker": {
+            "cpus_per_worker": 1,
+            "ray_num_cpus": 0.1,
+            "warm_up_prompt_tokens": 16,
+            "warm_up_new_tokens": 2,
+            "drain_timeout_s": 300.0,
+        },
+        "model": {"folder": str(model)},
+        "memory": {"folder": str(folder / "memory")},
+    }
+    configure_accounts(folder, changes)
+    with starting_service(folder / "service.yaml", folder / "log", "") as running:
+        key = done("key", "add", "--url", running.url, "--as", "root", lines=ROOT_PASSWORD + "\n").strip()
+        running = replace(running, key=key)
+        yield replace(running, model=running.rows()[0]["model_names"][0])
 
 
 def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
@@ -71,18 +96,9 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
 
     The raylet takes workers and ingress with it, so that for a moment there is nothing behind the front.
     """
-    with small_service(service_model, tmp_path) as (running, _):
-        body = {"model": running.model, "prompt": "One, two,", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
-
-        def ask(refusals: int = 0) -> str:
-            answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=_RAY_START_S + 60)
-            if answer.status_code == 503 and refusals:
-                time.sleep(int(answer.headers["retry-after"]))
-                return ask(refusals - 1)
-            assert answer.status_code == 200, (answer.text, running.log.read_text())
-            return str(answer.json()["choices"][0]["text"])
-
-        clean = ask()
+    with service_with_accounts(service_model, tmp_path) as running:
+        client = UserOf(running)
+        clean = client.complete()
         for name, is_new_ray in (
             ("haproxy\0-db", False),
             ("gcs/gcs_server", True),
@@ -90,20 +106,81 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
             ("app.launch.serving", True),
         ):
             before = running.alive()[0]["worker_id"]
+            refusals = 0 if name in ("haproxy\0-db", "gcs/gcs_server") else 10
+            kept = client.begin_background() if name == "gcs/gcs_server" else None
             for pid in running.processes(name):
                 os.kill(pid, signal.SIGKILL)
             for _ in range(3):
-                assert ask(0 if name in ("haproxy\0-db", "gcs/gcs_server") else 10) == clean, name
+                assert client.complete(refusals) == clean, name
             if is_new_ray:
-                deadline_s = time.monotonic() + _RAY_START_S
-                while not any(row["worker_id"] != before for row in rows(running)):
-                    assert time.monotonic() < deadline_s, (name, running.log.read_text())
-                    time.sleep(0.2)
-            assert ask() == clean, name
+                wait_for_new_worker(running, before)
+            assert client.complete() == clean, name
+            if kept is not None:
+                assert client.ended(kept)["status"] == "incomplete"
         family = descendants(running.process.pid)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(120) == 0, running.log.read_text()
         assert_nothing_is_left(running, family)
+
+
+class UserOf:
+    """A user's requests, which have the same answers each time."""
+
+    def __init__(self, running: RunningService) -> None:
+        self._running = running
+        headers = {"Authorization": f"Bearer {running.key}"}
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=running.url, headers=headers, timeout=_RAY_START_S + 60, limits=limits)
+
+    def _post(self, path: str, body: dict[str, Any], refusals: int = 0) -> dict[str, Any]:
+        answer = self.http.post(path, json=body)
+        if answer.status_code == 503 and refusals:
+            time.sleep(int(answer.headers["retry-after"]))
+            return self._post(path, body, refusals - 1)
+        assert answer.status_code == 200, (answer.text, self._running.log.read_text())
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def complete(self, refusals: int = 0) -> str:
+        body = {"model": self._running.model, "prompt": "One, two,", "max_tokens": 200, "temperature": 0}
+        return str(self._post("/v1/completions", body | {"ignore_eos": True}, refusals)["choices"][0]["text"])
+
+    def begin_conversation(self) -> str:
+        return str(self._post("/v1/conversations", {})["id"])
+
+    def turn(self, conversation: str) -> None:
+        """One turn, which must be stored."""
+        self._post("/v1/responses", self._asked(16) | {"conversation": conversation})
+
+    def items(self, conversation: str) -> int:
+        answer = self.http.get(f"/v1/conversations/{conversation}/items", params={"limit": 100})
+        return len(answer.json()["data"])
+
+    def begin_background(self, tokens: int = 1500) -> str:
+        return str(self._post("/v1/responses", self._asked(tokens) | {"background": True})["id"])
+
+    def ended(self, response_id: str) -> dict[str, Any]:
+        """The response when it has ended."""
+        deadline_s = time.monotonic() + _RAY_START_S
+        while True:
+            answer = self.http.get(f"/v1/responses/{response_id}")
+            assert answer.status_code == 200, answer.text
+            found: dict[str, Any] = answer.json()
+            if found["status"] not in ("queued", "in_progress"):
+                return found
+            assert time.monotonic() < deadline_s, found["status"]
+            time.sleep(0.2)
+
+    def _asked(self, tokens: int) -> dict[str, Any]:
+        return {"model": self._running.model, "input": "Count.", "temperature": 0, "max_output_tokens": tokens}
+
+
+def wait_for_new_worker(running: RunningService, before: str) -> None:
+    deadline_s = time.monotonic() + _RAY_START_S
+    while not any(row["worker_id"] != before for row in rows(running)):
+        assert running.process.poll() is None, running.log.read_text()
+        assert time.monotonic() < deadline_s, running.log.read_text()
+        time.sleep(0.2)
 
 
 def rows(running: RunningService) -> list[dict[str, Any]]:
@@ -114,32 +191,65 @@ def rows(running: RunningService) -> list[dict[str, Any]]:
         return []
 
 
-def test_a_stop_and_a_change_wait_for_answers(service_model: Path, tmp_path: Path) -> None:
-    """SIGUSR1 starts the service anew beside itself, and SIGTERM lets a stream come to its end."""
-    with small_service(service_model, tmp_path, drain_timeout_s=300.0) as (running, _):
+def test_a_stop_and_changes_wait_for_answers(service_model: Path, tmp_path: Path) -> None:
+    """SIGUSR1 and a changed file start the service anew beside itself, and SIGTERM lets a stream come to its end.
+
+    What is stored meanwhile is there afterwards, and a background answer of before comes to its end.
+    """
+    with service_with_accounts(service_model, tmp_path) as running, ThreadPoolExecutor(2) as pool:
+        client = UserOf(running)
         body = {**running.endless(max_tokens=1500), "temperature": 0}
         begun = threading.Event()
-        with ThreadPoolExecutor(1) as pool:
 
-            def stream() -> str:
-                with httpx.stream("POST", f"{running.url}/v1/completions", json=body, timeout=600) as answer:
-                    lines = []
-                    for line in answer.iter_lines():
-                        if line.startswith("data: "):
-                            lines.append(line.removeprefix("data: "))
-                            begun.set()
-                *events, last = lines
-                assert last == "[DONE]"
-                return "".join(json.loads(event)["choices"][0]["text"] for event in events)
+        def stream() -> str:
+            with client.http.stream("POST", "/v1/completions", json=body, timeout=600) as answer:
+                lines = []
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        lines.append(line.removeprefix("data: "))
+                        begun.set()
+            *events, last = lines
+            assert last == "[DONE]"
+            return "".join(json.loads(event)["choices"][0]["text"] for event in events)
 
-            clean = pool.submit(stream).result()
+        clean, clean_background = stream(), client.ended(client.begin_background())
+        conversation, turns = client.begin_conversation(), 0
+        for change in (renew, change_accounts):
             before = running.alive()[0]["worker_id"]
-            running.process.send_signal(signal.SIGUSR1)
-            while not any(row["worker_id"] != before for row in rows(running)):
-                assert pool.submit(stream).result() == clean
-            begun.clear()
+            background = client.begin_background()
             streaming = pool.submit(stream)
-            assert begun.wait(120)
-            running.process.send_signal(signal.SIGTERM)
+            change(running)
+            while not any(row["worker_id"] != before for row in rows(running)):
+                client.turn(conversation)
+                turns += 1
+            client.turn(conversation)
+            turns += 1
             assert streaming.result() == clean
+            ended = client.ended(background)
+            assert (ended["status"], ended["output"][0]["content"]) == (
+                clean_background["status"],
+                clean_background["output"][0]["content"],
+            )
+        assert client.items(conversation) == min(100, 2 * turns)
+        answer = client.http.post("/v1/completions", json={**body, "max_tokens": 1, "stream": False})
+        assert answer.headers["x-ratelimit-limit-requests"] == "5000"  # the change is in force
+        usage = client.http.get("/v1/admin/usage").json()["data"]
+        assert sum(row["requests"] for row in usage) >= turns + 6
+        begun.clear()
+        streaming = pool.submit(stream)
+        assert begun.wait(120)
+        running.process.send_signal(signal.SIGTERM)
+        assert streaming.result() == clean
         assert running.process.wait(400) == 0, running.log.read_text()
+
+
+def renew(running: RunningService) -> None:
+    running.process.send_signal(signal.SIGUSR1)
+
+
+def change_accounts(running: RunningService) -> None:
+    """A setting of the accounts, in the file that the service follows."""
+    config = running.log.parent / "service.yaml"
+    values = yaml.safe_load(config.read_text())
+    values["applications"][0]["args"]["accounts"]["limits"] = {"requests_per_minute": 5000}
+    config.write_text(yaml.safe_dump(values))

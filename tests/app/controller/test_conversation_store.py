@@ -61,10 +61,11 @@ class Handle:
     def __init__(self, service: AccountsService) -> None:
         self._service = service
 
-    def __getattr__(self, method: str) -> Any:
+    @property
+    def call(self) -> Any:
         class Method:
             @staticmethod
-            async def remote(*arguments: Any) -> Any:
+            async def remote(method: str, *arguments: Any) -> Any:
                 sent = pickle.loads(pickle.dumps(arguments))
                 return pickle.loads(pickle.dumps(await getattr(self._service, method)(*sent)))
 

@@ -1,0 +1,258 @@
+"""The accounts as a Serve deployment: of several Rays of one service, one owns the database, and the others ask it.
+
+When `redoubt serve` starts another Ray beside the one that runs, both have a replica of the accounts. The one that has
+the database listens on a Unix socket in the service's private folder, and the other ones send their calls there. Once
+the newer Ray gets requests, its replica asks for the database: the owner answers what it has begun, closes, and says
+what it has in memory only; from then on it sends the calls of its own ingresses to the new owner. So settings of the
+newest Ray hold, and nothing depends on how the older one ends. If an owner is lost, whoever notices takes its place.
+Calls that come in between wait.
+
+Without such a folder, as on a cluster, a replica waits until the Postgres is free; SQLite's file has one service only.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from app.accounts.database import InUseError
+from app.accounts.key_source import read_kek
+from app.accounts.owner_line import Line, LineLostError, LineServer, MovedError, call_once, connect
+from app.accounts.service import AccountsService, Remembered
+from app.accounts.store import opened_root
+from app.messages.accounts import Refusal
+from app.settings import RAY_FOLDER, AccountsSettings, SettingsError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+_LONG_LOOK_S = 1.0
+_FIRST_LOOK_S = 20.0
+"""How long a start waits for an owner that lets go just now, or is being restarted."""
+_STAND_BACK_S = 5.0
+"""How long an owner that has let go leaves the database to the one that has asked for it."""
+_KNOWN_AFTER_S = 60.0
+"""After the loss of an owner: so long ingresses of another Ray may need to be heard of again."""
+_NEWS, _TAKE, _START = "revocations", "take the database", "start of the owner"
+_ONCE: Final = frozenset({
+    "done", "login", "logout", "change_password", "end_session", "add_key", "revoke_key", "forget", "add_user",
+    "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation", "delete_conversation",
+    "add_items", "delete_item", "add_question", "begin_response", "store_response", "delete_response",
+})  # fmt: skip
+"""Calls that an owner which was lost may have done: they are refused, as with a replica that is lost."""
+
+
+class SharedAccounts:
+    """See the file. `call` is what an ingress calls."""
+
+    _is_closed = True  # until the constructor is through: Python may call __del__ all the same
+
+    def __init__(
+        self,
+        settings: AccountsSettings,
+        open_service: Callable[..., AccountsService] = AccountsService,
+        *,
+        ray_folder: Path | None = None,
+    ) -> None:
+        """Raises SettingsError: the key can't be read or is another's, or the database can't be opened or is in use."""
+        self._settings = settings
+        self._open_service = open_service
+        if ray_folder is None and RAY_FOLDER in os.environ:
+            ray_folder = Path(os.environ[RAY_FOLDER])
+        self._start = 0 if ray_folder is None else int(ray_folder.name)
+        self._path = None if ray_folder is None else ray_folder.parent / _socket_name(settings.database)
+        self._service: AccountsService | None = None
+        self._line: Line | None = None
+        self._owner_start = 0
+        self._wants = asyncio.Event()  # this replica is to own the database
+        self._changed = asyncio.Event()  # replaced whenever service or line are
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._has_let_go = asyncio.Event()
+        self._not_before_s = 0.0
+        self._following: asyncio.Task[None] | None = None
+        self._open_or_check()
+        self._is_closed = False
+
+    async def check_health(self) -> None:
+        """Serve calls this before the replica is used, and then every few seconds."""
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow())
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Calls that method of the service's, here or at the owner."""
+        await self.check_health()
+        while True:
+            changed = self._changed
+            try:
+                if self._service is not None:
+                    return await self._here(method, *arguments)
+                if self._line is not None and (method == _NEWS or self._start <= self._owner_start):
+                    return await self._line.call(method, *arguments)
+                self._wants.set()
+            except MovedError:
+                pass
+            except LineLostError:
+                if method in _ONCE:
+                    return Refusal("service_unavailable", "The accounts were lost meanwhile. Try again later.")
+            await changed.wait()
+
+    def close(self) -> None:
+        """Frees the database. Once is enough."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._following is not None:
+                self._following.cancel()
+            service, self._service = self._service, None
+            if service is not None:
+                service.close()
+
+    def __del__(self) -> None:
+        """Serve calls this when it stops the replica."""
+        self.close()
+
+    # --- how it works
+
+    def _open_or_check(self) -> None:
+        """Opens the database, or sees that an owner of this service has it and that our key is the right one."""
+        give_up_s = time.monotonic() + _FIRST_LOOK_S
+        while True:
+            try:
+                self._service = self._open_service(self._settings)
+                return
+            except InUseError:
+                if self._path is None and "://" in self._settings.database:
+                    return
+                if self._path is None or time.monotonic() > give_up_s:
+                    raise
+            with suppress(OSError, EOFError, MovedError):
+                sealed = call_once(self._path, "sealed_root")
+                opened_root(self._settings, read_kek(self._settings.key), sealed)
+                return
+            time.sleep(_LOOK_S)
+
+    async def _here(self, method: str, *arguments: Any) -> Any:
+        """Raises MovedError if this is not the owner; then nothing was done."""
+        service = self._service
+        if method == _START:
+            return self._start
+        if service is None:
+            raise MovedError
+        if method == _TAKE:
+            return await self._let_go(service)
+        task = asyncio.ensure_future(getattr(service, method)(*arguments))
+        self._calls.add(task)
+        task.set_name(method)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._service is not service and method == _NEWS:
+                raise MovedError from None  # it was `_let_go`
+            raise
+        finally:
+            self._calls.discard(task)
+
+    async def _let_go(self, service: AccountsService) -> Remembered:
+        """When it has answered all that has begun, the database is free."""
+        self._set(None, None)
+        self._not_before_s = time.monotonic() + _STAND_BACK_S
+        for call in self._calls:
+            if call.get_name() == _NEWS:
+                call.cancel()
+        try:
+            while self._calls:
+                await asyncio.wait(set(self._calls))
+            return await service.let_go()
+        finally:
+            self._has_let_go.set()
+
+    def _set(self, service: AccountsService | None, line: Line | None) -> None:
+        self._service, self._line = service, line
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _follow(self) -> None:
+        """Owns the database, or follows whoever does, until it is cancelled."""
+        while True:
+            try:
+                if self._service is not None:
+                    await self._own()
+                else:
+                    await self._ask_the_owner()
+            except Exception as error:  # a full disk, say
+                logger.error("the accounts can't be opened: %s", type(error).__qualname__, exc_info=error)
+                await asyncio.sleep(_LONG_LOOK_S)
+
+    async def _own(self) -> None:
+        if self._path is None:
+            await self._has_let_go.wait()
+            return
+        server = LineServer(self._path, self._here)
+        try:
+            await server.open()
+            await self._has_let_go.wait()
+        finally:
+            self._has_let_go.clear()
+            await server.close()
+
+    async def _ask_the_owner(self) -> None:
+        options: dict[str, float] = {}
+        before: Remembered | None = None
+        while True:
+            if time.monotonic() >= self._not_before_s and await self._opens(before=before, **options):
+                return
+            before = None
+            line = None if self._path is None else await connect(self._path)
+            if line is None:
+                await asyncio.sleep(_LONG_LOOK_S if self._path is None else _LOOK_S)
+                continue
+            options = {"known_after_s": _KNOWN_AFTER_S}
+            try:
+                self._owner_start = await line.call(_START)
+                self._set(None, line)
+                before = await self._until_lost(line)
+            except (LineLostError, MovedError):
+                await asyncio.sleep(_LOOK_S)
+            finally:
+                self._set(None, None)
+                line.close()
+
+    async def _until_lost(self, line: Line) -> Remembered | None:
+        """What the owner has given on being asked; None: it is lost."""
+        self._wants.clear()
+        waits = [asyncio.create_task(event.wait()) for event in (line.lost, self._wants)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if line.lost.is_set():
+            return None
+        remembered: Remembered = await line.call(_TAKE)
+        self._not_before_s = 0.0
+        return remembered
+
+    async def _opens(self, **options: Any) -> bool:
+        """Whether the database is this process' now."""
+        try:
+            service = await asyncio.to_thread(self._open_service, self._settings, **options)
+        except InUseError:
+            return False
+        except SettingsError as error:
+            logger.error("the accounts can't be opened: %s", error)
+            await asyncio.sleep(_LONG_LOOK_S)
+            return False
+        if self._is_closed:
+            service.close()
+            raise asyncio.CancelledError
+        self._set(service, None)
+        return True
+
+
+def _socket_name(database: str) -> str:
+    place = database if "://" in database else str(Path(database).resolve())
+    return f"accounts-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

@@ -1,0 +1,184 @@
+"""Several replicas of the accounts over one database, as Rays beside each other have them; without Ray."""
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.accounts import shared
+from app.accounts.accounts import Accounts
+from app.accounts.database import Database, InUseError
+from app.accounts.service import AccountsService
+from app.accounts.shared import SharedAccounts
+from app.accounts.store import open_store
+from app.accounts.tables import metadata
+from app.messages.accounts import Admission, Refusal, Revocations, UsageRow, UserLimits
+from app.messages.stored import NewItem, StoredResponse
+from app.settings import AccountsSettings, SettingsError
+from tests.app.accounts.test_database import postgres  # noqa: F401
+from tests.app.accounts.world import CHEAP, KEK, World
+
+HERS = f"conv_{'a' * 32}"
+
+
+class Site:
+    def __init__(self, database: str, folder: Path) -> None:
+        world = World(database)
+        world.add("ann", limits=UserLimits(concurrent=2))
+        self.ann, self.clock = world.log_in("ann"), world.clock
+        world.accounts.close()
+        self.settings = world.settings
+        self.folder = folder
+        self.kek = folder / "kek"
+        self.kek.write_bytes(KEK)
+        self.kek.chmod(0o400)
+        self.settings = world.settings.model_copy(update={"key": f"file:{self.kek}"})
+        self.all: list[SharedAccounts] = []
+
+    def open_service(self, settings: AccountsSettings, **options: Any) -> AccountsService:
+        if options.get("before") is not None:
+            options["before"] = pickle.loads(pickle.dumps(options["before"]))
+
+        def opened(settings: AccountsSettings) -> Accounts:
+            return Accounts(open_store(settings, KEK, make=False, now=self.clock, password_cost=CHEAP))
+
+        return AccountsService(settings, opened, **options)
+
+    async def start(self, number: int, **changes: Any) -> SharedAccounts:
+        """The replica of the Ray of that number."""
+        settings = self.settings.model_copy(update=changes)
+        # In a thread: it asks the owner, which answers on this loop.
+        one = await asyncio.to_thread(SharedAccounts, settings, self.open_service, ray_folder=self.folder / str(number))
+        await one.check_health()
+        self.all.append(one)
+        return one
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    database = str(tmp_path / "accounts.db")
+    if request.param == "postgres":
+        database = request.getfixturevalue("postgres")
+    site = Site(database, tmp_path)
+    yield site
+    for one in site.all:
+        one.close()
+    if request.param == "postgres":  # the next test's is empty
+        database = Database(site.settings.database, make=False)
+        with database.transaction() as connection:
+            metadata.drop_all(connection)
+            connection.exec_driver_sql("DROP TABLE alembic_version")
+        database.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def usage(admission: Admission) -> UsageRow:
+    identity = admission.identity
+    return UsageRow(identity.user_id, identity.credential, "", "tiny", 1, 5, 0, 7)
+
+
+async def test_the_database_goes_to_the_newest_that_gets_requests(site: Site) -> None:
+    first = await site.start(1)
+    admission = await first.call("admit", "one", site.ann)
+    await first.call("new_conversation", site.ann, HERS, b"", [])
+    turn = (await first.call("begin_turn", "one", site.ann, HERS, "resp_1")).seq
+    first_news = asyncio.create_task(first.call("revocations", "one", *await position(first, "one")))
+    second = await site.start(2, login_failures=1)
+
+    # It is ready, and its ingress hears of revocations; the owner stays.
+    assert isinstance(await second.call("revocations", "two", "", 0), Revocations)
+    assert first._service is not None
+
+    # Requests come to it: they wait until it has the database. What the first one knew of its ingress is known.
+    assert (await second.call("admit", "two", site.ann)).refusal is None
+    assert first._service is None
+    assert second._service is not None
+    assert second._service._failures._item.amount == 1  # settings of the newer one hold
+    refused = await second.call("admit", "two", site.ann)
+    assert refused.refusal.code == "rate_limit_exceeded"  # one runs at the first ingress
+    conflict = await second.call("begin_turn", "two", site.ann, HERS, "resp_2")
+    assert conflict.code == "conversation_conflict"
+
+    # The ingress of the first one ends its answers, at the new owner.
+    response = StoredResponse("resp_1", 0, HERS, None, b"in", b"out")
+    assert await first.call("store_response", site.ann, response, [NewItem("a", b"A")], turn) is None
+    await first.call("done", "one", usage(admission))
+    assert (await second.call("admit", "two", site.ann)).refusal is None
+    assert (await second.call("response", site.ann, "resp_1")).conversation_id == HERS
+    assert (await first_news).subjects is None  # of another owner: all is asked for again
+    assert first._service is None  # its calls did not bring the database back
+
+    # And so on: a third one, and the first one asks that.
+    third = await site.start(3)
+    assert (await third.call("conversation", site.ann, HERS)).items == 1
+    assert third._service is not None
+    assert (await first.call("conversation", site.ann, HERS)).items == 1
+    assert (await second.call("conversation", site.ann, HERS)).items == 1
+
+
+async def position(accounts: SharedAccounts, ingress: str) -> tuple[str, int]:
+    news = await accounts.call("revocations", ingress, "", 0)
+    return news.instance, news.position
+
+
+async def test_calls_of_both_at_the_same_time_are_each_done_once(site: Site) -> None:
+    first = await site.start(1)
+    await first.call("new_conversation", site.ann, HERS, b"", [])
+    second = await site.start(2)
+    calls = [
+        asyncio.create_task(one.call("add_items", site.ann, HERS, [NewItem(f"{name}{number}", b"A")]))
+        for number in range(20)
+        for name, one in (("a", first), ("b", second))
+    ]
+    answers = await asyncio.gather(*calls)
+    assert [one for one in answers if isinstance(one, Refusal)] == []
+    assert (await first.call("conversation", site.ann, HERS)).items == 40
+
+
+async def test_an_owner_that_closes_and_one_that_is_lost_are_replaced(site: Site) -> None:
+    first = await site.start(1)
+    second = await site.start(2)
+    await second.call("revocations", "two", "", 0)
+    first.close()  # the second one has had no request yet
+    assert (await second.call("identify", site.ann)).name == "ann"
+    third = await site.start(3)
+    assert third._service is None
+    await third.call("revocations", "three", "", 0)
+    news = asyncio.create_task(third.call("revocations", "three", *await position(third, "three")))
+    second.close()
+    assert isinstance(await news, Revocations)
+    assert (await third.call("identify", site.ann)).name == "ann"
+    # The replica of an older Ray is started again: it asks the newer one.
+    again = await site.start(2)
+    assert (await again.call("identify", site.ann)).name == "ann"
+    assert again._service is None
+
+
+async def test_another_key_is_refused_before_anything_changes(site: Site, tmp_path: Path) -> None:
+    first = await site.start(1)
+    other = tmp_path / "other"
+    other.write_bytes(bytes(32))
+    other.chmod(0o400)
+    with pytest.raises(SettingsError, match=r"not the key of accounts\.database"):
+        await site.start(2, key=f"file:{other}")
+    assert first._service is not None
+
+
+async def test_a_service_that_is_not_ours_is_not_asked(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_FIRST_LOOK_S", 0.2)
+    await site.start(1)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    site.folder = elsewhere
+    with pytest.raises(InUseError, match="a running service has it open"):
+        await site.start(1)

@@ -1,18 +1,20 @@
 """`redoubt bench faults`: the request-loss table of this machine.
 
-    python -m bench.faults.measure --json --out faults.json
+    python -m bench.faults.measure --out faults.json
+    python -m bench.faults.measure --accounts postgres
     python -m bench.faults.measure --only "a worker is killed"
 
-Starts a service of its own with two workers (or `--config`), puts a load of clients on it (streams and blocking
-requests, greedy and seeded), and makes each fault once under that load, one after another. Every request is accounted
-for, and every complete answer's text is compared with a clean run's. If the main process ends, it is started again at
-once, as systemd does. A row of the table:
+Starts a service of its own with two workers (or `--config`), accounts and saved pages, puts a load of clients on it
+(streams and blocking requests, greedy and seeded; turns of stored conversations, background answers), and makes each
+fault once under that load, one after another. Every request is accounted for, and every complete answer's text is
+compared with a clean run's. If the main process ends, it is started again at once, as systemd does. A row of the table:
 
 - `completed`; `refused` before the first byte, by status ("connect": no connection); `broken_with_error`: streams that
   ended with an event that says why; `broken_silently`: answers that just ended; `hung`: nothing for 30 s; `wrong`: a
   text other than the clean run's.
 - `first_answer_s`: from the fault until a request that was sent after it was answered.
 - `whole_after_s`: until all workers are up. `longest_pause_s`: between two events of a stream that was completed.
+- `stored`: turns and background answers (`bench.faults.stored`): what was acknowledged must be there afterwards.
 - `left`: processes of the service that ran on when it had ended.
 """
 
@@ -21,16 +23,19 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml  # type: ignore[import-untyped]
 
 from bench.common import OneLineParser, at_least, machine, print_result
 from bench.faults.load import Load
 from bench.faults.service import Service, service_of
+from bench.faults.stored import StoredLoad
+from bench.faults.users import KINDS, accounts_of, add_user, log_in
 from bench.processes import descendants, left_of
 
 _BEFORE_S, _AFTER_S = 3.0, 3.0
@@ -65,6 +70,32 @@ def _change_a_setting(service: Service) -> None:
     service.config.write_text(yaml.safe_dump(values), encoding="utf-8")
 
 
+def _change_accounts(service: Service) -> None:
+    """A setting of the accounts', whose database stays the same."""
+    values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
+    accounts = values["applications"][0]["args"].get("accounts", {})
+    accounts["login_failures"] = 6 if accounts.get("login_failures") != 6 else 5
+    service.config.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+
+def _add_a_model(service: Service) -> None:
+    """The same model's files under another name, with a worker of its own."""
+    values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
+    args = values["applications"][0]["args"]
+    further = {name: args[name] for name in ("engine", "worker") if name in args}
+    further |= {"model": args["model"] | {"served_name": "second"}}
+    values["applications"].append(
+        {"name": "second", "route_prefix": None, "import_path": "app.deploy:build_model", "args": further}
+    )
+    service.config.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+
+def _remove_a_model(service: Service) -> None:
+    values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
+    del values["applications"][1:]
+    service.config.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+
 def _signal_main(number: int) -> Callable[[Service], None]:
     return lambda service: os.kill(service.pid, number)
 
@@ -86,12 +117,16 @@ FAULTS: dict[str, Callable[[Service], None]] = {
     "the GCS and a worker are killed": _kill("gcs", "worker"),
     "the serving program is killed": _kill("serving"),
     "a setting is changed in the file": _change_a_setting,
+    "a setting of the accounts is changed in the file": _change_accounts,
     "the service is started anew (SIGUSR1)": _signal_main(signal.SIGUSR1),
     "the main process is killed": _signal_main(signal.SIGKILL),
     "the main process gets SIGTERM": _signal_main(signal.SIGTERM),
+    "a model is added in the file": _add_a_model,
+    "a model is removed in the file": _remove_a_model,
 }
 
-
+MODELS: frozenset[str] = frozenset(("a model is added in the file", "a model is removed in the file"))
+"""They need cores for one more worker: they are made on a service of one worker, one after the other."""
 RENEWING: frozenset[str] = frozenset(
     name
     for name in FAULTS
@@ -105,6 +140,7 @@ class FaultsOptions:
     """What to measure."""
 
     config: Path | None
+    accounts: str
     clients: int
     only: tuple[str, ...]
 
@@ -112,22 +148,61 @@ class FaultsOptions:
 async def measure_faults(options: FaultsOptions) -> dict[str, object]:
     """Makes the table. Raises RuntimeError if the service does not become whole, OSError."""
     chosen = options.only or tuple(FAULTS)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    left: list[str] = []
+    whole, of_models = (
+        [one for one in chosen if one not in MODELS],
+        [one for one in FAULTS if one in MODELS & {*chosen}],
+    )
+    for names, one_worker in ((whole, False), (of_models, options.config is None)):
+        if names:
+            left += await _measure_on_one_service(options, names, rows, one_worker=one_worker)
+    return {
+        **machine(),
+        "accounts": options.accounts,
+        "clients": options.clients,
+        "rows": rows,
+        "left_at_the_end": left,
+    }
+
+
+async def _measure_on_one_service(
+    options: FaultsOptions, names: Sequence[str], rows: list[dict[str, Any]], *, one_worker: bool
+) -> list[str]:
+    """Adds these rows; returns what was left of the service at its end."""
+
+    def change(values: dict[str, Any]) -> None:
+        args = values["applications"][0]["args"]
+        if one_worker:
+            args["worker"]["count"] = 1
+        if accounts is not None:
+            args["accounts"] = accounts
+            args["memory"] = args.get("memory", {}) | {"folder": str(Path(folder) / "memory")}
+
     with (
         tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder,
-        service_of(options.config, Path(folder)) as service,
+        accounts_of(options.accounts, Path(folder)) as accounts,
+        service_of(options.config, Path(folder), change, None if accounts is None else add_user) as service,
     ):
+        await asyncio.to_thread(service.wait_until_answering)
+        if accounts is not None:
+            service.headers = log_in(service.url)
         workers = _wanted_workers(service.config)
         await asyncio.to_thread(service.wait_until_whole, workers)
-        load = Load(service.url, service.rows()[0]["model_names"][0], options.clients)
+        model = service.rows()[0]["model_names"][0]
+        load = Load(service.url, model, options.clients, headers=service.headers)
+        stored = None if accounts is None else StoredLoad(service.url, model, service.headers)
         await load.learn()
-        for name in chosen:
-            row = await _row(service, load, name, workers)
-            rows.append({"fault": name} | row)
+        if stored is not None:
+            await stored.learn()
+        for name in names:
+            row = await _row(service, load, stored, name)
+            rows.append({"fault": name, "workers": workers} | row)
             print(_line(rows[-1]), flush=True)
         await load.close()
-        left = service.end()
-    return {**machine(), "workers": workers, "clients": options.clients, "rows": rows, "left_at_the_end": left}
+        if stored is not None:
+            await stored.close()
+        return service.end()
 
 
 def _wanted_workers(config: Path) -> int:
@@ -135,18 +210,22 @@ def _wanted_workers(config: Path) -> int:
     return sum(int(one["args"].get("worker", {}).get("count", 1)) for one in values["applications"])
 
 
-async def _row(service: Service, load: Load, name: str, workers: int) -> dict[str, Any]:
-    await asyncio.to_thread(service.wait_until_whole, workers)
+async def _row(service: Service, load: Load, stored: StoredLoad | None, name: str) -> dict[str, Any]:
+    await asyncio.to_thread(service.wait_until_whole, _wanted_workers(service.config))
     load.start()
+    if stored is not None:
+        stored.start()
     await asyncio.sleep(_BEFORE_S)
     family, starts = descendants(service.pid), service.starts
     ids = {row["worker_id"] for row in service.rows()}
     load.outcomes.mark()
     began_s = time.monotonic()
     await asyncio.to_thread(FAULTS[name], service)
+    workers = _wanted_workers(service.config)
     whole_s = await _until_whole(service, load, workers, began_s, ids if name in RENEWING else set())
     await asyncio.sleep(_AFTER_S)
     outcomes = await load.end()
+    kept = None if stored is None else await stored.end()
     left = left_of(family, 1.0) if service.starts > starts else []
     return {
         "completed": outcomes.completed,
@@ -161,6 +240,7 @@ async def _row(service: Service, load: Load, name: str, workers: int) -> dict[st
         "restarts": service.starts - starts,
         "new_workers": len({row["worker_id"] for row in service.rows()} - ids),
         "left": left,
+        "stored": None if kept is None else asdict(kept),
     }
 
 
@@ -179,15 +259,24 @@ async def _until_whole(service: Service, load: Load, workers: int, began_s: floa
 
 def _line(row: dict[str, Any]) -> str:
     """A row of the table in Markdown."""
-    refused = ", ".join(f"{count} ({status})" for status, count in sorted(row["refused"].items())) or "0"
+    refused = _counts(row["refused"])
     cells = [row["fault"], row["completed"], refused, row["broken_with_error"], row["broken_silently"], row["hung"]]
     cells += [row["wrong"], row["first_answer_s"], row["whole_after_s"], row["longest_pause_s"]]
+    if (kept := row["stored"]) is not None:
+        told = [_counts(kept[name]) for name in ("turns_refused", "background_refused", "background_failed")]
+        cells += [kept["turns"], told[0], kept["turns_lost"] + kept["turns_wrong"]]
+        cells += [kept["background"], told[1], told[2], kept["background_lost"] + kept["background_wrong"]]
     return f"| {' | '.join('never' if cell is None else str(cell) for cell in cells)} |"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} ({what})" for what, count in sorted(counts.items())) or "0"
 
 
 _HEAD = (
     "| fault | completed | refused | broken with an error | broken silently | hung | wrong | answered after, s "
-    "| whole after, s | longest pause, s |\n" + "| --- " * 10 + "|"
+    "| whole after, s | longest pause, s | turns stored | turns refused | turns lost or wrong | background complete "
+    "| background refused | background failed | background lost or wrong |\n" + "| --- " * 17 + "|"
 )
 
 
@@ -195,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what the command line says; returns the exit status."""
     parser = OneLineParser(prog="redoubt bench faults", description="The request-loss table of this machine.")
     parser.add_argument("--config", type=Path, help="a service's file; by default two workers of the embedded model")
+    parser.add_argument("--accounts", choices=KINDS, default="sqlite", help="where the users are; none: no users")
     parser.add_argument("--clients", type=at_least(1), default=16)
     parser.add_argument("--only", action="append", choices=tuple(FAULTS), default=[], metavar="FAULT")
     parser.add_argument("--out", type=Path, help="a file for the result as JSON")
@@ -202,10 +292,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_HEAD, flush=True)
 
     def measure() -> dict[str, object]:
-        chosen = FaultsOptions(config=options.config, clients=options.clients, only=tuple(options.only))
+        chosen = FaultsOptions(
+            config=options.config, accounts=options.accounts, clients=options.clients, only=tuple(options.only)
+        )
         return asyncio.run(measure_faults(chosen))
 
-    return print_result(measure, (RuntimeError, OSError), indent=None, out=options.out)
+    return print_result(measure, (RuntimeError, OSError, httpx.HTTPError), indent=None, out=options.out)
 
 
 if __name__ == "__main__":

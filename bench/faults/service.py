@@ -46,6 +46,8 @@ class Service:
         self.url = f"http://127.0.0.1:{self.port}"
         self.starts = 0
         self._model = model
+        self.headers: dict[str, str] = {}
+        """Of who may see the worker table."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -74,8 +76,18 @@ class Service:
 
     def wait_until_whole(self, workers: int) -> None:
         """Until so many workers are up. Raises RuntimeError with the log's end if it takes minutes, or it has ended."""
+        self._wait(lambda: self.alive() == workers)
+
+    def wait_until_answering(self) -> None:
+        """Until it answers at all. Raises RuntimeError as `wait_until_whole` does."""
+        self._wait(lambda: httpx.get(f"{self.url}/health", timeout=5).is_success)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while self.alive() != workers:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if condition():
+                    return
             if self.has_ended or time.monotonic() > deadline_s:
                 raise RuntimeError(f"the service did not become whole:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.2)
@@ -83,7 +95,9 @@ class Service:
     def rows(self) -> list[dict[str, Any]]:
         """The worker table; empty if nothing answers."""
         with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
-            rows: list[dict[str, Any]] = httpx.get(f"{self.url}/v1/workers", timeout=5).json()["data"]
+            rows: list[dict[str, Any]] = httpx.get(f"{self.url}/v1/workers", headers=self.headers, timeout=5).json()[
+                "data"
+            ]
             return rows
         return []
 
@@ -116,11 +130,15 @@ class Service:
 
 @contextlib.contextmanager
 def service_of(
-    config: Path | None, folder: Path, change: Callable[[dict[str, Any]], None] = lambda values: None
+    config: Path | None,
+    folder: Path,
+    change: Callable[[dict[str, Any]], None] = lambda values: None,
+    prepare: Callable[[Path], None] | None = None,
 ) -> Iterator[Service]:
     """A service that is ended with the block. config: None: two workers of the embedded model.
 
-    change: made to the values of the file, of which the service gets a copy.
+    change: made to the values of the file, of which the service gets a copy. prepare: gets that copy's path before the
+    start.
     """
     values = yaml.safe_load((config or ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
     arguments = values["applications"][0]["args"]
@@ -131,6 +149,8 @@ def service_of(
     change(values)
     own = folder / "service.yaml"
     own.write_text(yaml.safe_dump(values), encoding="utf-8")
+    if prepare is not None:
+        prepare(own)
     service = Service(own, folder / "service.log")
     try:
         service.start()

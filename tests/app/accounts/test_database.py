@@ -1,9 +1,6 @@
-import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,36 +21,17 @@ from app.accounts.tables import metadata
 from app.messages.accounts import AccountsError, UsageRow
 from app.messages.stored import NewItem, StoredResponse
 from app.settings import SettingsError
+from bench.postgres import PROGRAMS, running_postgres
 from tests.app.accounts.world import KEK, World
-from tests.service.running import free_port, wait_until
-
-POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
-"""Debian's programs, which are not on the path."""
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The URL of a Postgres of this module's own, on loopback."""
-    if POSTGRES is None:
+    if PROGRAMS is None:
         pytest.skip("there is no Postgres on this machine (Debian: postgresql)")
-    # pytest's own folders are closed to other users, and Postgres refuses to run as root.
-    with tempfile.TemporaryDirectory(prefix="redoubt-postgres-") as name, (Path(name) / "log").open("wb") as log:
-        folder, port = Path(name) / "data", free_port()
-        as_user: list[str | Path] = []
-        if os.geteuid() == 0:
-            as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-            shutil.chown(name, "postgres")
-        made: list[str | Path] = [*as_user, POSTGRES / "initdb", "-D", folder]
-        subprocess.run([*made, "-A", "trust", "-U", "redoubt", "--no-sync"], check=True, capture_output=True)
-        options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(port)]
-        server = subprocess.Popen([*as_user, POSTGRES / "postgres", "-D", folder, *options], stdout=log, stderr=log)
-        ready: list[str | Path] = [POSTGRES / "pg_isready", "-h", "127.0.0.1", "-p", str(port), "-q"]
-        try:
-            wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, "Postgres is ready")
-            yield f"postgresql+psycopg://redoubt@127.0.0.1:{port}/postgres"
-        finally:
-            server.terminate()
-            server.wait(30)
+    with running_postgres() as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -34,6 +34,7 @@ _LOOK_S = 0.1
 _LONG_LOOK_S = 1.0
 _FIRST_LOOK_S = 20.0
 """How long a start waits for an owner that lets go just now, or is being restarted."""
+_TELL_S = 15.0
 _STAND_BACK_S = 5.0
 """How long an owner that has let go leaves the database to the one that has asked for it."""
 _KNOWN_AFTER_S = 60.0
@@ -202,12 +203,16 @@ class SharedAccounts:
     async def _ask_the_owner(self) -> None:
         options: dict[str, float] = {}
         before: Remembered | None = None
+        told_s = time.monotonic()
         while True:
             if time.monotonic() >= self._not_before_s and await self._opens(before=before, **options):
                 return
             before = None
             line = None if self._path is None else await connect(self._path)
             if line is None:
+                if time.monotonic() >= told_s + _TELL_S:
+                    told_s = time.monotonic()
+                    logger.warning("accounts.database: another process has it open. Calls wait until it lets go.")
                 await asyncio.sleep(_LONG_LOOK_S if self._path is None else _LOOK_S)
                 continue
             options = {"known_after_s": _KNOWN_AFTER_S}

@@ -21,17 +21,7 @@ from app.accounts.tables import metadata
 from app.messages.accounts import AccountsError, UsageRow
 from app.messages.stored import NewItem, StoredResponse
 from app.settings import SettingsError
-from bench.postgres import PROGRAMS, running_postgres
 from tests.app.accounts.world import KEK, World
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """The URL of a Postgres of this module's own, on loopback."""
-    if PROGRAMS is None:
-        pytest.skip("there is no Postgres on this machine (Debian: postgresql)")
-    with running_postgres() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

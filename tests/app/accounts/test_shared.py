@@ -2,7 +2,7 @@
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from app.accounts import shared
 from app.accounts.accounts import Accounts
 from app.accounts.database import Database, InUseError
+from app.accounts.owner_line import LineServer
 from app.accounts.service import AccountsService
 from app.accounts.shared import SharedAccounts
 from app.accounts.store import open_store
@@ -18,7 +19,6 @@ from app.accounts.tables import metadata
 from app.messages.accounts import Admission, Refusal, Revocations, UsageRow, UserLimits
 from app.messages.stored import NewItem, StoredResponse
 from app.settings import AccountsSettings, SettingsError
-from tests.app.accounts.test_database import postgres  # noqa: F401
 from tests.app.accounts.world import CHEAP, KEK, World
 
 HERS = f"conv_{'a' * 32}"
@@ -67,17 +67,15 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     for one in site.all:
         one.close()
     if request.param == "postgres":  # the next test's is empty
-        database = Database(site.settings.database, make=False)
-        with database.transaction() as connection:
-            metadata.drop_all(connection)
-            connection.exec_driver_sql("DROP TABLE alembic_version")
-        database.close()
+        empty(database)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
+def empty(database: str) -> None:
+    opened = Database(database, make=False)
+    with opened.transaction() as connection:
+        metadata.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+    opened.close()
 
 
 def usage(admission: Admission) -> UsageRow:
@@ -182,3 +180,51 @@ async def test_a_service_that_is_not_ours_is_not_asked(
     site.folder = elsewhere
     with pytest.raises(InUseError, match="a running service has it open"):
         await site.start(1)
+
+
+class Slow:
+    """A service whose calls do not end before it is lost."""
+
+    def __init__(self, owner: SharedAccounts) -> None:
+        self._owner = owner
+        self.begun = 0
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if method in (shared._START, "sealed_root"):
+            return await self._owner._here(method)
+        self.begun += 1
+        return await asyncio.Event().wait()
+
+
+async def test_of_calls_that_an_owner_took_along_only_those_are_repeated_that_change_nothing(site: Site) -> None:
+    first = await site.start(1)
+    await first.call("identify", site.ann)
+    assert first._path is not None
+    slow = Slow(first)
+    server = LineServer(first._path, slow.call)  # in its place
+    await server.open()
+    second = await site.start(1)
+    calls = [asyncio.create_task(second.call(*one)) for one in (("identify", site.ann), ("logout", site.ann, False))]
+    async with asyncio.timeout(30):
+        while slow.begun < len(calls):
+            await asyncio.sleep(0.01)
+    first.close()
+    await server.close()
+    identity, refused = await asyncio.gather(*calls)
+    assert identity.name == "ann"
+    assert refused.code == "service_unavailable"
+
+
+async def test_on_a_cluster_the_next_one_waits_until_the_postgres_is_free(postgres: str, tmp_path: Path) -> None:
+    site = Site(postgres, tmp_path)
+    first = await asyncio.to_thread(SharedAccounts, site.settings, site.open_service)
+    second = await asyncio.to_thread(SharedAccounts, site.settings, site.open_service)
+    await first.check_health()
+    await second.check_health()
+    call = asyncio.create_task(second.call("identify", site.ann))
+    assert (await first.call("identify", site.ann)).name == "ann"
+    assert not call.done()
+    first.close()
+    assert (await call).name == "ann"
+    second.close()
+    empty(postgres)

@@ -77,6 +77,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A chat template (Jinja), instead of the model's own.", show_default=False),
+    ] = None,
     attest: Annotated[
         Evidence | None,
         typer.Option(help="How clients verify this machine, instead of the file's attestation.evidence."),
@@ -100,6 +104,7 @@ def serve(
             host=host,
             port=port,
             model_folders=model or (),
+            chat_template=chat_template,
             evidence=attest.value if attest is not None else None,
             log_folder=log_dir,
             dashboard=dashboard,

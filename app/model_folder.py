@@ -5,7 +5,7 @@ Checks the types of what it reads. Knows neither the tokenizer nor the weights, 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 SMALL_FILES: Final = (
@@ -65,18 +65,29 @@ def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:
     return value
 
 
+def read_template(path: ModelFile) -> str:
+    """A chat template from a file of its own. Raises ChatModelError naming it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ChatModelError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise ChatModelError(f"{path}: {error.strerror}") from error
+
+
 def find_template(folder: ModelFolder, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The chat template, None without one.
+    """The chat template, None without one. Raises ChatModelError naming the file.
 
     `tokenizer_config.json` has one, or several by name; newer checkpoints have a file of its own.
     """
     template = tokenizer_config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = named.get("default")
     if isinstance(template, str):
         return template
     path = folder / "chat_template.jinja"
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return read_template(path) if path.is_file() else None
 
 
 def token_text(token: Any) -> str | None:
@@ -91,10 +102,21 @@ def end_token_ids(
     tokenizer_config: Mapping[str, Any],
     generation_config: Mapping[str, Any],
 ) -> frozenset[int]:
-    """The tokens that end an answer: those of both configurations, and the tokenizer's."""
+    """The tokens that end an answer: those of both configurations, and the tokenizer's. Raises ChatModelError."""
     name = token_text(tokenizer_config.get("eos_token"))
     named = [int(token["id"]) for token in tokenizer.get("added_tokens") or [] if token["content"] == name]
-    return frozenset(_token_ids(generation_config.get("eos_token_id")) + _token_ids(config.get("eos_token_id")) + named)
+    ends: list[int] = named
+    for name, file in (("generation_config.json", generation_config), ("config.json", config)):
+        wanted = file.get("eos_token_id")
+        for token in wanted if isinstance(wanted, list) else [wanted]:
+            if token is None:
+                continue
+            if type(token) is not int or not 0 <= token < config["vocab_size"]:
+                raise ChatModelError(
+                    f"{name}: eos_token_id: {token!r:.40} is no token of the vocabulary of {config['vocab_size']}"
+                )
+            ends.append(token)
+    return frozenset(ends)
 
 
 def read_end_token_ids(folder: ModelFolder) -> frozenset[int]:
@@ -114,9 +136,3 @@ def context_tokens(folder: ModelFolder, wanted: int | None) -> int:
     """
     trained = int(read_json(folder / "config.json")["max_position_embeddings"])
     return min(wanted or trained, trained)
-
-
-def _token_ids(value: int | Sequence[int] | None) -> list[int]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, int) else list(value)

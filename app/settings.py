@@ -51,6 +51,9 @@ class ModelSettings(Knobs):
     """The model's name in the API; none: the folder's name. A sealed model needs it: the name that it was sealed
     under."""
 
+    chat_template: str | None = Field(default=None, min_length=1)
+    """The file of a chat template (Jinja), instead of the model's own; none: the model's. A model without one serves
+    completions only."""
     on_overflow: Literal["refuse", "shift"] = "refuse"
     """What happens when a request does not fit the context and says nothing about it: "refuse" it, or "shift": drop
     the oldest tokens and keep the system prompt."""
@@ -68,7 +71,8 @@ class ModelSettings(Knobs):
     def absolute(self) -> Self:
         """The same model, whatever the current folder is."""
         place = {"folder": str(self.path)} if self.sealed is None else {"sealed": str(self.path)}
-        return self.model_copy(update={**place, "served_name": self.name})
+        template = None if self.chat_template is None else str(Path(self.chat_template).absolute())
+        return self.model_copy(update={**place, "served_name": self.name, "chat_template": template})
 
     @model_validator(mode="after")
     def _is_one_model(self) -> Self:
@@ -76,6 +80,8 @@ class ModelSettings(Knobs):
             raise ValueError("needs either folder or sealed")
         if self.sealed is None and (self.key is not None or self.sha256 is not None):
             raise ValueError("key and sha256 are for a sealed model")
+        if self.sealed is not None and self.chat_template is not None:
+            raise ValueError("chat_template is for a folder: a sealed model has its template sealed with it")
         if self.sealed is not None and (self.key is None or self.served_name is None):
             raise ValueError("a sealed model needs key, and served_name: the name that it was sealed under")
         return self
@@ -413,6 +419,7 @@ class ModelApplicationSettings(Knobs):
             max_context_tokens=self.engine.max_context_tokens,
             on_overflow=model.on_overflow,
             key=model.key,
+            chat_template=model.absolute().chat_template,
             sha256=model.sha256,
         )
 

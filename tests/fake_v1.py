@@ -20,7 +20,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from app.interface.routes.pages import PageFiles
 
-MODEL = {"id": "fake-model", "object": "model", "created": 0, "max_context_tokens": 8192, "sampling": {"top_p": 0.9}}
+MODEL = {
+    "id": "fake-model",
+    "object": "model",
+    "created": 0,
+    "max_context_tokens": 8192,
+    "capabilities": ["completions", "embeddings", "chat"],
+    "sampling": {"top_p": 0.9},
+}
 
 
 @dataclass

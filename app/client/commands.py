@@ -144,7 +144,8 @@ def _model(talk: Talk, argument: str) -> None:
     for model in v1.models(talk.account.client):
         here = "*" if talk.model is not None and model.id == talk.model.id else " "
         window = f", {model.context_tokens:,} tokens of context" if model.context_tokens else ""
-        talk.screen.say(f"{here} {model.id}{window}")
+        mute = "" if model.can_chat else ", no chat template: can't chat"
+        talk.screen.say(f"{here} {model.id}{window}{mute}")
 
 
 def _system(talk: Talk, argument: str) -> None:

@@ -205,7 +205,7 @@ class Talk:
         """It stays None if the service tells its models to users only, so that a login is needed. Raises ChatError."""
         url, account = self.account.url, self.account
         try:
-            served = {model.id: model for model in v1.models(account.client)}
+            listed = v1.models(account.client)
         except OpenAIError as error:
             if isinstance(error, AuthenticationError) and not account.has_key and self._has_users():
                 if account.session is not None:
@@ -213,8 +213,13 @@ class Talk:
                     self.renew()
                 return
             raise chat_error(error, url) from error
-        if not served:
+        if not listed:
             raise ChatError(f"{url} serves no model")
+        served = {model.id: model for model in listed if model.can_chat}
+        mute = [model.id for model in listed if not model.can_chat]
+        if not served or self._wanted_model in mute:
+            name = self._wanted_model if self._wanted_model in mute else ", ".join(mute)
+            raise ChatError(f"{name} has no chat template, so it can't chat: whoever runs the service can give it one")
         if self._wanted_model is not None and self._wanted_model not in served:
             raise ChatError(f"{url} does not serve {self._wanted_model}, only {', '.join(served)}")
         self.model = served[self._wanted_model or next(iter(served))]

@@ -18,6 +18,8 @@ class Model:
     id: str
     context_tokens: int | None
     """The longest prompt and answer together; None: the service does not say."""
+    can_chat: bool = True
+    """False: it has no chat template, and completes texts only."""
 
 
 def connect(address: str, api_key: str | None) -> OpenAI:
@@ -28,7 +30,14 @@ def connect(address: str, api_key: str | None) -> OpenAI:
 
 def models(client: OpenAI) -> list[Model]:
     """Those that are served. Raises OpenAIError."""
-    return [Model(model.id, getattr(model, "max_context_tokens", None)) for model in client.models.list()]
+    return [
+        Model(
+            model.id,
+            getattr(model, "max_context_tokens", None),
+            can_chat="chat" in getattr(model, "capabilities", ["chat"]),
+        )
+        for model in client.models.list()
+    ]
 
 
 def reason(error: OpenAIError) -> str:

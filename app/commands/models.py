@@ -1,6 +1,7 @@
 """`redoubt convert`, `export`, `seal` and `synth`: how models are made. Each command imports what it needs itself."""
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -91,13 +92,23 @@ def convert(
             show_default=False,
         ),
     ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A chat template (Jinja), instead of the model's own.", show_default=False),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
     """Quantize a model and pack it for the engine."""
+    from app.interface.text.bounded_check import check_model
+    from app.messages.model_card import ModelCard
+    from app.model_folder import ChatModelError, read_template
     from quant.conversion.convert import convert as convert_model
     from quant.errors import QuantError
 
-    with one_line_errors(QuantError, OSError):
+    def check(folder: Path) -> Sequence[str]:
+        return check_model(ModelCard(source.name, str(folder), None, "refuse"), "redoubt convert")
+
+    with one_line_errors(QuantError, ChatModelError, OSError):
         extent = group_size.value if group_size in (GroupSize.CHANNEL, GroupSize.TENSOR) else "group"
         report = convert_model(
             source,
@@ -108,6 +119,8 @@ def convert(
             method=method.value,
             calibration_text=calibrate,
             bits=bits,
+            chat_template=None if chat_template is None else read_template(chat_template),
+            check=check,
             force=force,
             tell=lambda text: print(text, file=sys.stderr, flush=True),
         )

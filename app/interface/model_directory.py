@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from app.interface.service import ServedModel
@@ -232,6 +233,10 @@ def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
     if card.identity not in ("", identity):
         raise ChatModelError(f"{card.path}: the workers have opened another version of these files")
     chat = ChatModel.load(
-        files, max_context_tokens=card.max_context_tokens, on_overflow=card.on_overflow, identity=identity
+        files,
+        max_context_tokens=card.max_context_tokens,
+        on_overflow=card.on_overflow,
+        identity=identity,
+        template=None if card.chat_template is None else Path(card.chat_template),
     )
     return ServedModel(chat, workers.generate, created=int(time.time()))

@@ -19,6 +19,8 @@ from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, Setti
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
 _VARIABLE = "env:"
+DEFAULT_CONFIG = Path("ray_configs/local.yaml")
+"""Of a clone. Elsewhere a service whose model the command line names has the same settings without it."""
 
 
 class HttpOptions(Knobs):
@@ -124,11 +126,23 @@ def load_config(path: Path) -> ServiceConfig:
     try:
         return parse_config(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as error:
-        raise SettingsError(f"{path}: {error.strerror}; --config names the configuration") from error
+        raise SettingsError(
+            f"{path}: {error.strerror}; --config names the configuration, or --model a model to serve"
+        ) from error
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not YAML: {error}") from error
+
+
+def default_config(model_folder: str) -> ServiceConfig:
+    """What ray_configs/local.yaml sets, for that model."""
+    worker = {"max_concurrent_requests": 16, "ray_num_cpus": 0.5}
+    args = {"model": {"folder": model_folder}, "worker": worker}
+    application = {"import_path": "app.deploy:build", "args": args}
+    return validated(
+        ServiceConfig, {"logging_config": {"log_level": "WARNING"}, "applications": [application]}, "defaults"
+    )
 
 
 def variable_of(path: Path) -> str | None:
@@ -156,13 +170,14 @@ def with_overrides(
     host: str | None = None,
     port: int | None = None,
     model_folders: Sequence[str] = (),
+    chat_template: str | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
 ) -> ServiceConfig:
     """The configuration with the values from the command line. Raises SettingsError.
 
     model_folders: replace all models of the file. The first takes the place of the file's first model; each further
-    one becomes an application of its own with the same settings.
+    one becomes an application of its own with the same settings. chat_template: of the first, the only one.
     """
     values = config.model_dump(exclude_unset=True)
     listens = {"host": host, "port": port}
@@ -178,6 +193,12 @@ def with_overrides(
             further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
             values["applications"].append({**further, "args": {**args, "model": {"folder": folder}}})
     (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
+    if chat_template is not None:
+        if len(values["applications"]) > 1:
+            raise SettingsError(
+                "--chat-template is for one model: of several, each has model.chat_template in the file"
+            )
+        front["args"]["model"] = {**front["args"]["model"], "chat_template": chat_template}
     if evidence is not None:
         front["args"].setdefault("attestation", {})["evidence"] = evidence
     if log_folder is not None:
@@ -221,13 +242,21 @@ def checked_config(
     host: str | None = None,
     port: int | None = None,
     model_folders: Sequence[Path] = (),
+    chat_template: Path | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
 ) -> ServiceConfig:
     """The file's configuration with these overrides. Raises SettingsError, also if a model can't be opened."""
     folders = [str(folder.absolute()) for folder in model_folders]
+    is_default = config_path == DEFAULT_CONFIG and model_folders and not config_path.exists()
     config = with_overrides(
-        load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence, log_folder=log_folder
+        default_config(folders[0]) if is_default else load_config(config_path),
+        host=host,
+        port=port,
+        model_folders=folders,
+        chat_template=None if chat_template is None else str(chat_template.absolute()),
+        evidence=evidence,
+        log_folder=log_folder,
     )
     for application in config.applications:
         card = application.args.model_card()

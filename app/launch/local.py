@@ -54,6 +54,7 @@ def serve_local(
     host: str | None = None,
     port: int | None = None,
     model_folders: Sequence[Path] = (),
+    chat_template: Path | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
     dashboard: bool = False,
@@ -65,6 +66,7 @@ def serve_local(
     SIGUSR1 starts the service anew beside the one that runs. Raises SettingsError for a wrong configuration before
     anything is started. Call it on the main thread.
 
+    chat_template: instead of the template of the one model.
     evidence: how clients verify this machine, instead of the file's `attestation.evidence`. While they do, changes of
     the file are not followed.
     log_folder: of the access log, instead of the file's `ingress.access_log_folder`.
@@ -77,6 +79,7 @@ def serve_local(
         host=host,
         port=port,
         model_folders=model_folders,
+        chat_template=chat_template,
         evidence=evidence,
         log_folder=log_folder,
     )
@@ -386,7 +389,8 @@ def _checked_share(config: ServiceConfig) -> int | None:
     """Cores of each worker, as `core_share` has it. Raises SettingsError for what this machine can't do."""
     nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
     share = core_share(config, [len(node.cpus) for node in nodes]) if config.model_applications else None
-    check_start(config, nodes, machine_memory_bytes(), share)
+    for note in check_start(config, nodes, machine_memory_bytes(), share):
+        say(note)
     return share
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from app.interface.access_log import check_folder
 from app.interface.callers import read_api_keys
-from app.interface.text.chat_model import ChatModel
+from app.interface.text.bounded_check import check_model
 from app.interface.traces import check_library
 from app.launch.config_file import AnyApplicationConfig, ServiceConfig, opened_model
-from app.model_folder import ChatModelError
+from app.model_folder import WEIGHTS, ChatModelError
 from app.settings import SettingsError, WorkerSettings
 from app.workers.numa import Slot, spanning_slot, worker_slots
+from app.workers.packed_header import read_header
+from quant.packed.packed_file import FORMAT, LAYOUT_VERSION
 
 _HEADER_BYTES = 64 << 20
 """More than a packed file's header takes."""
@@ -24,8 +26,8 @@ _RAY_BYTES = 2 << 30
 """Of a Ray's processes, the ingress and the workers without weights and cache."""
 
 
-def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int, share: int | None) -> None:
-    """Raises SettingsError for what this machine or the files it names can't do.
+def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int, share: int | None) -> list[str]:
+    """What the user should know, a sentence each. Raises SettingsError for what machine or files can't do.
 
     nodes: the machine's. memory_bytes: what the service may use. share: cores of each worker, as `core_share` gives
     them.
@@ -37,8 +39,9 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         check_folder(Path(log_folder))
     if config.application.args.ingress.traces_endpoint is not None:
         check_library()
+    notes = list[str]()
     for application in config.applications:
-        _check_model(application)
+        notes += _check_model(application)
         if share is None:
             _check_cores(application.args.worker, nodes)
         _check_pages_folder(application.args.memory.folder)
@@ -49,6 +52,7 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         default_tier()
     except (ImportError, ValueError) as error:  # REDOUBT_ISA names a tier that is not there
         raise SettingsError(str(error)) from error
+    return notes
 
 
 def ray_cpus(config: ServiceConfig, cores: int) -> int:
@@ -67,15 +71,13 @@ def memory_beside_bytes(config: ServiceConfig) -> int:
     return sum(_memory(config)) + _RAY_BYTES
 
 
-def _check_model(application: AnyApplicationConfig) -> None:
+def _check_model(application: AnyApplicationConfig) -> Sequence[str]:
     card = application.args.model_card()
     files = opened_model(card)
-    if isinstance(files, Path) and not _is_packed(files / "model.safetensors"):
-        raise SettingsError(
-            f"model.folder: {files} is not a converted model. Convert it first: redoubt convert {files} {files}-int4"
-        )
+    if isinstance(files, Path):
+        _check_weights(files)
     try:
-        ChatModel.load(files, max_context_tokens=card.max_context_tokens)
+        return check_model(card, "redoubt serve")
     except ChatModelError as error:
         raise SettingsError(f"model.folder: {error}") from error
 
@@ -91,17 +93,43 @@ def _check_pages_folder(folder: str | None) -> None:
         ) from error
 
 
-def _is_packed(path: Path) -> bool:
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > _HEADER_BYTES:
-            return False
-        try:
-            header = json.loads(file.read(size))
-        except ValueError:
-            return False
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    return isinstance(metadata, dict) and metadata.get("format") == "redoubt-packed"
+def _check_weights(folder: Path) -> None:
+    """Raises SettingsError unless the weights are a packed file of today's layout, and whole."""
+    path = folder / WEIGHTS
+    unconverted = (
+        f"model.folder: {folder} is not a converted model. Convert it first: redoubt convert {folder} {folder}-int4"
+    )
+    broken = (
+        f"model.folder: {path} is damaged: %s. Copy it again from where it was converted, or convert the model again"
+    )
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length) if length <= _HEADER_BYTES else b""
+        size_bytes = path.stat().st_size
+    except OSError as error:
+        raise SettingsError(f"model.folder: {path}: {error.strerror}") from error
+    if b"redoubt-packed" not in text:
+        raise SettingsError(unconverted)
+    if len(text) < length:
+        raise SettingsError(broken % f"its {size_bytes} bytes end within its header of {length}")
+    try:
+        header = json.loads(text)
+        metadata = header["__metadata__"]
+        ends = [8 + length + header[name]["data_offsets"][1] for name in header if name != "__metadata__"]
+        if metadata["format"] != FORMAT:
+            raise SettingsError(unconverted)
+        if (layout := metadata.get("layout_version")) == LAYOUT_VERSION:
+            read_header(folder)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise SettingsError(broken % f"its header can't be read: {type(error).__name__}: {error}") from error
+    if layout != LAYOUT_VERSION:
+        raise SettingsError(
+            f"model.folder: {folder} has layout {layout}, and this Redoubt reads {LAYOUT_VERSION}. Bring it to today's:"
+            f" redoubt convert {folder} {folder}-new"
+        )
+    if size_bytes != (expected := max(ends, default=8 + length)):
+        raise SettingsError(broken % f"it has {size_bytes} bytes, and its header says {expected}")
 
 
 def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:

@@ -22,6 +22,8 @@ class ModelCard:
     """Where the key of a sealed model comes from (`app.sealing.keys`); None: a folder."""
     sha256: str | None = None
     """The only digest that a sealed model may have; None: any."""
+    chat_template: str | None = None
+    """The file of a chat template, instead of the model's own; at the same place on every machine."""
     identity: str = ""
     """Of the files that a worker has opened (`app.sealing.sealed_model.model_identity`); empty: nobody has."""
 

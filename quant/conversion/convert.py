@@ -7,7 +7,7 @@ held whole are the norms and biases. Does not know file formats (`sources`), for
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from quant.conversion.upgrade import is_old_layout, upgrade
 from quant.errors import QuantError, SourceError, TensorError
 from quant.families.names import EngineTensor, engine_tensors
 from quant.files.atomic_folder import atomic_folder
-from quant.files.json_file import write_json
+from quant.files.json_file import read_json_object, write_json
 from quant.methods.granularity import EXTENTS, Extent
 from quant.methods.registry import METHODS
 from quant.packed.packed_file import FILE_NAME, PackedPlan, is_packed_model
@@ -90,6 +90,8 @@ def convert(
     extent: str = "group",
     bits: float | None = None,
     calibration_text: Path | None = None,
+    chat_template: str | None = None,
+    check: Callable[[Path], Sequence[str]] = lambda folder: (),
     force: bool = False,
     progress: bool = True,
     tell: Callable[[str], None] | None = None,
@@ -121,6 +123,9 @@ def convert(
     speed, and a tied head is the layer that quantization hurts most. It costs half a byte a weight: 0.5 GB for a
     vocabulary of 128k and a width of 8k. An untied head has the layers' type, rounded to nearest.
 
+    chat_template: takes the place of the source's. check: is called with a folder that has everything but the weights,
+    before these are computed; returns notes for the report, and may raise.
+
     The folder appears whole or not at all. An existing one is an error without `force`; with it, only a converted model
     is replaced. progress: shows a bar on the standard error. tell: gets a sentence on the time, memory and disk that
     this will take, before any of it is spent; to measure that takes about two seconds.
@@ -136,7 +141,8 @@ def convert(
     check_options(qtype, group_size, head_qtype)
     _check_method(qtype, method, extent, bits)
     if is_packed_model(source):
-        if (qtype, group_size, head_qtype, method, extent, bits) != ("auto", None, None, "auto", "group", None):
+        options = (qtype, group_size, head_qtype, method, extent, bits, chat_template)
+        if options != ("auto", None, None, "auto", "group", None, None):
             raise SourceError(f"{source}: is converted already, and its weights stay as they are: give no options")
         return _upgraded(source, out, force, started)
     checkpoint = open_source(source)
@@ -154,6 +160,10 @@ def convert(
     with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
         checkpoint.write_tokenizer(folder)
         write_json(folder / "config.json", checkpoint.config)
+        if chat_template is not None:
+            path = folder / "tokenizer_config.json"
+            write_json(path, {**read_json_object(path), "chat_template": chat_template})
+        notes = check(folder)
         ids = None
         if used != "rtn" or bits is not None:
             share = CODES_SHARE if used == TUNED else 1.0
@@ -200,7 +210,7 @@ def convert(
         weights=sum(info.rows * info.cols for info in infos.values()),
         size_bytes=plan.size_bytes(),
         seconds=time.monotonic() - started,
-        notes=(*checkpoint.notes, *_loss_notes(checkpoint, infos, out / FILE_NAME)),
+        notes=(*checkpoint.notes, *notes, *_loss_notes(checkpoint, infos, out / FILE_NAME)),
     )
 
 

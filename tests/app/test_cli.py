@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from app.cli import cli
 from app.launch import local
 from app.settings import SettingsError
+from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +41,7 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "host": None,
         "port": 8123,
         "model_folders": [Path("/some/model")],
+        "chat_template": None,
         "evidence": None,
         "log_folder": Path("logs"),
         "dashboard": True,
@@ -53,6 +55,21 @@ def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(local, "serve_local", serve_local)
     assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such setting\n")
+
+
+def test_convert_tries_the_chat_template_before_it_quantizes(tmp_path: Path) -> None:
+    source = write_hf_folder(tmp_path / "hf", random_tensors(CONFIG))
+    settings, out = source / "tokenizer_config.json", tmp_path / "out"
+    (source / "chat_template.jinja").unlink(missing_ok=True)
+    settings.write_text("{}")
+    command = ("convert", str(source), str(out), "--method", "rtn", "--force")
+    assert "hf has no chat template: it serves completions only." in run(*command)[1]
+    settings.write_text('{"chat_template": "{% if %}"}')
+    status, said = run(*command)
+    assert (status, "the chat template is not valid, line 1" in said, "Converting" in said) == (2, True, False)
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0].content }}")
+    assert "chat template" not in run(*command, "--chat-template", str(template))[1]
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

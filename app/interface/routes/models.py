@@ -6,7 +6,7 @@ from fastapi.responses import Response
 
 from app.interface.guard import json_response
 from app.interface.service import Service
-from app.interface.wire.models import Liveness, Model, ModelList, Readiness
+from app.interface.wire.models import Capability, Liveness, Model, ModelList, Readiness
 
 
 class ModelRoutes:
@@ -53,10 +53,14 @@ class ModelRoutes:
     def _model(self, name: str) -> Model:
         served = self._service.model(name)
         chat = served.chat
+        capabilities: list[Capability] = ["completions", "embeddings"]
+        if chat.can_chat:
+            capabilities.append("chat")
         return Model(
             id=name,
             created=served.created,
             max_context_tokens=chat.context_tokens,
             max_model_len=chat.context_tokens,
+            capabilities=capabilities,
             sampling=chat.sampling,
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Self
 
 from tokenizers import Encoding, Tokenizer
@@ -25,10 +26,22 @@ from app.interface.thinking.marks import CHANNELS, Thought, is_known, marks_of, 
 from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 from app.messages.requests import OnOverflow
-from app.model_folder import ChatModelError, ModelFolder, end_token_ids, find_template, read_json, token_text
+from app.model_folder import (
+    ChatModelError,
+    ModelFolder,
+    end_token_ids,
+    find_template,
+    read_json,
+    read_template,
+    token_text,
+)
 
 _PROMPT_END_TOKENS = 16
 """So many of a prompt's last tokens show whether it ends within a thought."""
+_NO_TEMPLATE = (
+    "This model has no chat template, so it can't chat: use /v1/completions, or start the service with a template"
+    " for it (redoubt serve --chat-template FILE; model.chat_template in the configuration)."
+)
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -105,8 +118,12 @@ class ChatModel:
         max_context_tokens: int | None = None,
         on_overflow: OnOverflow = "refuse",
         identity: str = "",
+        template: Path | None = None,
     ) -> Self:
-        """Opens a converted model. Raises ChatModelError naming the file."""
+        """Opens a converted model. template: a file with another template than its own.
+
+        Raises ChatModelError naming the file.
+        """
         tokenizer_config = read_json(folder / "tokenizer_config.json", optional=True)
         try:
             return cls(
@@ -114,7 +131,7 @@ class ChatModel:
                 config=read_json(folder / "config.json"),
                 tokenizer_config=tokenizer_config,
                 generation_config=read_json(folder / "generation_config.json", optional=True),
-                template=find_template(folder, tokenizer_config),
+                template=find_template(folder, tokenizer_config) if template is None else read_template(template),
                 max_context_tokens=max_context_tokens,
                 on_overflow=on_overflow,
                 identity=identity,
@@ -125,6 +142,13 @@ class ChatModel:
             raise ChatModelError(f"{folder}: {error} is missing") from error
         except ValueError as error:
             raise ChatModelError(f"{folder}: {error}") from error
+        except Exception as error:  # a file's entry of another type; the tokenizers library raises bare Exception
+            raise ChatModelError(f"{folder}: can't be read: {type(error).__name__}: {error}") from error
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether it has a chat template."""
+        return self._template is not None
 
     def knowing(self, answers: Mapping[str, Sequence[int]]) -> Self:
         """The same model, which writes these answers of earlier turns with the tokens that they were made of.
@@ -237,7 +261,7 @@ class ChatModel:
         marks_start: the template's start mark stands where the first message after the system messages begins.
         """
         if self._template is None:
-            raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
+            raise errors.invalid(_NO_TEMPLATE, "model")
         text = self._template.render(messages, tools, form, marks_start=marks_start, options=options)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
         return self._aliases.in_text(text).replace(self._template.mark, "")

@@ -7,6 +7,8 @@ from pydantic import BaseModel
 from app.interface.text.sampling_defaults import SamplingDefaults
 from app.messages.workers import WorkerRow
 
+Capability = Literal["completions", "embeddings", "chat"]
+
 
 class Model(BaseModel):
     """A model that is served."""
@@ -19,6 +21,8 @@ class Model(BaseModel):
     """Extension: the longest prompt and output together."""
     max_model_len: int
     """Extension: the same, by vLLM's name."""
+    capabilities: list[Capability]
+    """Extension: what it can be asked for. A model without a chat template has no "chat"."""
     sampling: SamplingDefaults
     """Extension: how answers are sampled where a request does not say."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.launch.config_file import ServiceConfig, checked_config
+from app.launch.config_file import DEFAULT_CONFIG, ServiceConfig, checked_config
 from app.launch.local import serve_local
 from app.launch.ray_environment import ray_environment
 from app.launch.watched_config import ConfigChange, WatchedConfig
@@ -29,6 +29,23 @@ def model(tmp_path: Path) -> Path:
 def port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def test_without_a_file_a_model_is_served_as_in_a_clone(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = checked_config(LOCAL, model_folders=[model])
+    assert checked_config(DEFAULT_CONFIG, model_folders=[model]).model_dump() == expected.model_dump()
+    with pytest.raises(SettingsError, match="--config names the configuration, or --model a model to serve"):
+        checked_config(DEFAULT_CONFIG)
+
+
+def test_a_chat_template_is_for_one_model(model: Path) -> None:
+    config = checked_config(LOCAL, model_folders=[model], chat_template=Path("t.jinja"))
+    assert config.application.args.model_card().chat_template == str(Path("t.jinja").absolute())
+    with pytest.raises(SettingsError, match="--chat-template is for one model"):
+        checked_config(LOCAL, model_folders=[model, model.parent], chat_template=Path("t.jinja"))
 
 
 def test_overrides_reach_the_configuration(model: Path, port: int) -> None:

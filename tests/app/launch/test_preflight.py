@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.launch.config_file import ServiceConfig, parse_config
+from app.launch.config_file import ServiceConfig, parse_config, with_overrides
 from app.launch.preflight import check_start, ray_cpus
 from app.settings import SettingsError
 from app.workers.numa import Slot
-from tests.app.tiny_model import write_model, write_weights
+from tests.app.tiny_model import write_model, write_packed, write_weights
 
 LOCAL = Path(__file__).parents[3] / "ray_configs/local.yaml"
 GB = 1_000_000_000
@@ -35,7 +35,14 @@ def refusal(config: ServiceConfig) -> str:
 
 
 def test_a_model_that_can_be_served(model: Path) -> None:
-    check_start(service(model), TWO_CORES, 24 * GB, None)
+    assert check_start(service(model), TWO_CORES, 24 * GB, None) == []
+    (model / "tokenizer_config.json").write_text("{}")
+    (note,) = check_start(service(model), TWO_CORES, 24 * GB, None)
+    assert note.startswith("model has no chat template: it serves completions only.")
+    template = model.with_name("t.jinja")
+    template.write_text("{{ messages[0].content }}")
+    config = with_overrides(service(model), chat_template=str(template))
+    assert check_start(config, TWO_CORES, 24 * GB, None) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, (5).to_bytes(8, "little") + b"{}[]x"])
@@ -44,6 +51,21 @@ def test_weights_that_are_not_ours(model: Path, content: bytes) -> None:
     assert f"{model} is not a converted model. Convert it first: redoubt convert {model} " in refusal(service(model))
     write_weights(model / "model.safetensors", {"format": "pt"})
     assert "is not a converted model. Convert it first" in refusal(service(model))
+
+
+def test_weights_that_are_damaged(model: Path, embedded_model: Path) -> None:
+    weights = model / "model.safetensors"
+    whole = (embedded_model / "model.safetensors").read_bytes()
+    header_bytes = 8 + int.from_bytes(whole[:8], "little")
+    for size in (header_bytes - 9, header_bytes, len(whole) - 1):
+        weights.write_bytes(whole[:size])
+        assert f"{weights} is damaged: " in refusal(service(model))
+    write_packed(weights, layout_version="1")
+    assert f"has layout 1, and this Redoubt reads 2. Bring it to today's: redoubt convert {model} " in refusal(
+        service(model)
+    )
+    write_packed(weights, matrices="{")
+    assert "its header can't be read: JSONDecodeError" in refusal(service(model))
 
 
 def test_files_that_an_ingress_would_refuse(model: Path) -> None:

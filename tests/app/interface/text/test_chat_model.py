@@ -298,6 +298,18 @@ def test_loads_a_folder_wherever_its_template_is(tmp_path: Path, files: dict[str
         ({"config.json": "{"}, "config.json"),
         ({"config.json": "[]"}, "not a JSON object"),
         ({"config.json": {"vocab_size": 5}}, "max_position_embeddings"),
+        (
+            {"generation_config.json": {"eos_token_id": [2, 9999]}},
+            "generation_config.json: eos_token_id: 9999 is no token",
+        ),
+        (
+            {"generation_config.json": {"eos_token_id": "</s>"}},
+            "generation_config.json: eos_token_id: '</s>' is no token",
+        ),
+        (
+            {"tokenizer_config.json": {"chat_template": 3, "eos_token": []}, "tokenizer.json": {"model": 3}},
+            "can't be read: Attrib",
+        ),
         ({"tokenizer_config.json": {"chat_template": "{% if %}"}}, "chat template is not valid, line 1"),
     ],
 )
@@ -307,8 +319,20 @@ def test_a_folder_that_is_wrong_is_refused_by_name(tmp_path: Path, files: dict[s
 
 
 def test_without_a_template_there_is_no_chat() -> None:
-    with pytest.raises(ApiError, match="no chat template"):
+    with pytest.raises(ApiError, match=r"no chat template, .* /v1/completions, .* --chat-template FILE"):
         tiny_model(None).chat_prompt([user("x")])
+    assert not tiny_model(None).can_chat
+    assert tiny_model().can_chat
+
+
+def test_a_template_of_another_file(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0].content }}!")
+    model = ChatModel.load(write_folder(tmp_path), template=template)
+    assert model.text(model.chat_prompt([user("Hi")])) == "Hi!"
+    template.write_bytes(b"\xff")
+    with pytest.raises(ChatModelError, match=r"t\.jinja: not UTF-8"):
+        ChatModel.load(write_folder(tmp_path), template=template)
 
 
 async def test_a_long_text_lets_other_streams_go_on() -> None:

@@ -4,6 +4,7 @@ import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
 import { Composer } from "./composer";
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
+import * as service from "./service";
 import { Settings } from "./settings";
 import { Sidebar } from "./sidebar";
 import { Thread } from "./thread";
@@ -84,7 +85,7 @@ function Models({ chat }: { chat: Chat }) {
       {models.length > 1 ? (
         <select aria-label="Model" value={model} onChange={(event) => chat.choose(event.currentTarget.value)}>
           {models.map((one) => (
-            <option key={one.id} value={one.id}>{`${one.id} (${size(one.max_context_tokens)})`}</option>
+            <option key={one.id} value={one.id} disabled={!service.canChat(one)}>{`${one.id} (${size(one.max_context_tokens)})`}</option>
           ))}
         </select>
       ) : (
@@ -94,7 +95,9 @@ function Models({ chat }: { chat: Chat }) {
         </span>
       )}
       <span class={isReachable && models.length ? "dot ready" : "dot"} aria-hidden="true" />
-      <span class="quiet small">{!isReachable ? "reconnecting" : models.length ? "ready" : ""}</span>
+      <span class="quiet small">
+        {!isReachable ? "reconnecting" : shown && !service.canChat(shown) ? "no chat template: can't chat" : shown ? "ready" : ""}
+      </span>
     </div>
   );
 }

@@ -109,8 +109,9 @@ export class Chat {
     for (;;) {
       try {
         const models = await service.models();
-        const isServed = models.some((one) => one.id === this.state.model);
-        const model = isServed ? this.state.model : (models[0]?.id ?? this.state.model);
+        const chatting = models.filter(service.canChat);
+        const isServed = chatting.some((one) => one.id === this.state.model);
+        const model = isServed ? this.state.model : ((chatting[0] ?? models[0])?.id ?? this.state.model);
         const isReachable = await service.isHealthy();
         this.set({ models, model, isReachable, needsKey: false });
         if (isReachable) return;

@@ -5,6 +5,7 @@ import type { Progress, Said, Usage } from "./tree";
 export interface Model {
   id: string;
   max_context_tokens: number;
+  capabilities: string[];
   /** How answers are sampled where a request does not say; null: the model does not say either. */
   sampling: { temperature?: number | null; top_p?: number | null };
 }
@@ -85,6 +86,9 @@ export async function send(method: string, path: string, body?: object, signal?:
     Number.isNaN(wait) ? null : wait,
   );
 }
+
+/** Whether it has a chat template. */
+export const canChat = (model: Model): boolean => model.capabilities.includes("chat");
 
 export async function models(): Promise<Model[]> {
   return (await ask<{ data: Model[] }>("GET", "/v1/models")).data;

@@ -54,7 +54,8 @@ class Audit:
             select(tables.audit).where(tables.audit.c.seq > after).order_by(tables.audit.c.seq).limit(limit)
         )
         rows: Sequence[AuditRow] = [_row(each) for each in shown]
-        return AuditPage(rows, self._is_intact(connection))
+        last = connection.execute(select(func.max(tables.audit.c.seq))).scalar() or 0
+        return AuditPage(rows, self._is_intact(connection), last)
 
     def _is_intact(self, connection: Connection) -> bool:
         previous, seq = _START, 0

@@ -8,6 +8,7 @@ import getpass
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -209,18 +210,39 @@ def rotate_key(
 
 
 def audit(
-    after: Annotated[int, typer.Option(min=0, help="The number of the row before the first.")] = 0,
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Only rows with lower numbers. [default: all]", show_default=False)
+    ] = None,
+    after: Annotated[
+        int | None,
+        typer.Option(min=0, help="Rows with higher numbers, the oldest first, as for an archive.", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows.")] = 100,
     url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
 ) -> None:
-    """Print who did what, and check that nobody has changed it; ends with status 1 if somebody has."""
+    """Print who did what, the newest first, and check that nobody has changed it; status 1 if somebody has."""
+    if before is not None and after is not None:
+        fail("give either --before or --after", 2)
     with _administration(url, as_, api_key, config) as administration:
-        page = administration.audit(after, limit)
+        names = {user.id: user.name for user in administration.users()}
+        if after is not None:
+            page = administration.audit(after, limit)
+        else:
+            end = administration.audit(0, 1).last + 1 if before is None else before
+            first = max(end - limit, 1)
+            page = administration.audit(first - 1, max(end - first, 1))
+            page = replace(page, rows=[row for row in reversed(page.rows) if row.seq < end])
     for row in page.rows:
-        print(f"{row.seq:>6}  {_time(row.at)}  {row.actor:<32}  {row.action} {row.object} {row.outcome}")
+        who, what = names.get(row.actor, row.actor), names.get(row.object, row.object)
+        print(f"{row.seq:>6}  {_time(row.at)}  {who:<20}  {' '.join(filter(None, (row.action, what, row.outcome)))}")
+    if page.rows:
+        seq = page.rows[-1].seq
+        more, option = (page.last - seq, "--after") if after is not None else (seq - 1, "--before")
+        if more > 0:
+            print(f"{more} more: redoubt audit {option} {seq}", file=sys.stderr)
     if not page.intact:
         fail("the audit was changed: rows are missing or are not what was written", 1)
 

@@ -174,7 +174,7 @@ class OverHttp:
     def audit(self, after: int, limit: int) -> AuditPage:
         """See Administration."""
         answer = self._ask("GET", f"/v1/admin/audit?after={after}&limit={limit}")
-        return AuditPage([AuditRow(**row) for row in answer["data"]], answer["intact"])
+        return AuditPage([AuditRow(**row) for row in answer["data"]], answer["intact"], answer["last"])
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {} if self._secret is None else {"Authorization": f"Bearer {self._secret}"}

@@ -251,6 +251,8 @@ class AuditPage:
     rows: Sequence[AuditRow]
     intact: bool
     """Whether nobody has changed, taken out or cut off a row of the whole audit."""
+    last: int
+    """The number of the newest row there is; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class AdminRoutes:
             )
             for row in page.rows
         ]
-        return json_response(AuditList(data=data, intact=page.intact).model_dump())
+        return json_response(AuditList(data=data, intact=page.intact, last=page.last).model_dump())
 
 
 def _limits(body: LimitsRequest | None) -> UserLimits:

@@ -238,3 +238,5 @@ class AuditList(BaseModel):
     data: list[AuditObject]
     intact: bool
     """Whether nobody has changed, taken out or cut off a row of the whole audit."""
+    last: int
+    """The number of the newest row there is; 0: none."""

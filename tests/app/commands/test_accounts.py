@@ -76,7 +76,13 @@ def test_users_in_the_database(config: str) -> None:
     audit = done("audit", "--config", config).splitlines()
     assert len(audit) == 8
     assert all(" operator " in row for row in audit)
+    numbers = [int(row.split()[0]) for row in audit]
+    assert numbers == sorted(numbers, reverse=True)
+    assert any(" root " in row for row in audit), "users are named"
     assert done("audit", "--after", "6", "--limit", "1", "--config", config).split()[0] == "7"
+    older = done("audit", "--before", "4", "--limit", "2", "--config", config).splitlines()
+    assert [row.split()[0] for row in older] == ["3", "2", "1"]
+    assert older[-1] == "1 more: redoubt audit --before 2"
 
 
 def test_mistakes_are_one_line(config: str, tmp_path: Path) -> None:

@@ -199,8 +199,9 @@ class CallParser:
         rest = self._held[length:]
         if self._marks.may_be_between(rest):
             return False
-        if self._raw == self._mark:  # nothing but the mark so far
-            dialects = tuple(self._marks.of(self._mark))
+        is_first = self._raw == self._mark  # nothing but the mark so far
+        dialects = tuple(one for one in self._marks.of(self._mark or "") if is_first or (one.lists and not self._raw))
+        if dialects:
             for dialect in dialects:
                 start = dialect.begin(rest, self._schemas)
                 if start is not None:

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -61,6 +61,17 @@ class CallStart:
     reader: CallReader
 
 
+class Written(Protocol):
+    """A dialect in which calls of earlier turns are written as text."""
+
+    @property
+    def form(self) -> Literal["object", "text"]:
+        """As what it takes a call's arguments: an object, or its JSON."""
+
+    def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Calls of one message as a model writes them: names and arguments."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spelling:
     """How a grammar spells what all dialects need."""
@@ -100,6 +111,8 @@ class Dialect(ABC):
     """What a call ends with."""
     inner_marks: tuple[str, ...] = ()
     """Special tokens within a call."""
+    lists: bool = False
+    """Whether `begin` finds further calls that have no mark of their own."""
 
     @abstractmethod
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:

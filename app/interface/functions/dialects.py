@@ -6,6 +6,8 @@
     [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]          Mistral; newer models write f[ARGS]{...}
     <|python_tag|>{"name": "f", "parameters": {...}}; {...}       Llama 3
     <|tool_call>call:f{a:1}<tool_call|>                           Gemma 4 (`gemma`)
+    <|tool_call_start|>[f(a=1)]<|tool_call_end|>                  LFM2 (`listed`)
+    <|tool_call|>[{"name": "f", "arguments": {...}}, ...]         Granite 3, Phi-4-mini (`listed`)
     {"name": "f", "parameters": {...}}; {...}                     without a mark: Llama 3, and small models
 
 gpt-oss' is apart (`harmony`): all that it writes is in channels. A new dialect is a class and an entry of `DIALECTS`.
@@ -13,8 +15,8 @@ It knows neither requests nor schemas.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from app.interface.functions.dialect import (
     MAX_HEAD_CHARACTERS,
@@ -23,10 +25,12 @@ from app.interface.functions.dialect import (
     CallStart,
     Dialect,
     Spelling,
+    Written,
     in_slashes,
 )
 from app.interface.functions.gemma import GEMMA
 from app.interface.functions.json_call import named_json_call
+from app.interface.functions.listed import GRANITE, LFM, Granite, Lfm
 from app.interface.functions.tagged import GLM, QWEN, UNMARKED
 
 
@@ -36,6 +40,7 @@ class Hermes(Dialect):
     name = "hermes"
     mark = "<tool_call>"
     end_mark: str = "</tool_call>"
+    form: Final = "text"
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
         """See `Dialect.rules`."""
@@ -47,6 +52,10 @@ class Hermes(Dialect):
     def call_text(self, name: str, arguments: str) -> str:
         """A call as a model writes it. arguments: JSON."""
         return f'{self.mark}\n{{"name": "{name}", "arguments": {arguments}}}\n{self.end_mark}'
+
+    def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Calls of one message. Their arguments are JSON."""
+        return "\n".join(self.call_text(name, arguments) for name, arguments in calls)
 
 
 class Mistral(Dialect):
@@ -141,7 +150,7 @@ class Bare:
 
 
 HERMES, MISTRAL, LLAMA, BARE = Hermes(), Mistral(), Llama(), Bare()
-DIALECTS: tuple[Dialect, ...] = (HERMES, QWEN, GLM, MISTRAL, LLAMA, GEMMA)
+DIALECTS: tuple[Dialect, ...] = (HERMES, QWEN, GLM, MISTRAL, LLAMA, GEMMA, LFM, GRANITE)
 """Those in which calls of every model are looked for."""
 
 
@@ -149,12 +158,18 @@ def spoken(template: str | None) -> tuple[Dialect, ...]:
     """Those for the grammar of a model's calls, one for each mark: by its template, or else those of JSON."""
     tagged = (dialect for dialect in (QWEN, GLM) if template is not None and dialect.tags.key in template)
     first = next(tagged, HERMES)
-    return (first, *((UNMARKED,) if first is QWEN else ()), MISTRAL, LLAMA, GEMMA)
+    return (first, *((UNMARKED,) if first is QWEN else ()), MISTRAL, LLAMA, GEMMA, LFM, GRANITE)
 
 
 def read(template: str | None) -> tuple[Dialect, ...]:
     """Those in which a model's calls are looked for."""
     return (*DIALECTS, UNMARKED) if UNMARKED in spoken(template) else DIALECTS
+
+
+def written_dialect(template: str, tokens: Collection[str]) -> Written:
+    """The dialect of a model whose template has no place for its calls. tokens: of its vocabulary."""
+    own: tuple[Lfm, Granite] = (LFM, GRANITE)
+    return next((dialect for dialect in own if dialect.mark in tokens or dialect.mark in template), HERMES)
 
 
 SPECIAL_TOKENS = tuple(

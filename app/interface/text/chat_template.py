@@ -19,18 +19,21 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.interface import errors
-from app.interface.text.earlier_calls import CallForm, call_form, call_value, with_one_call_each
+from app.interface.functions.dialects import written_dialect
+from app.interface.text.earlier_calls import call_value, short_id, with_calls_as_text, with_one_call_each
 from app.interface.text.instructions import (
     definitions,
     is_system,
-    with_calls_as_text,
     with_format_instructions,
-    with_one_system_message,
+    with_shown_system,
+    with_tool_instructions,
 )
+from app.interface.text.template_abilities import CallForm, abilities_of
+from app.interface.text.turns import alternating, joined
 from app.interface.thinking.channels import CHANNEL, ChannelSplitter
 from app.interface.thinking.marks import CHANNELS, is_known, marks_of
 from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, TemplateOptions, thinking_variables
-from app.interface.wire.chat import Message, ResponseFormat, Tool
+from app.interface.wire.chat import Message, ResponseFormat, TextPart, Tool
 
 _PROBE = "probe"
 
@@ -55,12 +58,18 @@ class ChatTemplate:
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
         self._suffixes = {token[length:] for token in tokens for length in range(1, len(token))}
         self._longest = max(map(len, tokens), default=0)
-        self._takes_tools = bool(re.search(r"\btools\b", source))
-        self._wants_parts = self._detect_parts()
+        self._no_tools: list[Any] | None = None
+        self._wants_parts = False
+        if not self._shows_users(_PROBE):
+            self._wants_parts = self._shows_users([{"type": "text", "text": _PROBE}])
+            if not self._wants_parts:  # one that is only for conversations with tools
+                self._no_tools = []
         self._efforts = self._detect_efforts()
         marks = marks_of(source, ())
         self._thought_marks = marks if is_known(marks, source) else None
-        self._call_form = self._detect_call_form()
+        self._abilities = abilities_of(self._render, self._written)
+        tokens = tokens if self._abilities.tools else []
+        self._dialect = written_dialect(source if self._abilities.tools else "", tokens)
 
     def render(
         self,
@@ -75,26 +84,28 @@ class ChatTemplate:
 
         marks_start: whether `start_mark` is among them. It is not where the first message begins with white
             space or has no text, or where the template does not show it.
-        Where the template refuses the messages, consecutive ones of the user or the system are tried as one: many
-        want roles that alternate, and agents send several. Raises ApiError (400) with the template's message.
+        What the template would refuse or leave out is written in another way (`Abilities`, `turns`).
+        Raises ApiError (400) with the template's message.
         """
         for i, message in enumerate(messages):
-            self._check(i, message)
+            _check(i, message)
+        abilities, chosen = self._abilities, self._chosen(options)
+        messages = self._with_start_mark(messages) if marks_start else messages
         messages = with_format_instructions(messages, form)
-        if self._thought_marks == CHANNELS:
-            messages = with_one_call_each(with_one_system_message(messages))
-        has_calls = self._call_form == "none" and any(message.tool_calls for message in messages)
-        if not self._takes_tools and (tools or has_calls):
-            messages = with_calls_as_text(messages, tools)
-        marked_tools = self._marked(definitions(tools)) if self._takes_tools and tools else None
-        values = [self._value(message, self._call_form) for message in messages]
+        if tools and not abilities.tools:
+            messages = with_tool_instructions(messages, tools)
+        messages = with_shown_system(messages, abilities)
+        as_text = self._has_calls_as_text(messages, tools)
+        if not as_text and not abilities.parallel:
+            messages = with_one_call_each(messages)
+        values = [self._value(message, self._dialect.form if as_text else abilities.calls) for message in messages]
         marked = [self._marked(value) | {"role": value["role"]} for value in values]
-        if marks_start:
-            first = next((i for i, message in enumerate(messages) if not is_system(message)), None)
-            if first is not None:
-                marked[first]["content"] = self._with_start_mark(marked[first]["content"])
-        chosen, reasons, joined = self._chosen(options), list[str](), _joined(marked)
-        for turns in [marked] if len(joined) == len(marked) else [marked, joined]:
+        if as_text:
+            shows_results = abilities.tools and abilities.results
+            marked = with_calls_as_text(marked, self._dialect, self._written, shows_results=shows_results)
+        marked_tools = self._marked(definitions(tools)) if abilities.tools and tools else None
+        reasons = list[str]()
+        for turns in (marked, joined(marked), alternating(marked, self._written)):
             try:
                 return self._render(turns, marked_tools, chosen)
             except jinja2.TemplateError as error:
@@ -103,11 +114,23 @@ class ChatTemplate:
                 reasons.append(type(error).__name__)
         raise errors.invalid(f"The model's chat template refuses these messages: {reasons[0]}", "messages")
 
+    def _has_calls_as_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
+        """Whether calls and their results are written as text, since the template has no place for them."""
+        abilities = self._abilities
+        if abilities.calls != "none":
+            return bool(tools) and not abilities.tools
+        return any(one.tool_calls or (one.role == "tool" and not abilities.results) for one in messages)
+
     def _render(
         self, messages: list[Any], tools: list[Any] | None = None, chosen: Mapping[str, Any] | None = None
     ) -> str:
         """chosen: variables of a request, which can't take the place of the service's own."""
-        own = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True}
+        own = {
+            "messages": messages,
+            "tools": self._no_tools if tools is None else tools,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
         return self._template.render({**(chosen or {}), **own, **self._variables})
 
     def _chosen(self, options: TemplateOptions | None) -> dict[str, Any]:
@@ -115,46 +138,30 @@ class ChatTemplate:
             return {}
         return {**thinking_variables(options, self._efforts), **self._marked(dict(options.variables))}
 
-    def _detect_parts(self) -> bool:
-        """Whether the template shows content only if it is a list of parts; found by rendering both."""
+    def _shows_users(self, content: object) -> bool:
+        try:
+            return _PROBE in self._render([{"role": "user", "content": content}])
+        except Exception:
+            return False
 
-        def shows(content: object) -> bool:
-            try:
-                return _PROBE in self._render([{"role": "user", "content": content}])
-            except Exception:
-                return False
-
-        return not shows(_PROBE) and shows([{"type": "text", "text": _PROBE}])
+    def _written(self, text: str) -> Any:
+        """The text as the template takes content."""
+        return [{"type": "text", "text": text}] if self._wants_parts else text
 
     def _detect_efforts(self) -> tuple[str, ...]:
         """The values of `reasoning_effort` that it knows, from the least on; none: it does not know the variable."""
         if not re.search(r"\breasoning_effort\b", self._source):
             return ()
-        content: Any = [{"type": "text", "text": _PROBE}] if self._wants_parts else _PROBE
 
         def takes(effort: str) -> bool:
             try:
-                self._render([{"role": "user", "content": content}], None, {"reasoning_effort": effort})
+                self._render([{"role": "user", "content": self._written(_PROBE)}], None, {"reasoning_effort": effort})
             except Exception:
                 return False
             return True
 
         named = set(re.findall(r"""["'](\w+)["']""", self._source)) | set(COMMON_EFFORTS)
         return tuple(effort for effort in EFFORTS if effort in named and takes(effort))
-
-    def _detect_call_form(self) -> CallForm:
-        if "tool_calls" not in self._source:
-            return "none"
-        return call_form(lambda messages, form: self._render([self._value(message, form) for message in messages]))
-
-    def _check(self, index: int, message: Message) -> None:
-        """Raises ApiError (400) with the message's place in the request."""
-        where = f"messages[{index}]"
-        if message.content is None and not message.tool_calls and message.reasoning_content is None:
-            raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
-        if message.tool_calls and self._takes_tools and "tool_calls" not in self._source:
-            field = f"{where}.tool_calls"
-            raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
 
     def _value(self, message: Message, form: CallForm) -> dict[str, Any]:
         """The message as templates expect it. form: of its calls."""
@@ -167,14 +174,20 @@ class ChatTemplate:
                 thought, text = f"{thought}\n\n{text}", ""  # gpt-oss' template refuses both
             if thought:  # each template has its own name for it
                 value["reasoning_content"] = value["reasoning"] = value["thinking"] = thought
-        value["content"] = [{"type": "text", "text": text}] if self._wants_parts else text
+        value["content"] = self._written(text)
+        takes_parts = message.role != "assistant" and value["role"] in self._abilities.parts
+        if isinstance(content, list) and len(content) > 1 and takes_parts:
+            value["content"] = [{"type": "text", "text": part.text} for part in content]
         if message.name is not None:
             value["name"] = message.name
         if message.tool_call_id is not None:
-            value["tool_call_id"] = message.tool_call_id
+            value["tool_call_id"] = self._call_id(message.tool_call_id)
         if message.tool_calls:
-            value["tool_calls"] = [call_value(call, form) for call in message.tool_calls]
+            value["tool_calls"] = [call_value(call, form, self._call_id(call.id)) for call in message.tool_calls]
         return value
+
+    def _call_id(self, call_id: str) -> str:
+        return call_id if self._abilities.any_id else short_id(call_id)
 
     def _thought_and_answer(self, thought: str | None, text: str) -> tuple[str | None, str]:
         """An earlier answer's. Clients that do not tell a thought from its answer hand both back as one text."""
@@ -190,13 +203,23 @@ class ChatTemplate:
 
     def _role(self, role: str) -> str:
         """The role as the template knows it: most do not know "developer", OpenAI's newer name of the system role."""
-        return "system" if role == "developer" and "developer" not in self._source else role
+        is_known = "developer" in self._source and self._abilities.developer
+        return "system" if role == "developer" and not is_known else role
 
-    def _with_start_mark(self, content: Any) -> Any:
-        """The content after the start mark; without it if there is white space first, which templates may strip."""
-        if isinstance(content, list):
-            return [part | {"text": self._with_start_mark(part["text"])} for part in content]
-        return content if not content[:1].strip() else f"{self.start_mark}{content}"
+    def _with_start_mark(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages with the start mark; without it if there is white space first, which templates may strip."""
+        place = next((i for i, message in enumerate(messages) if not is_system(message)), len(messages))
+        first = messages[place] if place < len(messages) else None
+        if first is None or first.role == "assistant" or not first.content:
+            return messages
+        parts = first.content if isinstance(first.content, list) else [TextPart(type="text", text=first.content)]
+        if not parts[0].text[:1].strip():
+            return messages
+        text = f"{self.start_mark}{parts[0].text}"
+        content: Any = text
+        if isinstance(first.content, list):
+            content = [parts[0].model_copy(update={"text": text}), *parts[1:]]
+        return [*messages[:place], first.model_copy(update={"content": content}), *messages[place + 1 :]]
 
     def _marked(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -253,18 +276,11 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with consecutive ones of the user, and of the system, as one each."""
-    joined: list[dict[str, Any]] = []
-    for message in messages:
-        last = joined[-1] if joined else None
-        if last is None or message["role"] != last["role"] or message["role"] not in ("user", "system", "developer"):
-            joined.append(message)
-        elif isinstance(message["content"], str):
-            joined[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
-        else:
-            joined[-1] = {**last, "content": [*last["content"], *message["content"]]}
-    return joined
+def _check(index: int, message: Message) -> None:
+    """Raises ApiError (400) with the message's place in the request."""
+    where = f"messages[{index}]"
+    if message.content is None and not message.tool_calls and message.reasoning_content is None:
+        raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
 
 
 def _raise_exception(message: str) -> None:

@@ -4,47 +4,60 @@ OpenAI's API has arguments as text, most templates want the object, some the tex
 so that a conversation goes on after it. It knows no particular template.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any
 
 from pydantic_core import from_json
 
-from app.interface.wire.chat import FunctionCall, Message, ToolCall
-
-CallForm = Literal["object", "text", "none"]
-"""As what a template shows a call's arguments; "none": it does not show calls."""
-_NAME, _KEY, _VALUE = "probe_name", "probe_key", "probe_value"
-_ID = "probe0000"  # Mistral's template wants nine letters
-_PROBE = (
-    Message(role="user", content="probe"),
-    Message(
-        role="assistant",
-        tool_calls=[ToolCall(id=_ID, function=FunctionCall(name=_NAME, arguments=f'{{"{_KEY}": "{_VALUE}"}}'))],
-    ),
-    Message(role="tool", tool_call_id=_ID, name=_NAME, content="probe"),
-)
+from app.interface.functions.dialect import Written
+from app.interface.text.template_abilities import ID_CHARACTERS, CallForm, Value
+from app.interface.text.turns import appended
+from app.interface.wire.chat import Message, ToolCall
 
 
-def call_form(render: Callable[[Sequence[Message], CallForm], str]) -> CallForm:
-    """How a template wants arguments, found by rendering a call. render: raises where the template fails."""
-    forms: tuple[CallForm, ...] = ("object", "text")
-    for form in forms:
-        try:
-            text = render(_PROBE, form)
-        except Exception:  # whatever a template raises for what it does not expect
-            continue
-        # An object that Python wrote, and not the template as JSON, has single quotes.
-        if _NAME in text and _VALUE in text and f"'{_VALUE}'" not in text:
-            return form
-    return "none"
-
-
-def call_value(call: ToolCall, form: CallForm) -> dict[str, Any]:
+def call_value(call: ToolCall, form: CallForm, call_id: str) -> Value:
     """The call as templates expect it."""
     text = call.function.arguments_text
     arguments = text if form == "text" else read_arguments(text)
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+    return {"id": call_id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def short_id(call_id: str) -> str:
+    """An id of the length that all templates take; the same for the same id."""
+    is_short = len(call_id) == ID_CHARACTERS and call_id.isalnum()
+    return call_id if is_short else hashlib.sha256(call_id.encode()).hexdigest()[:ID_CHARACTERS]
+
+
+def with_calls_as_text(
+    values: Sequence[Value], dialect: Written, written: Callable[[str], Any], *, shows_results: bool
+) -> list[Value]:
+    """The conversation for a template that has no place for calls. values: as templates get them, with marks in them.
+
+    dialect: the model's own, whose marks stay control tokens. written: a text as the template takes content.
+    shows_results: whether it has a place for results; else they are the user's.
+    """
+    turns: list[Value] = []
+    after_result = False
+    for value in values:
+        is_result = value["role"] == "tool" and not shows_results
+        if is_result:
+            text = f"<tool_response>\n{''.join(_texts(value['content']))}\n</tool_response>"
+            value = {"role": "user", "content": written(text)}
+            if after_result:
+                value["content"] = appended(turns.pop()["content"], text, "\n")
+        elif calls := value.get("tool_calls"):
+            text = dialect.calls_text([(call["function"]["name"], call["function"]["arguments"]) for call in calls])
+            rest = {key: one for key, one in value.items() if key != "tool_calls"}
+            value = {**rest, "content": appended(value["content"], text, "\n")}
+        turns.append(value)
+        after_result = is_result
+    return turns
+
+
+def _texts(content: Any) -> list[str]:
+    return [part["text"] for part in content] if isinstance(content, list) else [content]
 
 
 def with_one_call_each(messages: Sequence[Message]) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Functions, calls and response formats as text, for chat templates that know none of them."""
+"""Functions, response formats and system messages as text, for chat templates that have no place for them."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from app.interface.functions.dialects import HERMES
+from app.interface.text.template_abilities import Abilities
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 
@@ -25,30 +26,15 @@ def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     ]
 
 
-def with_calls_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The conversation for a template that knows no functions, in Hermes' dialect: instructions, calls, results."""
-    written: list[Message] = []
-    for message in messages:
-        if message.role == "tool":
-            text = f"<tool_response>\n{_text(message)}\n</tool_response>"
-            if written and written[-1].role == "user" and _text(written[-1]).startswith("<tool_response>"):
-                written[-1] = Message(role="user", content=f"{_text(written[-1])}\n{text}")
-            else:
-                written.append(Message(role="user", content=text))
-        elif message.tool_calls:
-            calls = [HERMES.call_text(call.function.name, call.function.arguments_text) for call in message.tool_calls]
-            written.append(Message(role="assistant", content="\n".join([*filter(None, [_text(message)]), *calls])))
-        else:
-            written.append(message)
-    if tools:
-        listed = "\n".join(orjson.dumps(tool).decode() for tool in definitions(tools))
-        instructions = (
-            "You can call functions. To call one, answer with a JSON object between tags, and nothing else:\n"
-            f"{HERMES.call_text('<its name>', '{<its arguments>}')}\n"
-            f"These functions can be called:\n{listed}"
-        )
-        written = _with_system(written, instructions)
-    return written
+def with_tool_instructions(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
+    """The conversation for a template that takes no functions, which are called in Hermes' dialect."""
+    listed = "\n".join(orjson.dumps(tool).decode() for tool in definitions(tools))
+    instructions = (
+        "You can call functions. To call one, answer with a JSON object between tags, and nothing else:\n"
+        f"{HERMES.call_text('<its name>', '{<its arguments>}')}\n"
+        f"These functions can be called:\n{listed}"
+    )
+    return _with_system(messages, instructions)
 
 
 def with_format_instructions(messages: Sequence[Message], form: ResponseFormat | None) -> Sequence[Message]:
@@ -58,13 +44,22 @@ def with_format_instructions(messages: Sequence[Message], form: ResponseFormat |
     return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
 
 
-def with_one_system_message(messages: Sequence[Message]) -> list[Message]:
-    """The conversation for a template that shows no system message but the first: later ones are the user's."""
+def with_shown_system(messages: Sequence[Message], abilities: Abilities) -> list[Message]:
+    """The conversation with no system message that the template would not show.
+
+    Several that it begins with become one, and later ones, or all where the template has no place for any, the user's.
+    """
     leading = list(takewhile(is_system, messages))
-    rest = [one.model_copy(update={"role": "user"}) if is_system(one) else one for one in messages[len(leading) :]]
-    if len(leading) > 1:
+    rest = list(messages[len(leading) :])
+    if not abilities.late_system:
+        rest = [_as_users(one) if is_system(one) else one for one in rest]
+    if len(leading) > 1 and not abilities.two_systems:
         leading = [leading[0].model_copy(update={"content": "\n\n".join(map(_text, leading))})]
-    return [*leading, *rest]
+    return [*(leading if abilities.system else map(_as_users, leading)), *rest]
+
+
+def _as_users(message: Message) -> Message:
+    return message.model_copy(update={"role": "user"})
 
 
 def is_system(message: Message) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -89,6 +89,38 @@ async def test_what_the_official_client_parsed_of_a_response_is_input(streamed: 
     assert items[0]["content"][0]["parsed"] == {"city": "Rome"}
     await client.responses.create(model="tiny", input=[{"role": "user", "content": "hi"}, *items])
     assert '{"city": "Rome"}<|im_end|>' in asked(worker)
+
+
+ONE_CALL = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{% for m in messages %}"
+    "{% if m.role in ['system', 'developer'] %}{{ raise_exception('no system') }}{% endif %}<|im_start|>{{ m.role }} "
+    "{{ m.content }}{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+    "{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}<|im_end|>{% endfor %}{{ tools | tojson }}"
+)
+
+
+async def test_an_agents_turn_goes_on_where_a_template_takes_one_call_and_no_system_message() -> None:
+    worker = saying("yes")
+    calls = [{"id": f"call_{i}", "function": {"name": "Weather", "arguments": f'{{"city": "{i}"}}'}} for i in range(2)]
+    results = [{"role": "tool", "tool_call_id": f"call_{i}", "content": f"sun {i}"} for i in range(2)]
+    late, prefill = {"role": "developer", "content": "Be brief."}, {"role": "assistant", "content": "It is"}
+    messages = [late, QUESTION, {"role": "assistant", "tool_calls": calls}, *results, late, QUESTION, prefill]
+    items = [
+        {"type": "function_call", "call_id": one["id"], **cast(dict[str, Any], one["function"])} for one in calls
+    ] + [{"type": "function_call_output", "call_id": f"call_{i}", "output": f"sun {i}"} for i in range(2)]
+    tool = {"type": "function", "function": {"name": "Weather"}}
+    flat = {"type": "function", "name": "Weather"}
+    app = http_app(worker.generate, model=tiny_model(ONE_CALL, context_tokens=8192))
+    async with http_client(app) as client:
+        for path, body in (
+            ("chat/completions", {"messages": messages, "tools": [tool]}),
+            ("responses", {"input": [late, QUESTION, *items, late, QUESTION, prefill], "tools": [flat]}),
+        ):
+            response = await client.post(f"/v1/{path}", json={"model": "tiny", **body})
+            assert response.status_code == 200, response.text
+            text = asked(worker).replace("<|im_start|>", "").split("<|im_end|>")
+            first, *rest = ["user Be brief.", "user hi"], 'assistant {"city": "0"}', "tool sun 0"
+            assert text[:-1] == [*first, *rest, 'assistant {"city": "1"}', "tool sun 1", *first, "assistant It is"]
 
 
 ADDED: list[dict[str, Any]] = [

@@ -6,6 +6,7 @@ from app.interface.functions.call_grammar import call_grammar
 from app.interface.functions.call_parser import CallParser
 from app.interface.functions.dialect import CallableFunction, Dialect
 from app.interface.functions.dialects import DIALECTS, HERMES, SPECIAL_TOKENS, read, spoken
+from app.interface.functions.listed import GRANITE, LFM
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 WRITTEN = {
@@ -17,6 +18,16 @@ WRITTEN = {
         "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
     ],
     "gemma": ["<|tool_call>call:add{a:1}<tool_call|>", '<|tool_call>call:add{"a": 1}<tool_call|>'],
+    "lfm": [
+        "<|tool_call_start|>[add(a=1)]<|tool_call_end|>",
+        f"<|tool_call_start|>[{CALL}]<|tool_call_end|>",
+        LFM.calls_text([("add", {"a": 1})]),
+    ],
+    "granite": [
+        f"<|tool_call|>[{CALL}]",
+        f"<|tool_call|>[{CALL}]<|/tool_call|>",
+        GRANITE.calls_text([("add", '{"a": 1}')]),
+    ],
     "llama": [f"<|python_tag|>{CALL}", f"<|python_tag|>{CALL.replace('arguments', 'parameters')}"],
 }
 

@@ -20,9 +20,10 @@ PARAMETERS: dict[str, Any] = {
     "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
     "required": ["path"],
 }
+TOOLS = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}"
 TEMPLATES = {
-    "qwen": TEMPLATE + "{# <tool_call>\n<function=f>\n<parameter=a> tools #}",
-    "glm": TEMPLATE + "{# <tool_call>f\n<arg_key>a</arg_key>\n<arg_value> tools #}",
+    "qwen": TOOLS + TEMPLATE + "{# <tool_call>\n<function=f>\n<parameter=a> #}",
+    "glm": TOOLS + TEMPLATE + "{# <tool_call>f\n<arg_key>a</arg_key>\n<arg_value> #}",
 }
 WRITTEN = {"qwen": qwen, "glm": glm}
 MARKED = MarkedTokens(("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), False)

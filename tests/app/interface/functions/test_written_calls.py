@@ -207,3 +207,34 @@ PIECES = [
 def test_no_text_breaks_the_parser_and_no_cut_changes_it(pieces: list[str]) -> None:
     text = "".join(pieces)
     assert parsed(text) == parsed([text])
+
+
+# --- LFM2 ----------------------------------------------------------------------------------------------------------
+
+LISTED = [
+    (
+        """<|tool_call_start|>[write(path="a, b)", lines=3, tags=["x", 'y'], note=None), now()]<|tool_call_end|>""",
+        [("write", {"path": "a, b)", "lines": 3, "tags": ["x", "y"], "note": None}), ("now", {})],
+    ),
+    ("""<|tool_call_start|>[free(a='it's', b={"c": true}, d=True)]<|tool_call_end|>""",
+     [("free", {"a": "it's", "b": {"c": True}, "d": True})]),
+    ("""<|tool_call_start|>[free(a="line\\n\\"q\\"", b=-1.5e3)]""", [("free", {"a": 'line\n"q"', "b": -1500.0})]),
+    ("<|tool_call_start|>[ free( a = nowhere ) ]<|tool_call_end|>", [("free", {"a": "nowhere"})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "calls"), LISTED)
+@pytest.mark.parametrize("each", [1, 3, 1000])
+def test_calls_as_python_writes_them(text: str, calls: list[Any], each: int) -> None:
+    content, found, _ = parsed(text[i : i + each] for i in range(0, len(text), each))
+    assert (content, [(name, json.loads(arguments)) for name, arguments in found]) == ("", calls)
+
+
+def test_a_call_of_python_that_a_limit_cuts_has_what_it_wrote() -> None:
+    _, calls, done = parsed(["<|tool_call_start|>[write(lines=3, path='a/b"])
+    assert (calls, done) == ([("write", '{"lines": 3, "path": "a/b')], [False])
+
+
+def test_an_unknown_function_of_python_is_text() -> None:
+    text = "<|tool_call_start|>[nothing(a=1)]<|tool_call_end|>"
+    assert parsed([text])[:2] == (text, [])

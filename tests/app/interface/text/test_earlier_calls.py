@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.interface.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.earlier_calls import read_arguments
 from app.interface.wire.chat import Message, Tool
@@ -145,6 +144,24 @@ def test_arguments_that_are_too_deep_are_text() -> None:
     assert rendered(MODELS["object as JSON"], deep)
 
 
-def test_a_template_with_functions_and_without_a_place_for_calls_refuses_them() -> None:
-    with pytest.raises(ApiError, match="has no place for it"):
-        rendered(tiny_model("{{ tools }}{{ messages[0].content }}"), "{}")
+@pytest.mark.parametrize(
+    ("mark", "written"),
+    [
+        (
+            "<|tool_call_start|>",
+            '<|tool_call_start|>[look(city="Gr\u00f6\u00dfe", n=[1, true], deep=True)]<|tool_call_end|>',
+        ),
+        (
+            "<|tool_call|>",
+            '<|tool_call|>[{"name": "look", "arguments": {"city": "Gr\u00f6\u00dfe", "n": [1, true], "deep": true}}]',
+        ),
+        (
+            "",
+            '<tool_call>\n{"name": "look", "arguments": {"city": "Gr\u00f6\u00dfe", "n": [1, true], "deep": true}}\n'
+            "</tool_call>",
+        ),
+    ],
+)
+def test_calls_that_a_template_has_no_place_for_are_text_in_its_models_own_dialect(mark: str, written: str) -> None:
+    source = "{{ tools }}{# " + mark + " #}" + TEMPLATE
+    assert written in rendered(tiny_model(source), '{"city": "Gr\u00f6\u00dfe", "n": [1, true], "deep": true}')

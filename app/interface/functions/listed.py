@@ -1,0 +1,175 @@
+"""Dialects with a list of calls after one mark.
+
+    <|tool_call_start|>[f(a="b", n=1), g()]<|tool_call_end|>      LFM2: as Python writes calls
+    <|tool_call|>[{"name": "f", "arguments": {...}}, ...]         Granite 3, Phi-4-mini
+
+A grammar holds LFM2's calls to their schemas as JSON objects in the list, which is read, too. It knows no request.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from app.interface.functions.dialect import MAX_HEAD_CHARACTERS, NAME, CallableFunction, CallStart, Dialect, Spelling
+from app.interface.functions.values import string_json
+
+_KEY = re.compile(r"\s*,?\s*([A-Za-z_]\w*)\s*=\s*")
+_CONSTANTS = {None: "None", True: "True", False: "False"}
+
+
+class PythonCall:
+    """Reads one call's arguments after its first parenthesis: each is given as JSON when it is complete."""
+
+    is_call = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done = False
+        self._passed: list[str] = []
+        self._held = ""
+        self._keys = 0
+
+    def feed(self, text: str) -> int:
+        """See `CallReader.feed`."""
+        self._held += text
+        while not self.done and self._step():
+            pass
+        if not self.done:
+            return len(text)
+        left, self._held = len(self._held), ""
+        return len(text) - left
+
+    def take_arguments(self) -> str:
+        """See `CallReader.take_arguments`."""
+        arguments = "".join(self._passed)
+        self._passed.clear()
+        return arguments
+
+    def finish(self) -> str:
+        """See `CallReader.finish`: a text that is cut is given, other values are not."""
+        key = _KEY.match(self._held)
+        value = self._held[key.end() :] if key is not None else ""
+        if key is None or value[:1] not in ("'", '"'):
+            return ""
+        self._begin(key[1])
+        self._passed.append(string_json(value[1:])[:-1])
+        return self.take_arguments()
+
+    def _step(self) -> bool:
+        """Reads one argument, or the end; False when more text is needed."""
+        end = re.match(r"\s*,?\s*\)", self._held)
+        if end is not None:
+            self._held = self._held[end.end() :]
+            self._passed.append("}" if self._keys else "{}")
+            self.done = True
+            return True
+        key = _KEY.match(self._held)
+        if key is None or (length := _value_length(self._held[key.end() :])) is None:
+            return False
+        self._begin(key[1])
+        self._passed.append(_value_json(self._held[key.end() : key.end() + length]))
+        self._held = self._held[key.end() + length :]
+        return True
+
+    def _begin(self, key: str) -> None:
+        self._passed.append(f"{', ' if self._keys else '{'}{string_json(key)}: ")
+        self._keys += 1
+
+
+def _value_length(text: str) -> int | None:
+    """The length of the value that the text begins with; None: its end is not there yet."""
+    quote, depth, escaped = "", 0, False
+    for i, character in enumerate(text):
+        if quote:
+            # The model's template does not escape quotes in texts: one ends its text only where a value may end.
+            following = re.match(r"\s*(.?)", text[i + 1 :], re.DOTALL) if character == quote and not escaped else None
+            if following is not None and not following[1]:
+                return None
+            if following is not None and following[1] in ",)]}:":
+                quote = ""
+            escaped = character == "\\" and not escaped
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif depth == 0 and character in ",)":
+            return i
+        elif character in ")]}":
+            depth -= 1
+    return None
+
+
+def _value_json(text: str) -> str:
+    """A value as Python or JSON writes it, as JSON; what is neither is a text."""
+    text = text.strip()
+    for read in (ast.literal_eval, json.loads):
+        try:
+            return json.dumps(read(text), ensure_ascii=False)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+    is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
+    return string_json(text[1:-1] if is_quoted else text)
+
+
+class Lfm(Dialect):
+    """Calls as Python writes them, between marks."""
+
+    name = "lfm"
+    mark = "<|tool_call_start|>"
+    end_mark: str = "<|tool_call_end|>"
+    lists = True
+    form: Final = "object"
+    _head = re.compile(rf"\s*({NAME})\(")
+
+    def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
+        """See `Dialect.rules`."""
+        listed = spelling.more('SPACE? "," SPACE? call')
+        end = f"({spelling.mark(self.end_mark)})"
+        return [f'lfm: found_lfm SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE? {end} SPACE?']
+
+    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+        """See `Dialect.begin`."""
+        head = self._head.match(text)
+        return CallStart(head.end(), PythonCall(head[1])) if head is not None else None
+
+    def may_begin(self, text: str) -> bool:
+        """See `Dialect.may_begin`."""
+        return len(text) < MAX_HEAD_CHARACTERS and re.fullmatch(NAME, text) is not None
+
+    def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Calls as the model writes them: names and their arguments."""
+        written = (
+            f"{name}({', '.join(f'{key}={_python(value)}' for key, value in arguments.items())})"
+            for name, arguments in calls
+        )
+        return f"{self.mark}[{', '.join(written)}]{self.end_mark}"
+
+
+def _python(value: Any) -> str:
+    is_constant = value is None or isinstance(value, bool)
+    return _CONSTANTS[value] if is_constant else json.dumps(value, ensure_ascii=False)
+
+
+class Granite(Dialect):
+    """A list of JSON objects after a mark."""
+
+    name = "granite"
+    mark = "<|tool_call|>"
+    end_mark: str = "<|/tool_call|>"
+    form: Final = "text"
+
+    def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
+        """See `Dialect.rules`."""
+        listed = spelling.more('SPACE? "," SPACE? call')
+        end = f"({spelling.mark(self.end_mark)})?"
+        return [f'granite: found_granite SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE? {end} SPACE?']
+
+    def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Calls as the model writes them: names and their arguments' JSON."""
+        written = (f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in calls)
+        return f"{self.mark}[{', '.join(written)}]"
+
+
+LFM, GRANITE = Lfm(), Granite()

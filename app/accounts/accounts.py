@@ -28,6 +28,7 @@ class Accounts:
         self.stored_conversations = StoredConversations(store, self.logins, self.turns)
         self.stored_responses = StoredResponses(store, self.logins, self.stored_conversations)
         self.usage = Usage(store)
+        self.stored_conversations.destroy_deleted()
 
     @classmethod
     def open(cls, settings: AccountsSettings, *, make: bool = False) -> "Accounts":
@@ -49,8 +50,9 @@ class Accounts:
             return self.store.audit.page(connection, after, limit)
 
     def close(self) -> None:
-        """Writes what is unwritten, and frees the database."""
+        """Writes what is unwritten, destroys what is deleted, and frees the database."""
         try:
             self.usage.write()
+            self.stored_conversations.destroy_deleted(at_once=True)
         finally:
             self.store.database.close()

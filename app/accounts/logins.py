@@ -217,6 +217,9 @@ class Logins:
                 raise AccountsError(
                     "invalid_value", "An API key is no session: 'everywhere' ends the user's.", param="everywhere"
                 )
+            # What was deleted a moment ago can't be undone any more.
+            mine = tables.conversations.c.user_id == known.identity.user_id
+            connection.execute(delete(tables.conversations).where(mine, tables.conversations.c.deleted.is_not(None)))
             self._store.note(connection, known.identity.user_id, "logout", known.identity.credential)
             return ended
 

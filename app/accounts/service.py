@@ -336,6 +336,7 @@ class AccountsService(StoredService):
             self._accounts.stored_responses.lost_but(living)
             self._known_after_s = None
         self._accounts.usage.write()
+        self._accounts.stored_conversations.destroy_deleted()
         if self._next_sweep_s <= time.monotonic():
             self._accounts.stored_responses.delete_old()
             self._next_sweep_s = time.monotonic() + _SWEEP_PERIOD_S

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, or_, select, tuple_, update
 
 from app.accounts import tables
 from app.accounts.conversations import opened_key, replace_shared_key, sealed_key
@@ -23,6 +23,8 @@ MOST_STORED = 10_000
 """Stored conversations of one user."""
 MOST_ITEMS = 2048
 """Of one conversation."""
+UNDO_S = 12
+"""How long a deleted conversation can be brought back: pages offer it for ten seconds, and a click takes its time."""
 _US = 1_000_000
 _PREFIX = "conv_"
 _CONVERSATION_ID = re.compile(rf"{_PREFIX}([0-9a-f]{{32}})")
@@ -86,7 +88,7 @@ class StoredConversations:
             known = self._logins.known(connection, text)
             columns = tables.conversations.c
             asked = select(tables.conversations).where(
-                columns.user_id == known.identity.user_id, columns.sealed.is_not(None)
+                columns.user_id == known.identity.user_id, columns.sealed.is_not(None), columns.deleted.is_(None)
             )
             if after is not None:
                 before = self.row(connection, known, after, "after")
@@ -108,8 +110,12 @@ class StoredConversations:
             size_bytes = row.bytes + len(sealed) - len(row.sealed)
             return self._changed(connection, row, sealed=sealed, bytes=size_bytes)
 
-    def delete(self, text: str, conversation_id: str | None) -> Forgotten:
-        """Deletes it with items, responses and key; with None all of the user's, unstored ones and responses too."""
+    def delete(self, text: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
+        """Deletes it with items, responses and key; with None all of the user's, unstored ones and responses too.
+
+        undo: for `UNDO_S` items and responses are only hidden, and `restore` brings them back. The key is destroyed at
+        once: its pages are computed again.
+        """
         store = self._store
         with store.transaction() as connection:
             known = self._logins.known(connection, text)
@@ -122,11 +128,39 @@ class StoredConversations:
                 forgotten, target = Forgotten(count, None), "all"
             else:
                 row = self.row(connection, known, conversation_id)
-                connection.execute(delete(tables.conversations).where(tables.conversations.c.id == row.id))
+                found = tables.conversations.c.id == row.id
+                if undo:
+                    hidden = {"deleted": int(store.now()), "wrapped_ck": sealed_key(known, row.id, new_key())}
+                    connection.execute(update(tables.conversations).where(found).values(**hidden))
+                else:
+                    connection.execute(delete(tables.conversations).where(found))
                 forgotten, target = Forgotten(1, key_id(opened_key(known, row))), row.id
             store.note(connection, user_id, "delete_conversation", target)
         store.changes.add(user_id)
         return forgotten
+
+    def restore(self, text: str, conversation_id: str) -> StoredConversation:
+        """Brings one back whose deletion can be undone still."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            row = self.row(connection, known, conversation_id, is_hidden=True)
+            self._store.note(connection, known.identity.user_id, "restore_conversation", row.id)
+            found = tables.conversations.c.id == row.id
+            connection.execute(update(tables.conversations).where(found).values(deleted=None))
+            return self._conversation(row)
+
+    def destroy_deleted(self, *, at_once: bool = False) -> None:
+        """Those of everybody whose deletion can't be undone any more. at_once: the others too."""
+        now_s, deleted = int(self._store.now()), tables.conversations.c.deleted
+        over = deleted.is_not(None)
+        if not at_once:
+            over &= (deleted <= now_s - UNDO_S) | (deleted > now_s)  # the clock was put back
+        with self._store.transaction() as connection:
+            users = connection.execute(select(tables.conversations.c.user_id).where(over)).scalars().all()
+            if users:
+                connection.execute(delete(tables.conversations).where(over))
+        for user_id in set(users):
+            self._store.changes.add(user_id)
 
     # --- items
 
@@ -204,10 +238,22 @@ class StoredConversations:
 
     # --- for responses too
 
-    def row(self, connection: Connection, known: Known, conversation_id: str, param: str | None = None) -> Row[Any]:
-        """A stored conversation of the user's. Raises AccountsError: `not_found`, also for another user's."""
+    def row(
+        self,
+        connection: Connection,
+        known: Known,
+        conversation_id: str,
+        param: str | None = None,
+        *,
+        is_hidden: bool = False,
+    ) -> Row[Any]:
+        """A stored conversation of the user's. Raises AccountsError: `not_found`, also for another user's.
+
+        is_hidden: one that was deleted a moment ago; else no such one is found.
+        """
         columns = tables.conversations.c
         mine = (columns.user_id == known.identity.user_id) & columns.sealed.is_not(None)
+        mine &= columns.deleted.is_not(None) if is_hidden else columns.deleted.is_(None)
         found = select(tables.conversations).where(mine, columns.id == (row_id_of(conversation_id) or ""))
         row = connection.execute(found).one_or_none()
         if row is None:
@@ -287,6 +333,13 @@ class StoredConversations:
         if item is None:
             raise AccountsError("not_found", "There is no such item.", param=param)
         return item
+
+
+def of_no_hidden(responses: Any) -> ColumnElement[bool]:
+    """Whether a response, of those columns, is in no conversation that was deleted a moment ago."""
+    hidden = select(tables.conversations.c.id).where(tables.conversations.c.deleted.is_not(None))
+    shown: ColumnElement[bool] = responses.conversation_id.is_(None) | responses.conversation_id.not_in(hidden)
+    return shown
 
 
 def turn_is_over() -> AccountsError:

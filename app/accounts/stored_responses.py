@@ -11,7 +11,14 @@ from sqlalchemy import Connection, Row, delete, func, insert, literal, select, u
 from app.accounts import tables
 from app.accounts.logins import Known, Logins
 from app.accounts.store import Store
-from app.accounts.stored_conversations import StoredConversations, check_id, conversation_id_of, known_id, turn_is_over
+from app.accounts.stored_conversations import (
+    StoredConversations,
+    check_id,
+    conversation_id_of,
+    known_id,
+    of_no_hidden,
+    turn_is_over,
+)
 from app.accounts.turns import LONGEST_TURN_S
 from app.messages.accounts import AccountsError
 from app.messages.stored import NewItem, StoredResponse
@@ -71,6 +78,7 @@ class StoredResponses:
         """One of the user's."""
         with self._store.transaction() as connection:
             mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
+            mine &= of_no_hidden(tables.responses.c)
             found = select(tables.responses).where(mine, tables.responses.c.id == known_id(response_id))
             row = connection.execute(found).one_or_none()
             if row is None:
@@ -83,10 +91,10 @@ class StoredResponses:
             user_id = self._logins.known(connection, text).identity.user_id
             responses, older = tables.responses.c, tables.responses.alias("older").c
             first = select(responses.id, responses.previous_id, literal(1).label("nth"))
-            chain = first.where(responses.user_id == user_id, responses.id == known_id(response_id)).cte(
-                "chain", recursive=True
-            )
+            mine = (responses.user_id == user_id) & of_no_hidden(responses)
+            chain = first.where(mine, responses.id == known_id(response_id)).cte("chain", recursive=True)
             link = (older.id == chain.c.previous_id) & (older.user_id == user_id) & (chain.c.nth < MOST_HISTORY)
+            link &= of_no_hidden(older)
             chain = chain.union_all(select(older.id, older.previous_id, chain.c.nth + 1).where(link))
             # Each once: who can choose ids could make a ring of them.
             places = select(chain.c.id, func.min(chain.c.nth).label("nth")).group_by(chain.c.id).subquery()

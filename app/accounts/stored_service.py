@@ -34,9 +34,16 @@ class StoredService(Answering):
         """See ConversationStore."""
         return await self._answer(lambda: self._accounts.stored_conversations.change(secret, conversation_id, sealed))
 
-    async def delete_conversation(self, secret: str, conversation_id: str | None) -> Forgotten | Refusal:
+    async def delete_conversation(
+        self, secret: str, conversation_id: str | None, undo: bool = False
+    ) -> Forgotten | Refusal:
         """See ConversationStore."""
-        return await self._answer(lambda: self._accounts.stored_conversations.delete(secret, conversation_id))
+        stored = self._accounts.stored_conversations
+        return await self._answer(lambda: stored.delete(secret, conversation_id, undo=undo))
+
+    async def restore_conversation(self, secret: str, conversation_id: str) -> StoredConversation | Refusal:
+        """See ConversationStore."""
+        return await self._answer(lambda: self._accounts.stored_conversations.restore(secret, conversation_id))
 
     async def items(
         self, secret: str, conversation_id: str, after: str | None, limit: int, newest_first: bool

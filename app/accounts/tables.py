@@ -67,6 +67,8 @@ conversations = Table(
     Column("bytes", BigInteger),  # of everything sealed, items included and responses not
     Column("updated_us", BigInteger),
     Column("sealed", LargeBinary),
+    Column("deleted", _Seconds),  # when; null: it is not. Hidden until it is destroyed or brought back.
+    Index("conversations_by_deletion", "deleted"),
     Index("conversations_by_name", "user_id", "name_mac", unique=True),
     Index("conversations_by_update", "user_id", "updated_us"),
     Index("conversations_bytes", "user_id", "bytes"),

@@ -28,9 +28,13 @@ class ServeConversationStore(AccountsHandle):
         """See ConversationStore."""
         return await self._call(StoredConversation, "change_conversation", secret, conversation_id, sealed)
 
-    async def delete_conversation(self, secret: str, conversation_id: str | None) -> Forgotten:
+    async def delete_conversation(self, secret: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
         """See ConversationStore."""
-        return await self._call(Forgotten, "delete_conversation", secret, conversation_id)
+        return await self._call(Forgotten, "delete_conversation", secret, conversation_id, undo)
+
+    async def restore_conversation(self, secret: str, conversation_id: str) -> StoredConversation:
+        """See ConversationStore."""
+        return await self._call(StoredConversation, "restore_conversation", secret, conversation_id)
 
     async def items(
         self, secret: str, conversation_id: str, *, after: str | None, limit: int, newest_first: bool

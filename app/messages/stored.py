@@ -89,11 +89,16 @@ class ConversationStore(Protocol):
     async def change_conversation(self, secret: str, conversation_id: str, sealed: bytes) -> StoredConversation:
         """Replaces its metadata."""
 
-    async def delete_conversation(self, secret: str, conversation_id: str | None) -> Forgotten:
+    async def delete_conversation(self, secret: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
         """Deletes a conversation, its responses and the key of its saved pages.
 
-        With None: all conversations and responses of the user, and the keys of all of the user's saved pages.
+        With None: all conversations and responses of the user, and the keys of all of the user's saved pages. undo: for
+        some seconds one is hidden only, without its key; `restore_conversation` brings it back. The accounts end that
+        time themselves, and the user's logout ends it at once.
         """
+
+    async def restore_conversation(self, secret: str, conversation_id: str) -> StoredConversation:
+        """Refuses with `not_found` what is not hidden, or no more."""
 
     async def items(
         self, secret: str, conversation_id: str, *, after: str | None, limit: int, newest_first: bool

@@ -147,6 +147,10 @@ class Texts:
         """Replaces its metadata."""
         return await self._change(conversation.id, metadata, conversation.first_words)
 
+    async def restore(self, conversation_id: str) -> Conversation:
+        """Brings one back that was deleted some seconds ago."""
+        return self._conversation(await self._store.restore_conversation(self._secret, conversation_id))
+
     async def begin_turn(self, conversation_id: str, response_id: str) -> Conversation:
         """For a response of this id. Nobody else changes its items until `end_turn` or `store`."""
         begun = await self._store.begin_turn(self._secret, conversation_id, response_id)

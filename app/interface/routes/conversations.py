@@ -79,9 +79,16 @@ class ConversationRoutes:
         return json_response(_shown(await texts.change(await texts.one(_id(request)), body.metadata)))
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/conversations/{id}`: its texts, its responses, and the key and files of its saved pages."""
+        """`DELETE /v1/conversations/{id}?undo=true`: its texts and responses, and the key and files of its saved pages.
+
+        undo: for some seconds the texts are hidden only.
+        """
+        undo = request.query_params.get("undo", "false")
+        if undo not in ("true", "false") or request.query_params.keys() - {"undo"}:
+            raise errors.invalid("The only parameter is 'undo': true or false.", "undo", "invalid_value")
         caller, identity = user_of(request)
-        _, removed = await self._gate.to_the_end(self._delete(caller.secret, identity, _id(request)))
+        deleting = self._delete(caller.secret, identity, _id(request), undo=undo == "true")
+        _, removed = await self._gate.to_the_end(deleting)
         deleted = DeletedConversation(id=_id(request), unacknowledged=removed.unacknowledged)
         return json_response(deleted.model_dump())
 
@@ -95,6 +102,10 @@ class ConversationRoutes:
             conversations=forgotten.conversations, files=removed.files, unacknowledged=removed.unacknowledged
         )
         return json_response(deleted.model_dump())
+
+    async def restore(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/restore`: one that was deleted with `undo` some seconds ago."""
+        return json_response(_shown(await texts_of(self._gate, request).restore(_id(request))))
 
     async def export(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/export?format=md|json`: a file to download."""
@@ -137,10 +148,10 @@ class ConversationRoutes:
     # --- how it works
 
     async def _delete(
-        self, secret: str, identity: Identity, conversation_id: str | None
+        self, secret: str, identity: Identity, conversation_id: str | None, *, undo: bool = False
     ) -> tuple[Forgotten, AllForgotten]:
         await self._gate.running.cancel_all(identity.user_id, conversation_id)
-        forgotten = await self._gate.stored.delete_conversation(secret, conversation_id)
+        forgotten = await self._gate.stored.delete_conversation(secret, conversation_id, undo=undo)
         return forgotten, await self._gate.destroyed(identity, forgotten)
 
     async def _body(self, request: Request, kind: type[Body]) -> Body:

@@ -70,6 +70,13 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     assert (asked.items, asked.response_id) == (1, "resp_2")
     responses.add(bob, StoredResponse("r4", 0, other.id, None, b"in", b"out"), [NewItem("w", b"5")], asked.seq)
     assert stored.one(bob, other.id).items == 2
+    stored.delete(bob, other.id, undo=True)
+    with pytest.raises(AccountsError, match="no such response"):
+        responses.history(bob, "r4")
+    assert [each.id for each in stored.page(bob, None, 9)] == [id_]
+    assert stored.restore(bob, other.id).items == 2
+    stored.delete(bob, other.id, undo=True)
+    stored.destroy_deleted(at_once=True)
     for nowhere in ("\0", "conv_\0", "x" * 999):
         with pytest.raises(AccountsError, match="no such response"):
             responses.one(bob, nowhere)
@@ -111,7 +118,8 @@ def test_what_was_in_a_database_of_version_2_is_there_in_version_3(anywhere: Wor
             old = {column["name"] for column in inspect(connection).get_columns(name)}
             values = [{key: value for key, value in row.items() if key in old} for row in rows[name]]
             connection.execute(insert(metadata.tables[name]), values)
-    anywhere.reopen()
+    anywhere.accounts.store.database.close()
+    anywhere.opened()
     assert anywhere.accounts.conversations.key(ann, "chat") == key
     assert anywhere.accounts.stored_conversations.page(ann, None, 10) == []
     assert anywhere.accounts.stored_conversations.new(ann, f"conv_{'1' * 32}", b"x", []).items == 0

@@ -107,6 +107,84 @@ def test_ids_are_taken_once(world: World, ann: str) -> None:
     assert count(world, "items") == 1
 
 
+# --- what is deleted --------------------------------------------------------------------------------------------------
+
+
+def deleted(world: World, ann: str) -> None:
+    """A conversation with a response, deleted a moment ago."""
+    stored = world.accounts.stored_conversations
+    stored.new(ann, id_of(1), b"title", items_of("a"))
+    response = StoredResponse("r1", 0, id_of(1), None, b"in", b"out")
+    turn = stored.begin_turn(ann, "here", id_of(1), "r1").seq
+    world.accounts.stored_responses.add(ann, response, items_of("b"), turn)
+    world.accounts.stored_responses.add(ann, StoredResponse("r2", 0, None, "r1", b"in", b"out"), [], None)
+    assert stored.delete(ann, id_of(1), undo=True).conversations == 1
+
+
+def test_a_deleted_conversation_is_nowhere_and_comes_back(world: World, ann: str) -> None:
+    stored, responses = world.accounts.stored_conversations, world.accounts.stored_responses
+    deleted(world, ann)
+    key = world.accounts.conversations.key(ann, id_of(1))
+    assert stored.page(ann, None, 9) == []
+    refused(world, "not_found", "one", ann, id_of(1))
+    refused(world, "not_found", "change", ann, id_of(1), b"")
+    refused(world, "not_found", "items", ann, id_of(1), None, 9, newest_first=False)
+    refused(world, "not_found", "item", ann, id_of(1), "a")
+    refused(world, "not_found", "add_items", ann, id_of(1), items_of("c"))
+    refused(world, "not_found", "begin_turn", ann, "here", id_of(1), "r3")
+    refused(world, "not_found", "delete", ann, id_of(1))
+    for call in (responses.one, responses.history):
+        with pytest.raises(AccountsError, match="no such response"):
+            call(ann, "r1")
+    assert [each.id for each in responses.history(ann, "r2")] == ["r2"]
+    world.add("bob")
+    refused(world, "not_found", "restore", world.log_in("bob"), id_of(1))
+
+    assert stored.restore(ann, id_of(1)).items == 2
+    refused(world, "not_found", "restore", ann, id_of(1))
+    assert (seen(world, ann, id_of(1)), responses.one(ann, "r1").id) == (["a", "b"], "r1")
+    assert world.accounts.conversations.key(ann, id_of(1)) == key
+
+
+def test_the_key_of_a_deleted_conversations_pages_is_destroyed_at_once(world: World, ann: str) -> None:
+    world.accounts.stored_conversations.new(ann, id_of(1), b"title", [])
+    before = world.accounts.conversations.key(ann, id_of(1))
+    forgotten = world.accounts.stored_conversations.delete(ann, id_of(1), undo=True)
+    assert forgotten.key_id == before.key_id
+    world.accounts.stored_conversations.restore(ann, id_of(1))
+    assert world.accounts.conversations.key(ann, id_of(1)).key != before.key
+
+
+@pytest.mark.parametrize("end", ["time", "logout", "stop", "kill", "clock", "all"])
+def test_a_deletion_ends_without_the_browser(world: World, ann: str, end: str) -> None:
+    deleted(world, ann)
+    other = world.log_in("ann")
+    world.accounts.stored_conversations.destroy_deleted()
+    assert count(world, "conversations") == 1  # not yet
+    match end:
+        case "time":
+            world.clock.now_s += stored_module.UNDO_S
+            world.accounts.stored_conversations.destroy_deleted()
+        case "clock":
+            world.clock.now_s -= 86_400
+            world.accounts.stored_conversations.destroy_deleted()
+        case "logout":
+            world.accounts.logins.log_out(ann, everywhere=False)
+        case "stop":
+            world.reopen()
+        case "kill":
+            world.accounts.store.database.close()
+            world.clock.now_s += stored_module.UNDO_S
+            world.opened()
+        case "all":
+            world.accounts.stored_conversations.delete(ann, None)
+    assert (count(world, "conversations"), count(world, "items")) == (0, 0)
+    with world.accounts.store.transaction() as connection:
+        left = connection.execute(tables.responses.select()).all()
+    assert [each.id for each in left] == ([] if end == "all" else ["r2"])
+    refused(world, "not_found", "restore", other, id_of(1))
+
+
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 

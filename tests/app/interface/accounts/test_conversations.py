@@ -390,6 +390,31 @@ async def test_the_list_its_search_and_the_end_of_all(ann: AsyncOpenAI, saying: 
     assert [call[0] for call in saying.page_workers[0].calls] == ["forget_memory"]
 
 
+async def test_a_deletion_can_be_undone_for_some_seconds(ann: AsyncOpenAI, saying: Site) -> None:
+    async def listed(client: AsyncOpenAI, words: str = "") -> list[str]:
+        answer: Any = await client.get(f"/conversations?q={words}", cast_to=object)
+        return [each["title"] for each in answer["data"]]
+
+    one = await ann.conversations.create(metadata={"title": "Kept"})
+    deleted = await ann.delete(f"/conversations/{one.id}?undo=true", cast_to=httpx2.Response)
+    assert deleted.json()["deleted"] is True
+    assert saying.page_workers[0].calls[-1][0] == "forget_memory"
+    assert await listed(ann) == []
+    assert await listed(ann, "kept") == []
+    for path in (f"/conversations/{one.id}/export", f"/conversations/{one.id}/items", f"/conversations/{one.id}"):
+        with pytest.raises(NotFoundError):
+            await ann.get(path, cast_to=httpx2.Response)
+    with pytest.raises(NotFoundError):
+        await ann.responses.create(model="tiny", input="hi", conversation=one.id)
+    restored = await ann.post(f"/conversations/{one.id}/restore", cast_to=httpx2.Response)
+    assert restored.json()["title"] == "Kept"
+    assert await listed(ann) == ["Kept"]
+    with pytest.raises(NotFoundError):
+        await ann.post(f"/conversations/{one.id}/restore", cast_to=httpx2.Response)
+    with pytest.raises(BadRequestError):
+        await ann.delete(f"/conversations/{one.id}?undo=1", cast_to=httpx2.Response)
+
+
 async def test_export(ann: AsyncOpenAI, saying: Site) -> None:
     items: Any = [{"role": "user", "content": "hi ```` there"}, {"role": "assistant", "content": "hello"}]
     made = await ann.conversations.create(items=items, metadata={"title": 'a "title"\n../x'})

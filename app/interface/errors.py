@@ -67,6 +67,16 @@ def unauthorized() -> ApiError:
     )
 
 
+def session_over() -> ApiError:
+    """401: a page believes to be logged in, and its browser has no session any more."""
+    return of_accounts(Refusal("session_expired", "The session has ended. Log in again."))
+
+
+def another_user() -> ApiError:
+    """409: a page believes to be one user, and its browser has another one's session."""
+    return ApiError(409, "Another user has logged in in this browser since.", code="another_user")
+
+
 def no_such_model(name: str) -> ApiError:
     """404: a model that is not served here."""
     return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code=MODEL_NOT_FOUND)

@@ -13,6 +13,9 @@ from app.interface.callers import Caller, anonymous, bearer, caller_of
 from app.messages.accounts import AccountsError, Identity, RateState
 
 SESSION_COOKIE = "redoubt_session"
+USER_HEADER = "x-redoubt-user"
+"""Whose session a page believes to have: the user's id, or "none". The cookie may be another user's since."""
+_NOBODY = "none"
 _OURS = ("rdbt_", "rdbs_")
 """How our credentials begin. Other keys are what stock clients send where none is needed."""
 _READING = ("GET", "HEAD", "OPTIONS")
@@ -26,16 +29,20 @@ class UserCheck:
 
     async def __call__(self, request: Request) -> None:
         """Leaves the caller in `request.state.caller`. Raises ApiError (401, 403), AccountsError."""
-        secret = bearer(request)
-        if secret is None and (cookie := request.cookies.get(SESSION_COOKIE)) is not None:
+        secret, believed = bearer(request), request.headers.get(USER_HEADER)
+        if secret is None and believed != _NOBODY and (cookie := request.cookies.get(SESSION_COOKIE)) is not None:
             check_origin(request)
             secret = cookie
+        if secret is None and believed not in (None, _NOBODY):
+            raise errors.session_over()
         if self._gate.guests and (secret is None or not secret.startswith(_OURS)):
             request.state.caller = anonymous(request)
             return
         if secret is None:
             raise errors.unauthorized()
         identity = await self._gate.identify(secret)
+        if believed not in (None, _NOBODY, identity.user_id):
+            raise errors.another_user()
         tenant = hashlib.sha256(b"user" + identity.user_id.encode()).digest()
         request.state.caller = Caller(tenant, identity, secret)
 

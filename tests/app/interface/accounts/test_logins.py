@@ -360,6 +360,7 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         "/v1/conversations",
         "/v1/conversations/{id}",
         "/v1/conversations/{id}/export",
+        "/v1/conversations/{id}/restore",
         "/v1/conversations/{id}/items",
         "/v1/conversations/{id}/items/{item_id}",
         "/v1/memory/warm",
@@ -406,3 +407,20 @@ async def test_hostile_bodies_are_refused_by_name(site: Site) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert (await site.client.post(LOGIN, json={"name": "x" * 70_000, "password": ""})).status_code == 413
     assert (await site.client.post(LOGIN, content=b"name=ann")).status_code == 415
+
+
+async def test_a_page_that_believes_to_be_another_user_is_refused(make_site: Callable[..., Site]) -> None:
+    site = make_site(guests=True)
+    ann = site.add("ann").info
+    site.add("root", role="admin")
+    cookie = {"Cookie": f"redoubt_session={await site.log_in('root')}", "Origin": "http://test"}
+    for method, path in (("GET", "/v1/auth/session"), ("POST", "/v1/conversations"), ("POST", "/v1/chat/completions")):
+        refused = await site.code(method, path, None, {}, **cookie, **{"X-Redoubt-User": ann.id})
+        assert refused == "409 another_user"
+        signed_out = await site.code(method, path, None, {}, **{"X-Redoubt-User": ann.id})  # no guest's either
+        assert signed_out == "401 session_expired"
+    here = await site.ask("GET", "/v1/auth/session", None, **cookie)
+    assert here.json()["name"] == "root"
+    # A page that knows of nobody is a guest's, whatever the cookie has become.
+    guest = await site.code("GET", "/v1/auth/session", None, **cookie, **{"X-Redoubt-User": "none"})
+    assert guest == "401 invalid_api_key"

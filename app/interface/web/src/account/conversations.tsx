@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
 import { call } from "../common/api";
+import { saveConversation } from "../common/download";
 import { Confirm } from "../common/confirm";
 import { counted, day } from "../common/numbers";
 import { Told } from "../common/told";
@@ -47,6 +48,11 @@ export function Conversations() {
       setShown(shown.filter((one) => one.id !== conversation.id));
       return `Deleted: ${titleOf(conversation)}.`;
     });
+  const save = (conversation: Conversation, kind: "md" | "json") =>
+    run(async () => {
+      await saveConversation(conversation.id, kind);
+      return "";
+    });
   const removeAll = () =>
     run(async () => {
       setAsking(false);
@@ -68,8 +74,8 @@ export function Conversations() {
               <br />
               <span class="quiet small">
                 {day(one.updated_at)}, {counted(one.items, "item")}, export as{" "}
-                <a href={`/v1/conversations/${one.id}/export?format=md`} download aria-label={`Export ${titleOf(one)} as Markdown`}>Markdown</a> or{" "}
-                <a href={`/v1/conversations/${one.id}/export`} download aria-label={`Export ${titleOf(one)} as JSON`}>JSON</a>
+                <button class="link" aria-label={`Export ${titleOf(one)} as Markdown`} onClick={() => save(one, "md")}>Markdown</button> or{" "}
+                <button class="link" aria-label={`Export ${titleOf(one)} as JSON`} onClick={() => save(one, "json")}>JSON</button>
               </span>
             </span>
             <button class="bad" aria-label={`Delete ${titleOf(one)}`} disabled={isBusy} onClick={() => remove(one)}>Delete</button>

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import "../common/style.css";
 import { ApiFailure, call } from "../common/api";
+import { believe, leave, own, watch } from "../common/session";
 import { Conversations } from "./conversations";
 import { Keys } from "./keys";
 import { Memory } from "./memory";
@@ -18,6 +19,7 @@ interface Limits {
 }
 
 interface Session {
+  user_id: string;
   name: string;
   role: "user" | "admin";
   limits: Limits;
@@ -26,9 +28,16 @@ interface Session {
 function Account() {
   const [session, setSession] = useState<Session | null>(null);
   const [failure, setFailure] = useState("");
+  const [hasEnded, setEnded] = useState(false);
 
   useEffect(() => {
-    call<Session>("GET", "/v1/auth/session").then(setSession, (error: unknown) => {
+    const isHere = (session: Session) => {
+      believe(session.user_id);
+      own(sessionStorage);
+      watch(() => leave("/account"));
+      setSession(session);
+    };
+    call<Session>("GET", "/v1/auth/session").then(isHere, (error: unknown) => {
       if (error instanceof ApiFailure && error.status === 401) location.replace("/login?next=/account");
       else setFailure("The service is not available. Reload this page in a moment.");
     });
@@ -45,12 +54,16 @@ function Account() {
           {session.role === "admin" ? <>Administrator: <a href="/operator">the operator's page</a></> : "User"}
         </p>
       </div>
-      <Memory />
-      <Conversations />
-      <Keys />
-      <Password name={session.name} />
-      <LimitsCard limits={session.limits} />
-      <Sessions />
+      {!hasEnded && (
+        <>
+          <Memory />
+          <Conversations />
+          <Keys />
+          <Password name={session.name} />
+          <LimitsCard limits={session.limits} />
+        </>
+      )}
+      <Sessions onEnd={() => setEnded(true)} />
     </main>
   );
 }

@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
 import { call } from "../common/api";
+import { announce, believe } from "../common/session";
 import { counted, day } from "../common/numbers";
 import { Told } from "../common/told";
 
@@ -19,7 +20,8 @@ interface Session {
   current: boolean;
 }
 
-export function Sessions() {
+/** onEnd: who is signed out sees nothing more of what was his. */
+export function Sessions({ onEnd }: { onEnd: () => void }) {
   const [hasEnded, setEnded] = useState(false);
   const [sessions, setSessions] = useState<Session[]>([]);
   const { isBusy, outcome, run } = useAction();
@@ -44,6 +46,10 @@ export function Sessions() {
   const leave = (everywhere: boolean) =>
     run(async () => {
       const ended = await call<Ended>("POST", "/v1/auth/logout", { everywhere });
+      believe("");
+      announce("");
+      sessionStorage.clear();
+      onEnd();
       setEnded(true);
       const unsaved = ended.unsaved_pages ? ` ${counted(ended.unsaved_pages, "page")} could not be saved.` : "";
       return `${counted(ended.sessions, "session")} ended, ${counted(ended.saved_pages, "page")} saved.${unsaved}`;

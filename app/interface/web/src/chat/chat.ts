@@ -1,4 +1,5 @@
 // The chat's state and what a person can do with it. The view draws the state; nothing here knows how.
+import * as session from "../common/session";
 import { Conversations, isKeptHere } from "./conversations";
 import { type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
@@ -32,6 +33,7 @@ export class Chat {
   readonly others = new BroadcastChannel("redoubt");
   private running: Running | null = null;
   private isGoingOn = false;
+  private isOver = false;
   private saving: ReturnType<typeof setTimeout> | undefined;
   private isKnown = () => {};
   /** When it is known who asks, and what the address names. */
@@ -44,15 +46,24 @@ export class Chat {
   ) {
     const isKept = isKeptHere();
     this.tab = new TabShelf(isKept ? localStorage : storage, newId);
+    this.state = {
+      user: null, models: [], model: "", isReachable: true, needsKey: false, knobs: PLAIN, key: "", id: "", tree: EMPTY, draft: "",
+      writing: "", entries: [], words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
+    };
+    // What a user has left in the tab is not shown before it is known that the user is here.
+    if (session.isNobodys(storage)) this.state = { ...this.state, ...this.left() };
+    service.onOver(() => this.over());
+  }
+
+  /** What this tab's storage has. */
+  private left(): Pick<State, "model" | "knobs" | "key" | "id" | "draft"> {
+    const { storage } = this;
     const kept = parsed(storage.getItem("redoubt.settings")) as Partial<service.Knobs & { model: string }> | null;
     const { model = "", ...knobs } = kept ?? {};
     const key = storage.getItem("redoubt.key") ?? "";
     service.useKey(key);
-    this.state = {
-      user: null, models: [], model, isReachable: true, needsKey: false, knobs: { ...PLAIN, ...knobs }, key,
-      id: storage.getItem("redoubt.open") ?? "", tree: EMPTY, draft: storage.getItem("redoubt.draft") ?? "",
-      writing: "", entries: [], words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
-    };
+    const [id, draft] = [storage.getItem("redoubt.open") ?? "", storage.getItem("redoubt.draft") ?? ""];
+    return { model, knobs: { ...PLAIN, ...knobs }, key, id, draft };
   }
 
   subscribe(listener: () => void): () => void {
@@ -116,8 +127,10 @@ export class Chat {
         this.set({ models, model, isReachable, needsKey: false });
         if (isReachable) return;
       } catch (error) {
-        if (service.isLoggedOut(error)) {
-          this.set({ needsKey: true, isReachable: true });
+        if (this.isOver || service.isLoggedOut(error)) {
+          this.set({ isReachable: true });
+          if (this.hasAccounts && !this.state.key) this.over();
+          else this.set({ needsKey: true });
           return;
         }
         this.set({ isReachable: false });
@@ -206,14 +219,36 @@ export class Chat {
     try {
       await service.ask("POST", "/v1/auth/logout", {});
     } catch (error) {
+      if (this.isOver) return;
       if (!service.isLoggedOut(error)) {
         this.set({ notice: "You are still signed in: the service did not answer." });
         return;
       }
     }
-    this.set({ id: "", tree: EMPTY });
+    this.isOver = true;
+    session.believe("");
+    session.announce("");
+    this.clear();
     this.storage.clear();
     location.assign("/login");
+  }
+
+  /** The session has ended, here or in another tab: nothing of it stays on the screen. A question that was not taken is a draft again. */
+  private over(): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    const { tree, writing, draft, id } = this.state;
+    const question = tree.turns[tree.turns[writing]?.parent ?? ""];
+    const isTaken = this.running === null || this.running.responseId !== "" || this.isGoingOn;
+    if (question && !isTaken && !draft && tree.children[question.id]?.length === 1) this.draft(question.text);
+    this.clear();
+    session.leave(id.startsWith(STORED) ? `/c/${id}` : "/");
+  }
+
+  private clear(): void {
+    this.running?.abort.abort();
+    this.running = null;
+    this.set({ id: "", tree: EMPTY, entries: [], words: "", notice: "", draft: "", writing: "", leaving: null, knobs: PLAIN });
   }
 
   // --- conversations
@@ -250,8 +285,23 @@ export class Chat {
   /** The user whose session the browser has; a guest has none. */
   private async whoIsIt(): Promise<void> {
     if (!this.hasAccounts) return;
-    const user = await service.ask<User>("GET", "/v1/auth/session").catch(() => null);
-    this.set({ user });
+    for (;;) {
+      try {
+        this.set({ user: await service.ask<User>("GET", "/v1/auth/session") });
+        break;
+      } catch (error) {
+        if (error instanceof service.AnswerFailure && error.status !== 0 && error.status < 500) break;
+        this.set({ isReachable: false });
+      }
+      await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
+    }
+    const wasNobodys = session.isNobodys(this.storage);
+    session.believe(this.state.user?.user_id ?? session.NOBODY);
+    session.own(this.storage);
+    session.watch(() => this.over());
+    if (wasNobodys) return;
+    const left = this.left();
+    this.set({ ...left, draft: this.state.draft || left.draft });
   }
 
   /** Another tab has changed something. */
@@ -259,7 +309,13 @@ export class Chat {
     if (this.state.user === null) return;
     await this.conversations.list();
     if (id !== this.state.id || !id || this.state.writing) return;
-    const found = await this.stored.openWhole(id).catch(() => null);
+    const found = await this.stored.openWhole(id).catch((error: unknown) => {
+      if (error instanceof service.AnswerFailure && error.status === 404 && id === this.state.id) {
+        this.newChat();
+        this.set({ notice: "This chat was deleted in another tab." });
+      }
+      return null;
+    });
     if (found === null || id !== this.state.id || this.state.writing) return;
     this.set({ tree: found.tree, isAnswered: found.responseId !== "" });
     if (found.responseId) await this.resume(found.responseId);
@@ -411,6 +467,7 @@ export class Chat {
     const message = failure?.message ?? "Something went wrong on this page.";
     update({ status: "failed", endedAtMs: Date.now(), failure: { message, requestId: failure?.requestId ?? "" } });
     if (failure?.status !== 200) update({ itemId: "" }); // the service has told nothing of what it has
+    if (this.isOver) return;
     if (service.isLoggedOut(error)) this.set({ needsKey: true });
     else if (failure === null || failure.status === 200 || failure.status === 0 || failure.status >= 500) void this.look();
     if (failure?.code === "model_not_found") void this.look();

@@ -1,4 +1,6 @@
 // What a person does with the list of conversations: search, rename, pin, delete and want back, import and export.
+import { inWords } from "../common/api";
+import { saveConversation, saveFile } from "../common/download";
 import { bytes } from "../common/numbers";
 import type { Chat } from "./chat";
 import { AnswerFailure } from "./service";
@@ -63,16 +65,17 @@ export class Conversations {
     return isMoved;
   }
 
-  /** Saves a chat of this tab as a file. */
+  /** Saves a chat as a file. */
   async saveAs(entry: Entry, kind: "md" | "json"): Promise<void> {
+    if (this.chat.state.user) {
+      await saveConversation(entry.id, kind).catch((error: unknown) => this.chat.set({ notice: inWords(error) }));
+      return;
+    }
     this.chat.flush();
     const tree = await this.chat.tab.open(entry.id);
     const text = kind === "md" ? asMarkdown(entry.title, tree) : exported(entry.title, tree);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
-    link.download = `${entry.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat"}.${kind}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), UNDO_MS);
+    const content = new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" });
+    saveFile(content, `${entry.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat"}.${kind}`);
   }
 
   /** Takes in what a file has, and opens the first of it. */
@@ -102,33 +105,34 @@ export class Conversations {
     await this.told(() => this.chat.shelf.pin(entry, !entry.isPinned));
   }
 
-  /** Deletes it in ten seconds, or at once when another one is deleted or the page is left. */
-  remove(entry: Entry): void {
-    this.removeNow();
+  /** Deletes it now: whoever keeps it waits ten seconds for `undo`, and not for this page. */
+  async remove(entry: Entry): Promise<void> {
+    clearTimeout(this.leaving);
     if (entry.id === this.chat.state.id) this.chat.newChat();
+    this.chat.set({ leaving: null, entries: this.chat.state.entries.filter((one) => one.id !== entry.id) });
+    if (!(await this.told(() => this.chat.shelf.remove(entry.id), entry.id))) return;
     this.chat.set({ leaving: entry });
-    this.leaving = setTimeout(() => this.removeNow(), UNDO_MS);
+    this.leaving = setTimeout(() => this.chat.set({ leaving: null }), UNDO_MS);
   }
 
-  undo(): void {
+  async undo(): Promise<void> {
+    const { leaving } = this.chat.state;
     clearTimeout(this.leaving);
     this.chat.set({ leaving: null });
+    if (leaving) await this.told(() => this.chat.shelf.restore(leaving.id));
   }
 
-  removeNow(): void {
-    const entry = this.chat.state.leaving;
-    clearTimeout(this.leaving);
-    if (entry === null) return;
-    this.chat.set({ leaving: null, entries: this.chat.state.entries.filter((one) => one.id !== entry.id) });
-    void this.told(() => this.chat.shelf.remove(entry.id));
-  }
-
-  /** A change of what is kept, after which all tabs list anew. */
-  async told(change: () => Promise<unknown>): Promise<void> {
-    await change().catch((error: unknown) => {
-      this.chat.set({ notice: error instanceof AnswerFailure ? error.message : "That did not work." });
-    });
-    this.chat.others.postMessage(this.chat.state.id);
+  /** A change of what is kept, after which all tabs list anew. Whether it was made. */
+  async told(change: () => Promise<unknown>, changed = this.chat.state.id): Promise<boolean> {
+    const isMade = await change().then(
+      () => true,
+      (error: unknown) => {
+        this.chat.set({ notice: error instanceof AnswerFailure ? error.message : "That did not work." });
+        return false;
+      },
+    );
+    this.chat.others.postMessage(changed);
     await this.list();
+    return isMade;
   }
 }

@@ -25,10 +25,7 @@ function mount(): void {
   document.body.prepend(place);
   const chat = new Chat(sessionStorage, document.querySelector('meta[name="redoubt-accounts"]') !== null);
   fit(place);
-  addEventListener("pagehide", () => {
-    chat.flush();
-    chat.conversations.removeNow();
-  });
+  addEventListener("pagehide", () => chat.flush());
   const id = idOf(location);
   if (location.search) history.replaceState(null, "", id ? `/c/${id}` : "/");
   void chat.begin(id);

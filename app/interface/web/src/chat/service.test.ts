@@ -153,6 +153,6 @@ describe("an answer that the service keeps", () => {
   test("that the service has lost is told so", async () => {
     const parts = [new Response(`data: ${JSON.stringify(created)}\n\n`), new Response("{}", { status: 404 })];
     vi.stubGlobal("fetch", async () => parts.shift());
-    await expect(all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal))).rejects.toThrow(/404/);
+    await expect(all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal))).rejects.toThrow(/It may have been deleted/);
   });
 });

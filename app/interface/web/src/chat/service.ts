@@ -1,4 +1,6 @@
 // What the chat asks of /v1: models, health, streamed answers. Knows no page.
+import { asUser, isOver } from "../common/session";
+import { inWordsOf, settingOf } from "../common/words";
 import { eventsOf } from "./events";
 import type { Progress, Said, Usage } from "./tree";
 
@@ -48,6 +50,12 @@ export class AnswerFailure extends Error {
 }
 
 let apiKey = "";
+let tellOver = () => {};
+
+/** Calls `over` when the service says that the page's session has ended. */
+export function onOver(over: () => void): void {
+  tellOver = over;
+}
 
 /** The API key that calls carry from now on; empty: the session's cookie, if there is one. */
 export function useKey(key: string): void {
@@ -55,7 +63,7 @@ export function useKey(key: string): void {
 }
 
 function headers(): Record<string, string> {
-  const common = { "Content-Type": "application/json" };
+  const common = { "Content-Type": "application/json", ...asUser() };
   return apiKey ? { ...common, Authorization: `Bearer ${apiKey}` } : common;
 }
 
@@ -65,26 +73,36 @@ export async function ask<Answer>(method: string, path: string, body?: object, s
   return (await response.json()) as Answer;
 }
 
-/** The response, which has succeeded. */
-export async function send(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Response> {
+/** The response, which has succeeded. `keepalive`: the request goes out even if the page is left now. */
+export async function send(method: string, path: string, body?: object, signal?: AbortSignal, keepalive = false): Promise<Response> {
   let response: Response;
   try {
     const text = body === undefined ? null : JSON.stringify(body);
-    response = await fetch(path, { method, headers: headers(), body: text, signal: signal ?? null });
+    response = await fetch(path, { method, headers: headers(), body: text, signal: signal ?? null, keepalive });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new AnswerFailure("The service cannot be reached.", 0, null, "");
   }
   if (response.ok) return response;
-  const answer = (await response.json().catch(() => null)) as { error?: { message?: string; code?: string } } | null;
+  const answer = (await response.json().catch(() => null)) as { error?: Wire } | null;
   const wait = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
-  throw new AnswerFailure(
-    answer?.error?.message ?? `The service answered with status ${response.status}.`,
-    response.status,
-    answer?.error?.code ?? null,
-    response.headers.get("x-request-id") ?? "",
-    Number.isNaN(wait) ? null : wait,
-  );
+  const { message, code, retryAfterS } = worded(answer?.error, response.status, Number.isNaN(wait) ? null : wait);
+  throw new AnswerFailure(message, response.status, code, response.headers.get("x-request-id") ?? "", retryAfterS);
+}
+
+interface Wire {
+  message?: string;
+  code?: string | null;
+  param?: string | null;
+}
+
+/** A failure of the service's in words for people. `status` 200: an answer broke off. */
+function worded(wire: Wire | null | undefined, status: number, retryAfterS: number | null = null) {
+  const code = wire?.code ?? null;
+  if (isOver(code)) tellOver();
+  const setting = status === 400 && code !== "context_length_exceeded" ? settingOf(wire?.param) : "";
+  const plain = inWordsOf({ status, code, message: wire?.message ?? "The answer broke off.", retryAfterS });
+  return { message: setting ? `"${setting}" has a value that this model does not take: change it in the settings.` : plain, code, retryAfterS };
 }
 
 /** Whether it has a chat template. */
@@ -148,7 +166,7 @@ export async function* completed(
       continue;
     }
     const chunk = JSON.parse(data) as Chunk;
-    if (chunk.error) throw new AnswerFailure(chunk.error.message ?? "The answer broke off.", 200, chunk.error.code ?? null, requestId);
+    if (chunk.error) throw new AnswerFailure(worded(chunk.error, 200).message, 200, chunk.error.code ?? null, requestId);
     if (chunk.prompt_progress) yield progressOf(chunk.prompt_progress);
     const choice = chunk.choices?.[0];
     const thought = choice?.delta?.reasoning_content ?? "";
@@ -267,7 +285,7 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
         if (event.error || event.type === "response.failed") {
           const error = event.error ?? event.response?.error;
           yield { kind: "item", id: outputOf(event.response ?? {}, "message")?.id ?? "" };
-          throw new AnswerFailure(error?.message ?? "The answer broke off.", 200, error?.code ?? null, requestId);
+          throw new AnswerFailure(worded(error, 200).message, 200, error?.code ?? null, requestId);
         }
         if (event.type === "response.completed" || event.type === "response.incomplete") {
           yield* endOf(event.response ?? {});

@@ -19,6 +19,8 @@ export interface Shelf {
   rename(entry: Entry, title: string): Promise<void>;
   pin(entry: Entry, isPinned: boolean): Promise<void>;
   remove(id: string): Promise<void>;
+  /** Brings back what was removed some seconds ago. */
+  restore(id: string): Promise<void>;
   /** Keeps a conversation from elsewhere, under a new id. */
   add(title: string, tree: Tree): Promise<string>;
 }
@@ -31,6 +33,8 @@ const KEY = "redoubt.conversations";
 
 /** Conversations of one tab, which are gone when it is closed; or of a browser, where the person wants that. */
 export class TabShelf implements Shelf {
+  private removed: Kept | undefined;
+
   constructor(
     private storage: Storage,
     private readonly newId: () => string,
@@ -57,8 +61,13 @@ export class TabShelf implements Shelf {
   }
 
   async remove(id: string): Promise<void> {
-    const { [id]: _, ...others } = this.read();
+    const { [id]: removed, ...others } = this.read();
+    this.removed = removed;
     this.write(others);
+  }
+
+  async restore(id: string): Promise<void> {
+    if (this.removed?.id === id) this.write({ ...this.read(), [id]: this.removed });
   }
 
   /** Keeps all of them in another place from now on. Where that has no room for all of them they stay here: false. */

@@ -15,7 +15,7 @@ interface Props {
 
 export function Sidebar({ chat, close, openSettings }: Props) {
   const { words, user, leaving, isTemporary } = chat.state;
-  const entries = chat.state.entries.filter((one) => one.id !== leaving?.id);
+  const { entries } = chat.state;
   const groups = grouped(entries);
   return (
     <nav class="sidebar" aria-label="Conversations">
@@ -51,7 +51,7 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       {leaving && (
         <div class="card undo" role="status">
           <p>Deleted.</p>
-          <button onClick={() => chat.conversations.undo()}>Undo</button>
+          <button onClick={() => void chat.conversations.undo()}>Undo</button>
         </div>
       )}
       {user && <Memory count={entries.length} />}
@@ -102,18 +102,9 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
         <div class="menu">
           <button onClick={() => setTitle(entry.title)}>Rename</button>
           <button onClick={() => void chat.conversations.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
-          {chat.state.user ? (
-            <>
-              <a href={`/v1/conversations/${entry.id}/export?format=md`} download>Export as text</a>
-              <a href={`/v1/conversations/${entry.id}/export?format=json`} download>Export as JSON</a>
-            </>
-          ) : (
-            <>
-              <button onClick={() => void chat.conversations.saveAs(entry, "md")}>Export as text</button>
-              <button onClick={() => void chat.conversations.saveAs(entry, "json")}>Export as JSON</button>
-            </>
-          )}
-          <button class="bad" onClick={() => chat.conversations.remove(entry)}>Delete</button>
+          <button onClick={() => void chat.conversations.saveAs(entry, "md")}>Export as text</button>
+          <button onClick={() => void chat.conversations.saveAs(entry, "json")}>Export as JSON</button>
+          <button class="bad" onClick={() => void chat.conversations.remove(entry)}>Delete</button>
         </div>
       </details>
     </li>

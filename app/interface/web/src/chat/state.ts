@@ -4,6 +4,7 @@ import type { Entry } from "./shelf";
 import type { Tree } from "./tree";
 
 export interface User {
+  user_id: string;
   name: string;
   role: "user" | "admin";
 }
@@ -33,7 +34,7 @@ export interface State {
   isAnswered: boolean;
   /** Whether the chat is kept nowhere. */
   isTemporary: boolean;
-  /** What is deleted in a moment unless the person wants it back. */
+  /** What was deleted a moment ago, and can be brought back. */
   leaving: Entry | null;
 }
 

@@ -1,7 +1,7 @@
 // Conversations that the service keeps for a user: /v1/conversations. Each item follows another one, so that the versions
 // of a question and of an answer are kept too.
 import type { Entry, Shelf } from "./shelf";
-import { AnswerFailure, type Knobs, type Piece, ask, cancelled, responded } from "./service";
+import { AnswerFailure, type Knobs, type Piece, ask, cancelled, responded, send } from "./service";
 import { newSeed } from "./state";
 import { apart } from "./thought";
 import { EMPTY, type Said, type Tree, type Turn, added, history, turn } from "./tree";
@@ -78,7 +78,11 @@ export class StoredShelf implements Shelf {
   }
 
   async remove(id: string): Promise<void> {
-    await ask("DELETE", address(id));
+    await send("DELETE", `${address(id)}?undo=true`, undefined, undefined, true);
+  }
+
+  async restore(id: string): Promise<void> {
+    await ask("POST", `${address(id)}/restore`, {});
   }
 
   async add(title: string, tree: Tree): Promise<string> {

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 
 import { ApiFailure, inWords } from "./api";
+import { isOver, leave } from "./session";
 
 export interface Outcome {
   text: string;
@@ -20,8 +21,8 @@ export function useAction() {
       const text = await work();
       setOutcome(text ? { text, isFailure: false } : null);
     } catch (error) {
-      if (error instanceof ApiFailure && ["session_expired", "invalid_api_key"].includes(error.code ?? "")) {
-        location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+      if (error instanceof ApiFailure && (isOver(error.code) || error.status === 401 && error.code !== "invalid_login")) {
+        leave(location.pathname);
         return;
       }
       setOutcome({ text: inWords(error), isFailure: true });

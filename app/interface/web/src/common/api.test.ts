@@ -1,6 +1,7 @@
 import { afterEach, expect, test, vi } from "vitest";
 
-import { ApiFailure, call, duration, inWords } from "./api";
+import { ApiFailure, call, inWords } from "./api";
+import { duration } from "./words";
 
 afterEach(() => vi.unstubAllGlobals());
 

@@ -1,4 +1,6 @@
 // Calls to the service's own /v1 with the session's cookie. Knows no page.
+import { asUser } from "./session";
+import { inWordsOf } from "./words";
 
 /** A failure as the service words it. */
 export class ApiFailure extends Error {
@@ -20,7 +22,7 @@ export async function call<Answer>(
   body?: object,
   signal?: AbortSignal,
 ): Promise<Answer> {
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  const headers = { ...asUser(), ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
   let response: Response;
   try {
     response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body), ...(signal && { signal }) });
@@ -42,17 +44,5 @@ function failureOf(response: Response, answer: unknown): ApiFailure {
 /** What to tell a person about a failure. */
 export function inWords(error: unknown): string {
   if (!(error instanceof ApiFailure)) return "Something went wrong on this page. Reload it and try again.";
-  if (error.code === "invalid_login") return "Name or password is wrong.";
-  if (error.code === "too_many_logins") {
-    const wait = error.retryAfterS === null ? "later" : `in ${duration(error.retryAfterS)}`;
-    return `There were too many attempts. Try again ${wait}.`;
-  }
-  if (error.status === 0 || error.status >= 500) return "The service is not available. Try again in a moment.";
-  return error.message;
-}
-
-/** Seconds in words, rounded up: "20 seconds", "3 minutes". */
-export function duration(seconds: number): string {
-  const [count, unit] = seconds < 90 ? [Math.max(1, Math.ceil(seconds)), "second"] : [Math.ceil(seconds / 60), "minute"];
-  return `${count} ${unit}${count === 1 ? "" : "s"}`;
+  return inWordsOf(error);
 }

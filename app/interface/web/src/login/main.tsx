@@ -5,10 +5,12 @@ import { useState } from "preact/hooks";
 import "../common/style.css";
 import { call, inWords } from "../common/api";
 import { nextPath } from "../common/places";
+import { announce } from "../common/session";
 
 function Login() {
   const [failure, setFailure] = useState("");
   const [isBusy, setBusy] = useState(false);
+  const hasEnded = new URLSearchParams(location.search).get("ended") === "yes";
 
   async function submit(event: SubmitEvent) {
     event.preventDefault();
@@ -17,11 +19,13 @@ function Login() {
     setFailure("");
     setBusy(true);
     try {
-      await call("POST", "/v1/auth/login", {
+      const { user_id } = await call<{ user_id: string }>("POST", "/v1/auth/login", {
         name: String(entered.get("name")),
         password: String(entered.get("password")),
         cookie: true,
       });
+      sessionStorage.removeItem("redoubt.key"); // a guest's, which would be sent instead of the session
+      announce(user_id);
       location.assign(nextPath(location.search, location.origin));
     } catch (error) {
       setFailure(inWords(error));
@@ -36,6 +40,7 @@ function Login() {
         <h1>Redoubt</h1>
         <p class="quiet">What you write stays between this browser and this service.</p>
       </div>
+      {hasEnded && <p role="status" class="told">You were signed out. Log in.</p>}
       <form class="card" method="post" onSubmit={submit}>
         <label>
           Name

@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import "../common/style.css";
 import "./style.css";
 import { ApiFailure, call } from "../common/api";
+import { believe, isOver, leave, watch } from "../common/session";
 import { Capacity } from "./capacity";
 import { Failures } from "./failures";
 import { failuresOf, heardWith, moment, type Heard, type Overview, type UserUsage } from "./overview";
@@ -39,8 +40,8 @@ function Operator() {
   const now = usePolled(overviews, OVERVIEW_MS);
   const status = now.failure instanceof ApiFailure ? now.failure.status : null;
   useEffect(() => {
-    if (status === 401) location.replace("/login?next=/operator");
-  }, [status]);
+    if (status === 401 || (now.failure instanceof ApiFailure && isOver(now.failure.code))) leave("/operator");
+  }, [now.failure]);
 
   const isForbidden = status === 403;
   return (
@@ -81,4 +82,12 @@ function Reconnecting({ at, status }: { at: number | null; status: number | null
   return <p class="told failed">Reconnecting. {why}{at !== null && ` What is shown was true at ${moment(at)}.`}</p>;
 }
 
-render(<Operator />, document.getElementById("page")!);
+/** Knows who is here before it asks for anything; where that is not told, its first question is refused. */
+async function begin(): Promise<void> {
+  const session = await call<{ user_id: string }>("GET", "/v1/auth/session").catch(() => null);
+  believe(session?.user_id ?? "");
+  watch(() => leave("/operator"));
+  render(<Operator />, document.getElementById("page")!);
+}
+
+void begin();

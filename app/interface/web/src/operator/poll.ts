@@ -12,7 +12,7 @@ export interface Seen<Answer> {
 
 /** Whether asking again is of no use: who asks has logged out, or may not know. */
 export function isFinal(failure: unknown): boolean {
-  return failure instanceof ApiFailure && (failure.status === 401 || failure.status === 403);
+  return failure instanceof ApiFailure && [401, 403, 409].includes(failure.status);
 }
 
 /**

@@ -152,7 +152,7 @@ class StoredConversations:
     def destroy_deleted(self, *, at_once: bool = False) -> None:
         """Those of everybody whose deletion can't be undone any more. at_once: the others too."""
         now_s, deleted = int(self._store.now()), tables.conversations.c.deleted
-        over = deleted.is_not(None)
+        over: ColumnElement[bool] = deleted.is_not(None)
         if not at_once:
             over &= (deleted <= now_s - UNDO_S) | (deleted > now_s)  # the clock was put back
         with self._store.transaction() as connection:

@@ -269,6 +269,9 @@ class TestRefusals:
         (hf_folder / "tokenizer.json").unlink()
         with pytest.raises(SourceError, match=r"has no tokenizer.json$"):
             convert(hf_folder, tmp_path / "out", progress=False)
+        (hf_folder / "tekken.json").write_bytes(b"")
+        with pytest.raises(SourceError, match=r"only Mistral's tekken.json: add"):
+            convert(hf_folder, tmp_path / "out", progress=False)
         (hf_folder / "tokenizer.model").write_bytes(b"")
         with pytest.raises(SourceError, match=r"only SentencePiece's tokenizer.model: load it"):
             convert(hf_folder, tmp_path / "out", progress=False)

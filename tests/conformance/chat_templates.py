@@ -1,4 +1,4 @@
-"""`make conformance ARGS=templates`: real chat templates by conversations, beside transformers; a line a template.
+"""Real chat templates by conversations, beside transformers: a line a template. A part of `make conformance`.
 
     python -m tests.conformance.chat_templates [NAME...]
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.interface.text.chat_model import ChatModel
+from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.earlier_calls import read_arguments
 from app.interface.wire.chat import Message, Tool
 from tests.app.tiny_model import TEMPLATE, tiny_model
@@ -117,6 +118,13 @@ def test_control_tokens_in_cut_arguments_stay_text(name: str) -> None:
 )
 def test_arguments_are_read_up_to_their_cut(text: str, value: dict[str, Any]) -> None:
     assert read_arguments(text) == value
+
+
+def test_a_mark_in_the_vocabulary_says_the_dialect_too() -> None:
+    call = {"id": "a", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}
+    messages = [Message(role="user", content="hi"), Message.model_validate({"role": "assistant", "tool_calls": [call]})]
+    template = ChatTemplate("{{ tools }}" + TEMPLATE, {}, ["<|tool_call_start|>", "<|tool_call_end|>"])
+    assert '<|tool_call_start|>[look(city="Oslo")]<|tool_call_end|>' in template.render(messages)
 
 
 VALUES = st.recursive(

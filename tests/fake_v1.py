@@ -25,7 +25,6 @@ MODEL = {
     "object": "model",
     "created": 0,
     "max_context_tokens": 8192,
-    "capabilities": ["completions", "embeddings", "chat"],
     "sampling": {"top_p": 0.9},
 }
 
@@ -44,6 +43,7 @@ class FakeV1:
     """None: the connection breaks off after the words."""
     news: list[dict[str, Any]] = field(default_factory=list)
     """What to tell of the prompt before the words, to who asks."""
+    capabilities: tuple[str, ...] = ("completions", "embeddings", "chat")
     key: str | None = None
     """Where given, clients must show it."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class FakeV1:
         async def models(request: Request) -> dict[str, Any] | Response:
             if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
                 return _error(401, "Show a key.")
-            return {"object": "list", "data": [MODEL]}
+            return {"object": "list", "data": [{**MODEL, "capabilities": self.capabilities}]}
 
         @app.get("/health")
         async def health() -> dict[str, Any]:

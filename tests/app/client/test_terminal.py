@@ -144,3 +144,11 @@ def test_a_failure_says_what_to_do(fake: FakeV1, type_in: TypeIn, capsys: pytest
 def test_a_url_that_is_not_an_address() -> None:
     with pytest.raises(ChatError, match="localhost:8000"):
         plain_chat("localhost:8000")
+
+
+def test_a_model_without_a_chat_template_is_not_chosen() -> None:
+    with (
+        running(FakeV1(capabilities=("completions",))) as fake,
+        pytest.raises(ChatError, match="fake-model has no chat template, so it can't chat"),
+    ):
+        plain_chat(fake.url).run()

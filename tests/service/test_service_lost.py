@@ -116,7 +116,7 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
                 wait_for_new_worker(running, before)
             assert client.complete() == clean, name
             if kept is not None:
-                assert client.ended(kept)["status"] == "incomplete"
+                assert client.ended(kept)["status"] in ("completed", "incomplete")
         family = descendants(running.process.pid)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(120) == 0, running.log.read_text()

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,36 @@ async def test_on_a_cluster_the_next_one_waits_until_the_postgres_is_free(postgr
     assert (await call).name == "ann"
     second.close()
     empty(postgres)
+
+
+_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from app.accounts.shared import SharedAccounts
+from app.settings import AccountsSettings
+
+async def main():
+    one = SharedAccounts(AccountsSettings.model_validate_json(sys.argv[1]), ray_folder=Path(sys.argv[2]))
+    await one.call("revocations", "one", "", 0)
+    print("owns" if one._service else "asks", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_an_owner_that_is_killed_is_replaced_by_who_follows_it(site: Site) -> None:
+    arguments = (site.settings.model_dump_json(), str(site.folder / "1"))
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _OWNER, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    assert await owner.stdout.readline() == b"owns\n"
+    second = await site.start(2)
+    news = asyncio.create_task(second.call("revocations", "two", *await position(second, "two")))
+    await asyncio.sleep(0)
+    owner.kill()
+    await owner.wait()
+    assert (await news).subjects is None  # the new owner's first: all is asked for again
+    assert (await second.call("identify", site.ann)).name == "ann"
+    assert second._service is not None

@@ -5,6 +5,7 @@ command imports what it needs itself: `redoubt --help` loads neither Ray nor the
 """
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
@@ -110,6 +111,15 @@ def serve(
             dashboard=dashboard,
         )
     raise typer.Exit(status)
+
+
+@cli.command("ray-env")
+def ray_env() -> None:
+    """Print the environment for `ray` and `serve` commands on this machine: eval "$(redoubt ray-env)"."""
+    from app.launch.ray_environment import loopback_environment
+
+    for name, value in loopback_environment(os.environ).items():
+        print(f"export {name}={shlex.quote(value)}")
 
 
 @cli.command()

@@ -4,7 +4,8 @@ No `from __future__ import annotations` here: Serve reads the type of `build`'s 
 """
 
 import os
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
@@ -15,6 +16,8 @@ from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
 from app.settings import ATTESTED_FRONT, IngressSettings, ModelApplicationSettings, ServiceSettings
 from app.workers.worker import Worker
+
+AnySettings = TypeVar("AnySettings", bound=ModelApplicationSettings)
 
 _DRAIN_POLL_S = 0.2
 _INGRESS_CHECK_S = 1.0
@@ -29,13 +32,15 @@ _ONE_MORE = 1
 def build(args: ServiceSettings) -> Application:
     """The ingress with the workers of one model. Serve makes `args` from the configuration file.
 
-    Raises ValueError if clients are to verify the machine and there is no front through which they could.
+    Raises ValueError if clients are to verify the machine and there is no front through which they could, or if there
+    is no model at a relative path.
     """
     if args.attestation.evidence != "none" and os.environ.get(ATTESTED_FRONT) != "1":
         raise ValueError(
             "attestation.evidence: only `redoubt serve` and nodes with REDOUBT_EVIDENCE have the front that ends TLS "
             "and shows evidence"
         )
+    args = at_absolute_path(args)
     workers = worker_deployment(args).bind(args)
     accounts = () if args.accounts is None else (accounts_deployment().bind(args.accounts),)
     ingress = args.ingress
@@ -57,9 +62,22 @@ def build(args: ServiceSettings) -> Application:
 
 def build_model(args: ModelApplicationSettings) -> Application:
     """The workers of a further model, without routes. The ingress that `build` makes finds them by itself."""
+    args = at_absolute_path(args)
     none_at_all = {"min_replicas": 0, "max_replicas": 1, "initial_replicas": 0}
     root = serve.deployment(name="Root", autoscaling_config=none_at_all)(Root)
     return root.bind(worker_deployment(args).bind(args))
+
+
+def at_absolute_path(args: AnySettings) -> AnySettings:
+    """The settings with the model's absolute path, the same for all replicas. Raises ValueError.
+
+    A relative path begins where this process runs: in a task of Ray's that is where Ray was started, and not where
+    `serve deploy` was called. An absolute one may be on other nodes only.
+    """
+    given = Path(args.model.folder or args.model.sealed or "")
+    if not given.is_absolute() and not given.exists():
+        raise ValueError(f"model: there is no {given} in {Path.cwd()}, where Ray was started; give an absolute path")
+    return args.model_copy(update={"model": args.model.absolute()})
 
 
 class Root:

@@ -197,6 +197,12 @@ def own_actor() -> str:
     return str(ray.get_runtime_context().get_actor_id())
 
 
+def machines() -> int:
+    """How many nodes of this Ray have CPUs for workers."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return max(1, sum(bool(node["Alive"] and node["Resources"].get("CPU")) for node in nodes))
+
+
 def own_deployment() -> tuple[str, str]:
     """The application of the replica that this process is, and the version of its deployment.
 

@@ -171,8 +171,9 @@ class WorkerSettings(Knobs):
     """"node": a worker has the cores of one NUMA node, or some of them. "all": one worker has all nodes of its machine,
     and each node computes its slice of every weight from its own memory; for few concurrent answers or large models."""
     cpus_per_worker: int | None = Field(default=None, ge=1)
-    """Cores of a worker, all on one NUMA node; none: all cores of a node. No two workers share a core, but for a worker
-    and the one that takes its place (`surge`)."""
+    """Cores of a worker, all on one NUMA node; none: all cores of a node, or equal shares where a machine may have more
+    workers (`count`, `autoscaling.max_workers`) than nodes. Workers with `ray_resources` have a node each. No two
+    workers share a core, but for a worker and the one that takes its place (`surge`)."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads; none: one per core. Fewer leave cores to the ingress and to Ray."""
     bind_memory: bool = True
@@ -204,6 +205,11 @@ class WorkerSettings(Knobs):
     """How often Ray Serve checks a worker's health."""
     health_check_timeout_s: float = Field(default=30.0, gt=0)
     """A worker that does not answer a health check within this time is replaced."""
+
+    @property
+    def most(self) -> int:
+        """The most workers that there may be at a time."""
+        return self.count if self.autoscaling is None else self.autoscaling.max_workers
 
     @property
     def surges(self) -> bool:

@@ -16,6 +16,7 @@ from app.model_folder import missing_file
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import SealedModel, open_model
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
+from app.workers.numa import core_share
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
 _VARIABLE = "env:"
@@ -220,20 +221,19 @@ def with_digests(config: ServiceConfig, digests: Mapping[str, str]) -> ServiceCo
     return config.model_copy(update={"applications": applications})
 
 
-def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
-    """How many cores each worker gets if there are more workers than NUMA nodes and no worker has a number set.
+def shared_cores(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
+    """How many cores each worker gets if there may be more workers than NUMA nodes and no worker has a number set.
 
     node_cores: the number of cores of each NUMA node. Returns None if that is not so: each worker then has a whole node
     or the cores that are set. Raises SettingsError if there are more workers than cores.
     """
     asked = [one.args.worker for one in config.applications]
-    workers = sum(one.count if one.autoscaling is None else one.autoscaling.max_workers for one in asked)
-    if workers <= len(node_cores) or any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
+    if any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
         return None
-    share = min(node_cores) // -(-workers // len(node_cores))
-    if share == 0:
-        raise SettingsError(f"{workers} workers are more than the {sum(node_cores)} cores of this machine")
-    return share
+    try:
+        return core_share(node_cores, sum(one.most for one in asked))
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def checked_config(

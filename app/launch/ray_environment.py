@@ -27,17 +27,9 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
     folder: where the token's file is written, readable for this user only. Other users of the machine can reach
     loopback, so Ray needs a token there too. RAY_AUTH_MODE and a token in `environment` are kept.
     """
-    variables = node_environment(environment) | {
-        # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
-        # Linux it takes clusters for possible, unless this is set.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    variables = loopback_environment(environment) | {
         # Without a GCS Ray's processes end after a minute. They serve until another Ray has their place.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
-        # Ray's metrics, which it shows to every user of the machine; ours are at /metrics. The two ports are of servers
-        # that then do not start, and only say so in their logs (0 would be any port).
-        "RAY_enable_metrics_collection": environment.get("RAY_enable_metrics_collection", "0"),
-        "AUTOSCALER_METRIC_PORT": environment.get("AUTOSCALER_METRIC_PORT", "-1"),
-        "DASHBOARD_METRIC_PORT": environment.get("DASHBOARD_METRIC_PORT", "-1"),
     }
     if variables["RAY_AUTH_MODE"] == "token" and not has_token(environment):
         token_path = folder / "ray_token"
@@ -45,6 +37,20 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         token_path.write_text(secrets.token_hex(32))
         variables["RAY_AUTH_TOKEN_PATH"] = str(token_path)
     return variables
+
+
+def loopback_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a Ray on this machine alone: those of any node, and all its servers listen on loopback."""
+    return node_environment(environment) | {
+        # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
+        # Linux it takes clusters for possible, unless this is set.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Ray's metrics, which it shows to every user of the machine; ours are at /metrics. The two ports are of servers
+        # that then do not start, and only say so in their logs (0 would be any port).
+        "RAY_enable_metrics_collection": environment.get("RAY_enable_metrics_collection", "0"),
+        "AUTOSCALER_METRIC_PORT": environment.get("AUTOSCALER_METRIC_PORT", "-1"),
+        "DASHBOARD_METRIC_PORT": environment.get("DASHBOARD_METRIC_PORT", "-1"),
+    }
 
 
 def has_token(environment: Mapping[str, str]) -> bool:

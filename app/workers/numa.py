@@ -64,6 +64,19 @@ def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slo
     return slots
 
 
+def core_share(node_cores: Sequence[int], workers: int) -> int | None:
+    """How many cores each of a machine's workers gets; None: there is a node for each.
+
+    node_cores: the number of cores of each node. Raises ValueError if there are more workers than cores.
+    """
+    if workers <= len(node_cores):
+        return None
+    share = min(node_cores) // -(-workers // len(node_cores))
+    if share == 0:
+        raise ValueError(f"{workers} workers are more than the {sum(node_cores)} cores of this machine")
+    return share
+
+
 def spanning_slot(nodes: Sequence[Slot]) -> Slot:
     """One slot of all nodes' cores."""
     if len(nodes) == 1:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -28,15 +28,15 @@ from app.messages.memory import SavedPages
 from app.messages.requests import GenerateRequest
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.ray_internals import keep_on_loopback, own_actor, own_deployment, session_folder
+from app.ray_internals import keep_on_loopback, machines, own_actor, own_deployment, session_folder
 from app.sealing.sealed_model import model_identity, open_model
-from app.settings import ModelApplicationSettings
+from app.settings import ModelApplicationSettings, WorkerSettings
 from app.workers.admission import Admission
 from app.workers.capacity import worker_capacity
 from app.workers.core_claims import Holder, claim_slot
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.machine_memory import available_memory_bytes, check_room_beside
-from app.workers.numa import cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.numa import Slot, core_share, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.packed_header import read_header
 from app.workers.refusals import log_no_refusals
 from app.workers.saved_pages import StoreFactory, memory_options, open_store, save_what_is_left
@@ -67,7 +67,7 @@ class Worker:
         settings = with_allowed_binding(settings)
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
-        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
+        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, _cores_of_one(worker, nodes))
         holder = Holder(*own_deployment(), may_share=worker.surges)
         self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S, holder)
         slot = self._claim.slot
@@ -266,3 +266,13 @@ def _signed(bundle: Bundle, request: GenerateRequest, arithmetic: str) -> Bundle
         else part
         for part in bundle
     )
+
+
+def _cores_of_one(worker: WorkerSettings, nodes: Sequence[Slot]) -> int | None:
+    """How many cores each worker of this machine gets; None: all of a node. Raises ValueError if there are too few.
+
+    Ray spreads workers evenly over machines, but for those with resources of their own, which say where they fit.
+    """
+    if worker.cpus_per_worker is not None or worker.ray_resources:
+        return worker.cpus_per_worker
+    return core_share([len(node.cpus) for node in nodes], -(-worker.most // machines()))

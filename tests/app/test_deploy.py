@@ -1,16 +1,17 @@
 """What our settings become in Ray Serve's options."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.deploy import build, worker_deployment
+from app.deploy import at_absolute_path, build, worker_deployment
 from app.settings import parse_settings
 
 
 def options_of_ingress(ingress: dict[str, Any]) -> tuple[int, int | None]:
     """Surge in per cent, and replicas of a node."""
-    settings = parse_settings({"model": {"folder": "m"}, "ingress": ingress})
+    settings = parse_settings({"model": {"folder": "/m"}, "ingress": ingress})
     deployment: Any = build(settings)._bound_deployment
     return deployment._deployment_config.max_surge_percent, deployment._replica_config.max_replicas_per_node
 
@@ -51,3 +52,13 @@ def test_a_rolling_change_begins_with_a_new_worker_where_there_may_be_one_only(
     percent = surge_percent(worker)
     for workers in (1, 2, 100):  # Serve rounds up to whole workers
         assert -(-percent * workers // 100) == is_first_one_more
+
+
+def test_a_relative_model_is_looked_for_where_ray_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = parse_settings({"model": {"folder": "m"}})
+    with pytest.raises(ValueError, match=f"no m in {tmp_path}, where Ray was started; give an absolute path$"):
+        build(settings)
+    (tmp_path / "m").mkdir()
+    assert at_absolute_path(settings).model.folder == f"{tmp_path}/m"
+    assert at_absolute_path(parse_settings({"model": {"folder": "/elsewhere/m"}})).model.folder == "/elsewhere/m"

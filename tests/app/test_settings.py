@@ -5,7 +5,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.interface.callers import read_api_keys
-from app.launch.config_file import HttpOptions, core_share, load_config, with_overrides
+from app.launch.config_file import HttpOptions, load_config, shared_cores, with_overrides
 from app.settings import ServiceSettings, SettingsError, parse_settings
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
@@ -200,16 +200,18 @@ def test_where_this_machine_finds_the_service(host: str, url: str) -> None:
 @pytest.mark.parametrize(("nodes", "share"), [([8], 4), ([8, 8], None), ([3], 1), ([16, 6], None)])
 def test_two_models_share_a_machine_of_one_node(nodes: list[int], share: int | None) -> None:
     config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b"])
-    assert core_share(config, nodes) == share
+    assert shared_cores(config, nodes) == share
 
 
 def test_cores_are_shared_out_only_where_no_setting_says_how(tmp_path: Path) -> None:
     config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"])
-    assert core_share(config, [8, 6]) == 3
+    assert shared_cores(config, [8, 6]) == 3
     with pytest.raises(SettingsError, match="3 workers are more than the 2 cores"):
-        core_share(config, [2])
+        shared_cores(config, [2])
     said = load_config(config_file(tmp_path, applications=[FRONT, further("a", worker={"cpus_per_worker": 2})]))
-    assert core_share(said, [8]) is None
+    assert shared_cores(said, [8]) is None
+    scaled = {**FRONT, "args": {**FRONT["args"], "worker": {"autoscaling": {"max_workers": 2}}}}  # type: ignore[dict-item]
+    assert shared_cores(load_config(config_file(tmp_path, applications=[scaled])), [8]) == 4
 
 
 def test_settings_survive_the_way_to_a_replica() -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -38,14 +39,18 @@ _LOOK_PERIOD_S = 2.0
 _LONGEST_PAUSE_S = 30.0
 """Between two attempts to prove itself to the head."""
 _PROBE_TIMEOUT_S = 30.0
+_PROBE_LOOK_S = 0.1
 
 
 def run_node(options: NodeOptions) -> int:
-    """Runs the node until SIGTERM or SIGINT; returns the exit status. Raises SettingsError. On the main thread."""
+    """Runs the node until SIGTERM, SIGINT or SIGHUP, of which a second one ends the drain; returns the exit status.
+
+    Raises SettingsError. Call it on the main thread.
+    """
     leave_no_core_files()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop, urgent = threading.Event(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: (urgent if stop.is_set() else stop).set())
     # Ray wants many files open; containers begin with few of those that they may have.
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
@@ -55,7 +60,7 @@ def run_node(options: NodeOptions) -> int:
     except OSError as error:
         raise SettingsError(f"--health-port {options.health_port}: {error.strerror or error}") from error
     try:
-        _Node(options, health, stop).run()
+        _Node(options, health, stop, urgent).run()
     finally:
         server.close()
     print("redoubt node: Stopped.", flush=True)
@@ -65,10 +70,11 @@ def run_node(options: NodeOptions) -> int:
 class _Node:
     """A node in its states, one after the other."""
 
-    def __init__(self, options: NodeOptions, health: Health, stop: threading.Event) -> None:
+    def __init__(self, options: NodeOptions, health: Health, stop: threading.Event, urgent: threading.Event) -> None:
         self._options = options
         self._health = health
         self._stop = stop
+        self._urgent = urgent
         self._pause_s = _LOOK_PERIOD_S
 
     def run(self) -> None:
@@ -151,7 +157,7 @@ class _Node:
             self._health.set(unready_reason(options))
         else:
             self._health.set("The node is stopping: its requests finish, and new ones go elsewhere.")
-        ray.end(options.drain_timeout_s if options.role is not Role.HEAD else 0)
+        ray.end(options.drain_timeout_s if options.role is not Role.HEAD else 0, self._urgent.is_set)
 
     def _wait_until_startable(self) -> bool:
         """Whether it may start now; False: the node is told to stop."""
@@ -180,7 +186,7 @@ class _Node:
         A confidential node asks once: a head that refuses it may be a new one, which it has to join anew.
         """
         while not self._stop.is_set():
-            reason = _head_refusal(address, environment) if accepts_connections(address) else _no_answer(address)
+            reason = self._head_refusal(address, environment) if accepts_connections(address) else _no_answer(address)
             if reason is None:
                 return True
             self._health.set(reason)
@@ -189,20 +195,23 @@ class _Node:
                 break
         return False
 
+    def _head_refusal(self, address: str, environment: Mapping[str, str]) -> str | None:
+        """Why the head does not take this node; None: it does."""
+        command = [sys.executable, "-m", "app.launch.node.head_probe", address]
+        give_up_s = time.monotonic() + _PROBE_TIMEOUT_S
+        with subprocess.Popen(
+            command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as probe:
+            while probe.poll() is None and time.monotonic() < give_up_s and not self._stop.wait(_PROBE_LOOK_S):
+                pass
+            if probe.poll() is None:
+                probe.kill()
+                return f"The head at {address} takes connections and does not answer."
+            said = probe.communicate()[0]
+        if probe.returncode == 0:
+            return None
+        return (said.strip().splitlines() or [f"The head at {address} could not be asked."])[-1]
+
 
 def _no_answer(address: str) -> str:
     return f"The head at {address} does not answer yet."
-
-
-def _head_refusal(address: str, environment: Mapping[str, str]) -> str | None:
-    """Why the head does not take this node; None: it does."""
-    command = [sys.executable, "-m", "app.launch.node.head_probe", address]
-    try:
-        probe = subprocess.run(
-            command, env=dict(environment), capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"The head at {address} takes connections and does not answer."
-    if probe.returncode == 0:
-        return None
-    return (probe.stdout.strip().splitlines() or [f"The head at {address} could not be asked."])[-1]

@@ -3,16 +3,17 @@
 `ray start --block` runs as a child process; its output is kept for the case that it fails. Imports no Ray itself.
 """
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from app.launch.cleanup import end_marked, processes_with
 from app.launch.node.checks import NodeCores
 from app.launch.node.options import AGENT_PORT, METRICS_PORT, NodeOptions
 from app.launch.node.roles import Role
@@ -24,7 +25,15 @@ _OBJECT_STORE_BYTES = 100 << 20
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^[\d-]+ [\d:,]+\s+\w+ scripts\.py:\d+ -- ")
 _PROXY_FOLDER = "redoubt-proxy"
+_PROXY_CONFIG = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 _END_TIMEOUT_S = 20.0
+_IDLE_END_S = 5.0
+"""How long a Ray may take to end in which nothing of Serve runs."""
+_LOOK_S = 0.2
+_MARK = "REDOUBT_NODE_RAY"
+"""The environment variable of a node's Ray; its value is the folder of its log."""
+_OF_SERVE = (b"ray::ServeReplica:", b"ray::ProxyActor")
+"""How the titles of processes begin that have requests."""
 
 
 def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> list[str]:
@@ -68,6 +77,7 @@ def start_environment(options: NodeOptions, folder: Path, environment: Mapping[s
     # KubeRay's own command for `ray start`: the node makes its own, and the host must not choose what runs here.
     variables.pop("KUBERAY_GEN_RAY_START_CMD", None)
     variables.setdefault("HOME", str(folder))
+    variables["TMPDIR"] = str(folder)  # what is killed leaves files there
     if options.confidential is not None:
         variables[ATTESTED_FRONT] = "1"
     # At SIGTERM `ray start` drains the node: Serve moves its workers, its proxy finishes, and the raylet ends when it
@@ -75,7 +85,7 @@ def start_environment(options: NodeOptions, folder: Path, environment: Mapping[s
     drain_s = 0 if options.role is Role.HEAD else options.drain_timeout_s
     variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = f"{drain_s:g}"
     if variables.setdefault(USE_HAPROXY, "1") == "1":
-        proxy = Path(tempfile.gettempdir()) / _PROXY_FOLDER
+        proxy = _proxy_folder()
         shutil.rmtree(proxy, ignore_errors=True)
         encrypted = variables.get("RAY_USE_TLS") == "1"  # which HAProxy's connections to other nodes would not be
         variables |= cluster_haproxy_environment(proxy, options.address, stay_on_node=encrypted)
@@ -87,10 +97,11 @@ class RayProcess:
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
+        self._mark = str(log.parent)
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments],
-                env=environment,
+                env={**environment, _MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -106,12 +117,33 @@ class RayProcess:
         lines = [_PREFIX.sub("", line).strip() for line in self._log.read_text(errors="replace").splitlines()]
         return " ".join([line for line in lines if line][-_LAST_LINES:]) or "nothing."
 
-    def end(self, timeout_s: float) -> None:
-        """Ends it, and with it Ray's processes on this node. timeout_s: for the drain, before everything is killed."""
+    def end(self, timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        """Ends it, and all of Ray's processes on this node.
+
+        timeout_s: for the drain, before everything is killed; a Ray in which nothing of Serve runs has seconds, for it
+        may wait for a head that is gone. is_urgent: whether to kill everything now.
+        """
         if self.is_running():
             self._process.terminate()
-        try:
-            self._process.wait(timeout_s + _END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        until_s = time.monotonic() + timeout_s + _END_TIMEOUT_S
+        while self.is_running() and time.monotonic() < until_s and not is_urgent():
+            if not self._has_requests():
+                until_s = min(until_s, time.monotonic() + _IDLE_END_S)
+            time.sleep(_LOOK_S)
+        end_marked(_MARK, self._mark)
+        self._process.wait()
+        proxy = _proxy_folder()
+        if not processes_with(_PROXY_CONFIG, str(proxy / "haproxy.cfg")):  # of another node of this machine
+            shutil.rmtree(proxy, ignore_errors=True)
+
+    def _has_requests(self) -> bool:
+        titles = []
+        for pid in processes_with(_MARK, self._mark):
+            with suppress(OSError):  # it has ended
+                titles.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+        return any(title.startswith(_OF_SERVE) for title in titles)
+
+
+def _proxy_folder() -> Path:
+    """The same on every node: Serve's controller sends its paths to all."""
+    return Path(tempfile.gettempdir()) / _PROXY_FOLDER

@@ -87,7 +87,7 @@ def test_more_workers_than_the_machine_has_room_for(model: Path) -> None:
     config = service(model, worker={"count": 3, "cpus_per_worker": 1})
     assert "3 workers, but this machine of 2 cores has room for 2 of 1 cores" in refusal(config)
     assert "largest node has 2 cores" in refusal(service(model, worker={"cpus_per_worker": 4}))
-    scaled = service(model, worker={"autoscaling": {"max_workers": 2}})
+    scaled = service(model, worker={"numa": "all", "autoscaling": {"max_workers": 2}})
     assert "2 workers, but this machine of 2 cores has room for 1 of 2 cores" in refusal(scaled)
 
 

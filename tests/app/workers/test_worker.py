@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from app.workers.numa import Slot
 from app.workers.worker import Worker
 from tests.fakes import FakeRunner
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "model": {"folder": "models/some-model"},
     "engine": {"max_step_tokens": 32, "prompt_chunk_tokens": 16},
     "worker": {
@@ -73,6 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The worker pins its thread: this test's thread is unpinned afterwards."""
     monkeypatch.setattr("app.workers.worker.session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr("app.workers.worker.keep_on_loopback", lambda: None)
+    monkeypatch.setattr("app.workers.worker.machines", lambda: 1)
     monkeypatch.setattr("app.workers.worker.own_actor", lambda: "actor")
     monkeypatch.setattr("app.workers.worker.own_deployment", lambda: ("app", VERSION))
     monkeypatch.setattr("app.workers.worker.mark_crashes", lambda folder, actor: None)  # of this process
@@ -271,6 +273,34 @@ async def test_no_two_workers_share_cores(worker: Worker, model: Model) -> None:
     worker.__del__()
     second = Worker(parse_settings(SETTINGS), model.make)
     second.__del__()
+
+
+@pytest.mark.parametrize(
+    ("options", "machines", "cores"),
+    [
+        ({"autoscaling": {"max_workers": 2}}, 1, 2),
+        ({"count": 4}, 1, 1),
+        ({"count": 4}, 2, 2),
+        ({"count": 2}, 2, 4),
+        ({"count": 2, "ray_resources": {"numa_node": 1.0}}, 1, 4),
+        ({"count": 2, "cpus_per_worker": 3}, 1, 3),
+    ],
+)
+async def test_workers_share_the_cores_of_their_machine(
+    machine: None,
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    machines: int,
+    cores: int,
+) -> None:
+    monkeypatch.setattr("app.workers.worker.machines", lambda: machines)
+    monkeypatch.setattr("app.workers.worker.numa_nodes", lambda allowed: [Slot(0, (0, 1, 2, 3))])
+    monkeypatch.setattr("app.workers.worker.pin_this_thread", lambda slot: None)
+    monkeypatch.setattr("app.workers.worker.cpu_quota", lambda: None)
+    worker = Worker(parse_settings(SETTINGS | {"worker": SETTINGS["worker"] | options}), model.make)
+    worker.__del__()
+    assert model.threads == cores
 
 
 async def test_a_worker_of_the_next_version_runs_beside_this_one_if_there_is_memory(

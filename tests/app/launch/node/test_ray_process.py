@@ -1,10 +1,13 @@
 import json
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.launch.cleanup import processes_with
 from app.launch.node.checks import NodeCores
 from app.launch.node.ray_process import RayProcess, start_arguments, start_environment
 from app.launch.node.roles import Role
@@ -64,6 +67,40 @@ def test_why_ray_ended_is_in_its_last_lines(tmp_path: Path) -> None:
     process = RayProcess(["--no-such-option"], {"PATH": "", "PYTHONPATH": ":".join(sys.path)}, tmp_path / "log")
     wait_until(lambda: not process.is_running(), "it ends")
     assert "--no-such-option" in process.last_words()
+
+
+IGNORES_SIGTERM = """
+import pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+if sys.argv[-1] != "none":
+    subprocess.Popen(["bash", "-c", f"exec -a {sys.argv[-1]} sleep 600"])
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("title", "is_urgent"), [("none", False), ("ray::ServeReplica:a:Worker", True)])
+def test_a_ray_that_waits_for_nothing_ends_in_seconds_and_leaves_nothing(
+    title: str, is_urgent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose head is gone; with requests it has its time, and a second signal ends that."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = tmp_path / "ray/scripts/scripts.py"
+    program.parent.mkdir(parents=True)
+    for package in (program.parent, program.parents[1]):
+        (package / "__init__.py").touch()
+    program.write_text(IGNORES_SIGTERM)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)} | start_environment(options(), tmp_path, {})
+    environment["PYTHONPATH"] = str(tmp_path)
+    assert Path(environment["TMPDIR"]) == tmp_path
+    process = RayProcess([title], environment, tmp_path / "log")
+    wait_until(lambda: "up" in process.last_words(), "it runs")
+    began_s = time.monotonic()
+    process.end(600, lambda: is_urgent)
+    assert time.monotonic() - began_s < 60
+    assert not processes_with("TMPDIR", str(tmp_path))
+    assert not list(tmp_path.glob("redoubt-proxy*"))
 
 
 def test_rays_time_stamps_are_left_out(tmp_path: Path) -> None:

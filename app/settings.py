@@ -368,7 +368,7 @@ class LimitSettings(Knobs):
     concurrent: int | None = Field(default=None, ge=1)
     """Requests of a user at the same time; none: no limit."""
     memory_bytes: int | None = Field(default=None, ge=0)
-    """Saved pages of a user. 0: none are saved. Any other value has no effect yet: `memory.bytes_per_user` holds."""
+    """The most that saved pages of a user take. 0: none are saved; none: `memory.bytes_per_user` holds."""
 
 
 class AccountsSettings(Knobs):

@@ -133,6 +133,16 @@ def command_of(root: Any, words: list[str]) -> tuple[Any, list[str]]:
     return command, words
 
 
+def test_the_start_lines_of_the_quick_start_are_the_programs() -> None:
+    said = "".join((ROOT / "app" / "launch" / f"{name}.py").read_text() for name in ("serving", "deployments", "local"))
+    (shown,) = (block for block in blocks(DOCS / "quick-start.md", "") if "Redoubt is ready" in block)
+    for line in shown.splitlines():
+        sentence = line.removesuffix(" ...").replace("Model: smollm2-135m-instruct", "{', '.join(names)}")
+        sentence = sentence.replace("smollm2-135m-instruct", "{name}").partition(": http")[0]
+        sentence = re.sub(r"after \d+ s", "after {seconds} s", re.sub(r" \(\d+ MB\)", "{extent}", sentence))
+        assert sentence in said, line
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_targets_of_make_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

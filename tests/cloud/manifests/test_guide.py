@@ -2,12 +2,14 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cloud.manifests.confidential import Made
 from tests.cloud.manifests.kubectl import ROOT, Document, find, load_all, render
+from tests.cloud.manifests.network import Peer, connects
 from tests.cloud.manifests.operator_pods import pods
 from tests.cloud.manifests.rego import answer
 from tests.cloud.manifests.test_resource_policy import RULE, asked, claims
@@ -42,6 +44,36 @@ def test_its_overlay_gives_every_container_the_image(tmp_path: Path) -> None:
         for each in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])
     }
     assert images == {f"registry.example.com/redoubt@{DIGEST}"}
+
+
+def test_users_in_a_postgres_and_an_own_model(tmp_path: Path) -> None:
+    """One line names the model, and with the component every pod reaches Postgres and has both secrets' files."""
+    kuberay = shutil.copytree(ROOT / "kuberay", tmp_path / "kuberay", ignore=shutil.ignore_patterns("image"))
+    serve = kuberay / "overlays" / "dev" / "serve.yaml"
+    serve.write_text(serve.read_text().replace("/models/smollm2-135m-instruct", "/models/mine"))
+    mine = kuberay / "overlays" / "mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text("resources: [../dev]\ncomponents: [../../components/postgres]\n")
+    documents = render(mine)
+    database = Peer(address="10.9.8.7")
+    for pod in pods(find(documents, "RayService")).values():
+        container = pod["spec"]["containers"][0]
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        assert variables["PGPASSFILE"] == "/accounts/pgpass"
+        assert variables.get("REDOUBT_MODELS", "/models/mine") == "/models/mine"
+        assert {"name": "accounts", "mountPath": "/accounts", "readOnly": True} in container["volumeMounts"]
+        head_or_worker = Peer("redoubt", pod["metadata"]["labels"])
+        policies = [each for each in documents if each["kind"] == "NetworkPolicy"]
+        assert connects(policies, head_or_worker, database, 5432)
+        assert not connects(
+            [each for each in policies if each["metadata"]["name"] != "postgres"], head_or_worker, database, 5432
+        )
+
+
+def test_kinds_storage_class_takes_the_claim_of_dev() -> None:
+    claim = find(render(ROOT / "kuberay" / "overlays" / "dev-volume"), "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert core_errors(claim) == []
 
 
 def test_the_confidential_overlay_can_be_made(tmp_path: Path) -> None:

@@ -159,6 +159,8 @@ $(BIN)/python:
 
 $(BUILD_ENV): pyproject.toml requirements.lock | $(BIN)/python
 	@tools/system_packages g++=g++
+	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_paths()["include"] + "/Python.h").close()' 2>/dev/null \
+	  || tools/system_packages Python.h=python3-dev
 	@$(PIP_INSTALL) cmake nanobind ninja scikit-build-core || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $@
 

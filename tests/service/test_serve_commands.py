@@ -45,6 +45,7 @@ ARGS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True, slots=True)
 class Commands:
     url: str
+    model: str
     config: Path
     log: Path
     environment: Mapping[str, str]
@@ -100,7 +101,7 @@ def commands(service_model: Path) -> Iterator[Commands]:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        running = Commands(f"http://127.0.0.1:{port}", config, log, environment, process)
+        running = Commands(f"http://127.0.0.1:{port}", service_model.name, config, log, environment, process)
         try:
             wait_until(lambda: process.poll() is not None or answers(running), "the service answers", 240)
             assert process.poll() is None, log.read_text()
@@ -120,6 +121,7 @@ def answers(running: Commands) -> bool:
 
 def chat(running: Commands, max_tokens: int) -> httpx.Response:
     body = {
+        "model": running.model,
         "messages": [{"role": "user", "content": "Name three colours."}],
         "max_tokens": max_tokens,
         "min_tokens": max_tokens,
@@ -137,9 +139,10 @@ def test_serve_run_listens_on_loopback_only(commands: Commands) -> None:
 def test_rays_memory_monitor_is_off_and_large_messages_pass(commands: Commands) -> None:
     (log,) = (Path(commands.environment["TMPDIR"]) / "ray").glob("session_2*/logs/raylet.out")
     assert "MemoryMonitor disabled" in log.read_text()
-    text = "word " * (1 << 20)
-    answer = httpx.post(f"{commands.url}/tokenize", json={"prompt": text}, timeout=240)
+    text = "a " * 2_000_000  # a body within the limit, and an answer of more than 4 MiB
+    answer = httpx.post(f"{commands.url}/tokenize", json={"model": commands.model, "prompt": text}, timeout=240)
     assert answer.status_code == 200, answer.text[:500]
+    assert len(answer.content) > 4 << 20
 
 
 def test_status_and_dashboard_show_the_application(commands: Commands, tmp_path: Path) -> None:

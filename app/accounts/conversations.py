@@ -11,10 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, sel
 
 from app.accounts import tables
 from app.accounts.credentials import new_id
-from app.accounts.keys import key_id, new_key
+from app.accounts.keys import key_id, new_key, new_shared_key
 from app.accounts.logins import Known, Logins
 from app.accounts.store import Store
-from app.accounts.users import new_shared_key
 from app.messages.accounts import AccountsError, ConversationKey, Forgotten
 
 MOST_CONVERSATIONS = 1000

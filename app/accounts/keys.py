@@ -112,6 +112,11 @@ class RootKey:
         return derive(secret, f"user key {user_id} {credential}", salt=self._root)
 
 
+def new_shared_key(key: "UserKey", user_id: str) -> bytes:
+    """A random SK, sealed under the user's key."""
+    return key.seal(new_key(), f"shared key of {user_id}")
+
+
 class UserKey:
     """A user's key (UMK), and what is sealed under it."""
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Label, Row, delete, insert, select, update
 
 from app.accounts import tables
 from app.accounts.credentials import (
@@ -21,17 +21,30 @@ from app.accounts.credentials import (
     read,
     session_id,
 )
-from app.accounts.keys import SALT_BYTES, PasswordCost, UserKey, key_id, stretch
+from app.accounts.first_logins import choose_key
+from app.accounts.keys import SALT_BYTES, PasswordCost, UserKey, key_id, new_key, stretch
 from app.accounts.store import Store
-from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, SessionInfo, UserLimits
+from app.messages.accounts import (
+    AccountsError,
+    ChangedPassword,
+    Identity,
+    KeyInfo,
+    NewKey,
+    PageKeys,
+    Session,
+    SessionInfo,
+    UserLimits,
+)
 from app.sealing.records import SealError
 
 MOST_KEYS = 100
 """API keys of one user."""
 _MAX_LABEL_CHARACTERS = 100
+CHOOSE_FIRST = "Choose a password of your own first: log in on the page /login, or with login in redoubt chat."
 _SEEN_PERIOD_S = 60
 """A session's last use is written down this often."""
 _DAY_S = 86_400
+_PASSWORDS = ("password", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +91,34 @@ class Logins:
 
     # --- who it is
 
-    def identify(self, text: str) -> Identity:
-        """Raises AccountsError: `invalid_api_key`, `session_expired`."""
+    def identify(self, text: str, *, at_first: bool = False) -> Identity:
+        """Raises AccountsError: `invalid_api_key`, `session_expired`, `password_change_required` unless `at_first`."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.known(connection, text, at_first=at_first)
         now_s = int(self._store.now())
         if known.seen is not None and known.seen + _SEEN_PERIOD_S <= now_s:
             session = tables.sessions.c.token_hash == known.shown.token_hash
             self._store.write_use(update(tables.sessions).where(session).values(seen=now_s))
         return known.identity
 
-    def known(self, connection: Connection, text: str) -> Known:
-        """The user of an API key or session token. Raises AccountsError: `invalid_api_key`, `session_expired`."""
+    def known(self, connection: Connection, text: str, *, at_first: bool = False) -> Known:
+        """The user of an API key or session token. Raises AccountsError as `identify` does.
+
+        at_first: also one who has to choose a password, and whose key opens nothing.
+        """
         shown = read(text)
         row = None if shown is None else self._credential(connection, shown)
         if shown is not None and row is not None and row.state == "active":
             try:
                 key = self._store.root.unwrap(row.wrapped_umk, shown.secret, row.user_id, shown.id)
                 seen = row.seen if shown.is_session else None
-                return Known(self._identity(row, shown, key), key, shown, seen)
+                identity = self._identity(row, shown, key)
             except SealError:
                 pass
+            else:
+                if identity.must_choose_password and not at_first:
+                    raise AccountsError("password_change_required", CHOOSE_FIRST)
+                return Known(identity, key, shown, seen)
         if looks_like_session(text):
             raise AccountsError("session_expired", "The session has ended. Log in again.")
         raise AccountsError("invalid_api_key", "That API key is not valid here.")
@@ -113,7 +133,8 @@ class Logins:
             else (table.c.id == shown.id) & (table.c.kind == "api_key")
         )
         users = tables.users.c
-        wanted_columns = (users.name_sealed, users.role, users.state, users.limits, users.wrapped_sk)
+        of_user = (users.name_sealed, users.role, users.state, users.limits, users.wrapped_sk)
+        wanted_columns = (*of_user, _has("first"), _has("recovery"))
         seen = (tables.sessions.c.seen,) if shown.is_session else ()
         found = select(table.c.user_id, table.c.wrapped_umk, table.c.expires, *seen, *wanted_columns)
         row = connection.execute(found.join_from(table, tables.users).where(wanted)).one_or_none()
@@ -125,7 +146,7 @@ class Logins:
 
     def _identity(self, row: Row[Any], shown: Shown, key: UserKey) -> Identity:
         root = self._store.root
-        shared = key.unseal(row.wrapped_sk, f"shared key of {row.user_id}")
+        shared = new_key() if row.has_first else key.unseal(row.wrapped_sk, f"shared key of {row.user_id}")
         return Identity(
             user_id=row.user_id,
             name=root.unseal_name(row.name_sealed, row.user_id),
@@ -136,6 +157,8 @@ class Logins:
             limits=UserLimits(**orjson.loads(row.limits)).or_else(self._store.default_limits),
             pages=PageKeys(root.owner(row.user_id), key.names_key(), shared, key_id(shared)),
             texts_key=key.texts_key(),
+            must_choose_password=row.has_first,
+            can_recover=row.has_first and row.has_recovery,
         )
 
     # --- passwords and sessions
@@ -154,10 +177,10 @@ class Logins:
     def challenge_of(self, text: str) -> Challenge:
         """For the user of a credential. Raises AccountsError as `identify` does."""
         with self._store.transaction() as connection:
-            return self._challenge(connection, self.known(connection, text).identity.user_id)
+            return self._challenge(connection, self.known(connection, text, at_first=True).identity.user_id)
 
     def _challenge(self, connection: Connection, user_id: str) -> Challenge:
-        owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "password")
+        owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(_PASSWORDS)
         row = connection.execute(select(tables.credentials).where(owned)).one()
         return Challenge(user_id, row.id, row.salt, PasswordCost(**orjson.loads(row.params)), row.wrapped_umk)
 
@@ -188,7 +211,7 @@ class Logins:
                 )
             )
             store.note(connection, user.id, "login", shown.id)
-            return Session(token, self.known(connection, token).identity)
+            return Session(token, self.known(connection, token, at_first=True).identity)
 
     def note_failure(self, challenge: Challenge) -> None:
         """A wrong password, for the audit."""
@@ -208,7 +231,7 @@ class Logins:
     def log_out(self, text: str, *, everywhere: bool) -> int:
         """Ends the session, or all of the user's; how many. Raises AccountsError: also for a key without everywhere."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.known(connection, text, at_first=True)
             if everywhere:
                 ended = end_sessions(self._store, connection, known.identity.user_id)
             elif known.shown.is_session:
@@ -254,16 +277,35 @@ class Logins:
             self._store.note(connection, known.identity.user_id, "end_session", wanted)
         self._store.changes.add(wanted)
 
-    def change_password(self, text: str, challenge: Challenge, stretched: bytes, new: NewPassword) -> None:
-        """Ends all sessions of the user but this one. Raises AccountsError: `invalid_login`, and as `identify` does."""
+    def change_password(
+        self,
+        text: str,
+        challenge: Challenge,
+        stretched: bytes,
+        new: NewPassword,
+        recovery_code: str | None = None,
+        *,
+        lose_saved: bool = False,
+    ) -> ChangedPassword:
+        """Ends all sessions of the user but this one. Raises AccountsError: `invalid_login`, and as `choose_key` does.
+
+        recovery_code and lose_saved: for who has to choose a password.
+        """
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.known(connection, text, at_first=True)
             if known.identity.user_id != challenge.user_id:
                 raise wrong_login()
-            key = self._opened(challenge, stretched)
-            set_password(self._store, connection, known.identity.user_id, key, new)
-            end_sessions(self._store, connection, known.identity.user_id, keep=known.shown)
-            self._store.note(connection, known.identity.user_id, "change_password", "")
+            key, changed, outcome = self._opened(challenge, stretched), ChangedPassword(), "ok"
+            user_id = known.identity.user_id
+            if known.identity.must_choose_password:
+                key, changed = choose_key(
+                    self._store, connection, user_id, known.shown, recovery_code, lose_saved=lose_saved
+                )
+                outcome = "memory_lost" if changed.memory_lost else "first"
+            set_password(self._store, connection, user_id, key, new)
+            end_sessions(self._store, connection, user_id, keep=known.shown)
+            self._store.note(connection, user_id, "change_password", "", outcome)
+            return changed
 
     # --- API keys
 
@@ -325,6 +367,13 @@ class Logins:
         store.changes.add(wanted)
 
 
+def _has(kind: str) -> Label[bool]:
+    """Whether the user of a row has a credential of that kind."""
+    other = tables.credentials.alias(kind)
+    owned = (other.c.user_id == tables.users.c.id) & (other.c.kind == kind)
+    return select(other.c.id).where(owned).correlate(tables.users).exists().label(f"has_{kind}")
+
+
 def wrong_login() -> AccountsError:
     """The same for a wrong name and a wrong password."""
     return AccountsError("invalid_login", "Name or password is wrong.")
@@ -338,16 +387,18 @@ def new_password(password: str, cost: PasswordCost) -> NewPassword:
     return NewPassword(stretch(normal, salt, cost), salt, cost)
 
 
-def set_password(store: Store, connection: Connection, user_id: str, key: UserKey, new: NewPassword) -> None:
-    """The user's only password."""
-    owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "password")
+def set_password(
+    store: Store, connection: Connection, user_id: str, key: UserKey, new: NewPassword, kind: str = "password"
+) -> None:
+    """The user's only password. kind: `first` if somebody else knows it."""
+    owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(_PASSWORDS)
     connection.execute(delete(tables.credentials).where(owned))
     credential_id = new_key_id()
     connection.execute(
         insert(tables.credentials).values(
             id=credential_id,
             user_id=user_id,
-            kind="password",
+            kind=kind,
             salt=new.salt,
             params=orjson.dumps(asdict(new.cost)).decode(),
             wrapped_umk=key.wrap(store.root, new.secret, user_id, credential_id),

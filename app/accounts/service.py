@@ -25,12 +25,12 @@ from app.messages.accounts import (
     AccountsError,
     Admission,
     AuditPage,
+    ChangedPassword,
     ConversationKey,
     Forgotten,
     Identity,
     KeyInfo,
     NewKey,
-    NewUser,
     Refusal,
     Revocations,
     Role,
@@ -110,7 +110,7 @@ class AccountsService(StoredService):
 
     async def identify(self, secret: str) -> Identity | Refusal:
         """See AccountsClient; so do all that follow."""
-        return await self._answer(lambda: self._accounts.logins.identify(secret))
+        return await self._answer(lambda: self._accounts.logins.identify(secret, at_first=True))
 
     async def admit(self, ingress: str, secret: str) -> Admission | Refusal:
         """ingress: the name of who calls."""
@@ -174,23 +174,33 @@ class AccountsService(StoredService):
         """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.log_out(secret, everywhere=everywhere))
 
-    async def change_password(self, secret: str, password: str, new: str) -> Refusal | None:
+    async def change_password(
+        self, secret: str, password: str, new: str, recovery_code: str | None = None, lose_saved: bool = False
+    ) -> ChangedPassword | Refusal:
         """See AccountsClient. Wrong passwords count as failed logins."""
         identity = await self.identify(secret)
         if isinstance(identity, Refusal):
             return identity
         try:
             check_new_password(normalized_password(new), "new_password")
+            if identity.must_choose_password and normalized_password(new) == normalized_password(password):
+                message = "Choose another password than the one that you were given."
+                raise AccountsError("invalid_value", message, param="new_password")
         except AccountsError as error:
             return error.refusal
-        return await self._try_password(_tried(identity.name), lambda: self._change_password(secret, password, new))
+        change = partial(self._change_password, secret, password, new, recovery_code, lose_saved)
+        return await self._try_password(_tried(identity.name), change)
 
-    async def _change_password(self, secret: str, password: str, new: str) -> Refusal | None:
+    async def _change_password(
+        self, secret: str, password: str, new: str, code: str | None, lose_saved: bool
+    ) -> ChangedPassword | Refusal:
         logins, cost = self._accounts.logins, self._accounts.store.password_cost
         challenge = await self._in_database(lambda: logins.challenge_of(secret))
         stretched = await self._stretched(lambda: challenge.stretched(password))
         renewed = await self._stretched(lambda: new_password(new, cost))
-        return await self._answer(lambda: logins.change_password(secret, challenge, stretched, renewed))
+        return await self._answer(
+            lambda: logins.change_password(secret, challenge, stretched, renewed, code, lose_saved=lose_saved)
+        )
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo] | Refusal:
         """See AccountsClient."""
@@ -228,7 +238,7 @@ class AccountsService(StoredService):
 
     async def add_user(
         self, secret: str, name: str, password: str, role: Role, limits: UserLimits
-    ) -> NewUser | Refusal:
+    ) -> UserInfo | Refusal:
         """See AccountsClient."""
         new = await self._new_password_by_admin(secret, password)
         if isinstance(new, Refusal):
@@ -245,16 +255,12 @@ class AccountsService(StoredService):
         """See AccountsClient."""
         return await self._answer(lambda: self._accounts.users.delete(self._accounts.actor(secret), name))
 
-    async def reset_password(
-        self, secret: str, name: str, password: str, recovery_code: str | None
-    ) -> NewUser | Refusal:
+    async def reset_password(self, secret: str, name: str, password: str) -> UserInfo | Refusal:
         """See AccountsClient."""
         new = await self._new_password_by_admin(secret, password)
         if isinstance(new, Refusal):
             return new
-        return await self._answer(
-            lambda: self._accounts.users.reset_password(self._accounts.actor(secret), name, new, recovery_code)
-        )
+        return await self._answer(lambda: self._accounts.users.reset_password(self._accounts.actor(secret), name, new))
 
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow] | Refusal:
         """See AccountsClient."""

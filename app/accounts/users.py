@@ -8,12 +8,11 @@ import orjson
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from app.accounts import tables
-from app.accounts.credentials import new_id, new_key_id, new_recovery_code, normalized_name, recovery_secret
-from app.accounts.keys import UserKey, new_key
+from app.accounts.credentials import new_id, normalized_name
+from app.accounts.keys import UserKey
 from app.accounts.logins import NewPassword, end_sessions, set_password
 from app.accounts.store import Actor, Store
-from app.messages.accounts import AccountsError, NewUser, Role, UserChange, UserInfo, UserLimits
-from app.sealing.records import SealError
+from app.messages.accounts import AccountsError, Role, UserChange, UserInfo, UserLimits
 
 
 class Users:
@@ -29,10 +28,10 @@ class Users:
             rows = connection.execute(select(tables.users)).all()
         return sorted((self._info(row) for row in rows), key=lambda user: user.name)
 
-    def add(self, actor: Actor, name: str, password: NewPassword, role: Role, limits: UserLimits) -> NewUser:
-        """Raises AccountsError: `conflict` if there is one of that name, `invalid_value`."""
+    def add(self, actor: Actor, name: str, password: NewPassword, role: Role, limits: UserLimits) -> UserInfo:
+        """password: for the first login. Raises AccountsError: `conflict` for a name that is taken, `invalid_value`."""
         check_admin(actor)
-        store, user_id, key, name = self._store, new_id(), UserKey.new(), normalized_name(name)
+        store, user_id, name = self._store, new_id(), normalized_name(name)
         with store.transaction() as connection:
             if store.user_of_name(connection, name) is not None:
                 raise AccountsError("conflict", f"There is a user {name} already.")
@@ -44,14 +43,13 @@ class Users:
                     role=role,
                     state="active",
                     limits=_written(limits),
-                    wrapped_sk=new_shared_key(key, user_id),
+                    wrapped_sk=b"",  # there is none before the user has a password
                     created=int(store.now()),
                 )
             )
-            set_password(store, connection, user_id, key, password)
-            code = self._set_recovery_code(connection, user_id, key)
+            set_password(store, connection, user_id, UserKey.new(), password, kind="first")
             store.note(connection, actor.id, "add_user", user_id)
-            return NewUser(self._info(self._user(connection, name)), code)
+            return self._info(self._user(connection, name))
 
     def change(self, actor: Actor, name: str, change: UserChange) -> UserInfo:
         """Raises AccountsError: `not_found`; `conflict` if no active administrator would be left."""
@@ -89,55 +87,21 @@ class Users:
         store.changes.add(user.id)
         return store.root.owner(user.id)
 
-    def reset_password(self, actor: Actor, name: str, password: NewPassword, recovery_code: str | None) -> NewUser:
-        """Sets a password and makes a new recovery code; all keys and sessions of the user end.
+    def reset_password(self, actor: Actor, name: str, password: NewPassword) -> UserInfo:
+        """Sets a password for the next login; all keys and sessions of the user end.
 
-        With the recovery code what was saved stays; without it nobody can open that any more, and it is deleted.
-        Raises AccountsError: `not_found`, `invalid_value` for a wrong code.
+        What was saved stays, sealed: the user's recovery code opens it then. Raises AccountsError: `not_found`.
         """
         check_admin(actor)
-        store = self._store
+        store, credentials = self._store, tables.credentials.c
         with store.transaction() as connection:
             user = self._user(connection, name)
-            if recovery_code is None:
-                key = UserKey.new()
-                for table in (tables.responses, tables.conversations):
-                    connection.execute(delete(table).where(table.c.user_id == user.id))
-                shared = new_shared_key(key, user.id)
-                connection.execute(update(tables.users).where(tables.users.c.id == user.id).values(wrapped_sk=shared))
-            else:
-                key = self._recovered(connection, user.id, recovery_code)
-            connection.execute(delete(tables.credentials).where(tables.credentials.c.user_id == user.id))
-            set_password(store, connection, user.id, key, password)
-            code = self._set_recovery_code(connection, user.id, key)
+            mine = credentials.user_id == user.id
+            connection.execute(delete(tables.credentials).where(mine, credentials.kind != "recovery"))
+            set_password(store, connection, user.id, UserKey.new(), password, kind="first")
             end_sessions(store, connection, user.id)
-            outcome = "memory_kept" if recovery_code is not None else "memory_lost"
-            store.note(connection, actor.id, "reset_password", user.id, outcome)
-        lost = None if recovery_code is not None else store.root.owner(user.id)
-        return NewUser(self._info(user), code, memory_lost=recovery_code is None, lost_folder=lost)
-
-    def _recovered(self, connection: Connection, user_id: str, code: str) -> UserKey:
-        owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "recovery")
-        row = connection.execute(select(tables.credentials).where(owned)).one()
-        try:
-            return self._store.root.unwrap(row.wrapped_umk, recovery_secret(code), user_id, row.id)
-        except SealError:
-            raise AccountsError(
-                "invalid_value", "That is not the user's recovery code.", param="recovery_code"
-            ) from None
-
-    def _set_recovery_code(self, connection: Connection, user_id: str, key: UserKey) -> str:
-        code, credential_id, store = new_recovery_code(), new_key_id(), self._store
-        connection.execute(
-            insert(tables.credentials).values(
-                id=credential_id,
-                user_id=user_id,
-                kind="recovery",
-                wrapped_umk=key.wrap(store.root, recovery_secret(code), user_id, credential_id),
-                created=int(store.now()),
-            )
-        )
-        return code
+            store.note(connection, actor.id, "reset_password", user.id)
+        return self._info(user)
 
     def _user(self, connection: Connection, name: str) -> Row[Any]:
         user = self._store.user_of_name(connection, normalized_name(name))
@@ -163,11 +127,6 @@ def check_admin(actor: Actor) -> None:
     """Raises AccountsError: `admin_only`."""
     if actor.role != "admin":
         raise AccountsError("admin_only", "Only administrators may do that.")
-
-
-def new_shared_key(key: UserKey, user_id: str) -> bytes:
-    """A random SK, sealed under the user's key."""
-    return key.seal(new_key(), f"shared key of {user_id}")
 
 
 def _written(limits: UserLimits) -> str:

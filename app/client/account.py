@@ -76,7 +76,9 @@ class Account:
                 self._say("This chat uses an API key: start it without --api-key and REDOUBT_API_KEY to log in.")
                 return False
             name = reader.ask("Name: ").strip()
-            session = login.log_in(self.client, name, reader.secret("Password: "))
+            password = reader.secret("Password: ")
+            session = login.log_in(self.client, name, password)
+            self._choose_password(reader, session, password)
         except EOFError:
             self._say("")
             return False
@@ -90,6 +92,20 @@ class Account:
         except SessionFileError as error:
             self._say(f"The login holds for this chat only. {error}")
         return True
+
+    def _choose_password(self, reader: Reader, session: SavedSession, given: str) -> None:
+        """In place of one that an administrator has set. Raises OpenAIError, EOFError: then nobody is logged in."""
+        client = self.client.with_options(api_key=session.token)
+        first = login.first_login(client)
+        if first is None:
+            return
+        self._say("An administrator has set this password: choose one of your own.")
+        code = reader.secret("Recovery code (none: what was saved of yours is deleted): ") if first.can_recover else ""
+        new = reader.secret("New password: ")
+        if reader.secret("Once more: ") != new:
+            raise OpenAIError("These were two different passwords: log in again.")
+        kept = login.choose_password(client, given, new, code.strip() or None)
+        self._say(f"Your recovery code; keep it, it is shown this once: {kept}")
 
     def log_out(self) -> login.LeftPages | None:
         """Ends the session at the service first: while that fails it is kept, so that one can try again (None)."""

@@ -31,6 +31,27 @@ def log_in(client: OpenAI, name: str, password: str) -> SavedSession:
     return SavedSession(_text(answer, "name"), _text(answer, "token"))
 
 
+@dataclass(frozen=True, slots=True)
+class FirstLogin:
+    """A password that an administrator has set is to be replaced before anything else."""
+
+    can_recover: bool
+    """Whether a recovery code opens what was saved before."""
+
+
+def first_login(client: OpenAI) -> FirstLogin | None:
+    """None: the client's session needs no other password."""
+    answer: Any = client.get("/auth/session", cast_to=object)
+    return FirstLogin(bool(answer.get("can_recover"))) if answer.get("must_choose_password") else None
+
+
+def choose_password(client: OpenAI, password: str, new: str, recovery_code: str | None) -> str:
+    """The new recovery code. recovery_code: the one so far; None: what was saved before is deleted."""
+    body = {"password": password, "new_password": new, "recovery_code": recovery_code}
+    answer = client.post("/auth/password", cast_to=object, body=body | {"lose_saved": recovery_code is None})
+    return _text(answer, "recovery_code")
+
+
 def is_held(client: OpenAI) -> bool:
     """Whether the client's session or key is a user's and holds still: then the service keeps what is said."""
     try:

@@ -18,7 +18,7 @@ from app.commands.one_line import fail, one_line_errors
 
 if TYPE_CHECKING:
     from app.commands.administration import Administration, OverHttp
-    from app.messages.accounts import NewUser, UserLimits
+    from app.messages.accounts import UserInfo, UserLimits
 
 user = typer.Typer(help="Add, list, change and delete the users of a service.", no_args_is_help=True)
 key = typer.Typer(help="Your own API keys of a service.", no_args_is_help=True)
@@ -62,7 +62,10 @@ def add(
     api_key: ApiKey = None,
     config: Config = None,
 ) -> None:
-    """Add a user; asks for a password. The first administrator is added with --config, before the service starts."""
+    """Add a user; asks for a password for the first login, at which the user chooses another.
+
+    The first administrator is added with --config, before the service starts.
+    """
     limits = _limits(requests_per_minute, tokens_per_day, concurrent, memory_bytes)
     with _administration(url, as_, api_key, config) as administration:
         password = _new_password(name)
@@ -137,18 +140,14 @@ def delete(
 @user.command()
 def reset(
     name: Name,
-    lose_memory: Annotated[
-        bool, typer.Option("--lose-memory", help="The recovery code is lost: give up what was saved for the user.")
-    ] = False,
     url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
 ) -> None:
-    """Set a new password for a user; asks for the recovery code. All keys and sessions of the user end."""
+    """Set a password for a user's next login, at which the recovery code keeps what was saved. Keys, sessions end."""
     with _administration(url, as_, api_key, config) as administration:
-        code = None if lose_memory else _secret(f"Recovery code of {name}: ")
-        _print_new(administration.reset_password(name, _new_password(name), code))
+        _print_new(administration.reset_password(name, _new_password(name)))
 
 
 @key.command("add")
@@ -269,7 +268,9 @@ def service(url: str, name: str | None, api_key: str | None) -> "Iterator[OverHt
         fail("who are you? --as NAME asks for your password; or set REDOUBT_API_KEY to a key of yours", 2)
     with one_line_errors(*ERRORS), OverHttp(url, api_key if name is None else None) as asked:
         if name is not None:
-            asked.log_in(name, _secret(f"Password of {name}: "))
+            password = _secret(f"Password of {name}: ")
+            if asked.log_in(name, password):
+                _choose_password(asked, name, password)
         yield asked
 
 
@@ -286,16 +287,20 @@ def _shown(own: "UserLimits") -> str:
     return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
 
 
-def _print_new(new: "NewUser") -> None:
-    if new.memory_lost:
-        print(f"{new.info.name} has a new password. What was saved before can no longer be opened.")
-    else:
-        print(f"{new.info.name} has a password.")
-    print(f"Recovery code, for {new.info.name} to keep; it is shown this once:\n{new.recovery_code}")
+def _print_new(new: "UserInfo") -> None:
+    print(f"{new.name} has a password for one login, on the page /login or in redoubt chat, and chooses another there.")
 
 
-def _new_password(name: str) -> str:
-    password = _secret(f"New password of {name}: ")
+def _choose_password(asked: "OverHttp", name: str, given: str) -> None:
+    """At the first login of who runs the command: in place of the password that an administrator has set."""
+    print("An administrator has set this password: choose one of your own.", file=sys.stderr)
+    code = _secret("Recovery code (none: what was saved of yours is deleted): ") if asked.can_recover else ""
+    kept = asked.choose_password(given, _new_password(name, "New password of"), code or None)
+    print(f"Recovery code, for {name} to keep; it is shown this once:\n{kept}", file=sys.stderr)
+
+
+def _new_password(name: str, what: str = "Password for the next login of") -> str:
+    password = _secret(f"{what} {name}: ")
     if sys.stdin.isatty() and _secret("Once more: ") != password:
         fail("these were two different passwords", 2)
     return password

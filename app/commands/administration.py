@@ -23,7 +23,6 @@ from app.messages.accounts import (
     AuditRow,
     KeyInfo,
     NewKey,
-    NewUser,
     Role,
     UserChange,
     UserInfo,
@@ -44,7 +43,7 @@ class Administration(Protocol):
     def users(self) -> Sequence[UserInfo]:
         """Everybody, by name."""
 
-    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
         """A new one."""
 
     def change_user(self, name: str, change: UserChange) -> UserInfo:
@@ -53,8 +52,8 @@ class Administration(Protocol):
     def delete_user(self, name: str) -> None:
         """With all that was saved."""
 
-    def reset_password(self, name: str, password: str, recovery_code: str | None) -> NewUser:
-        """Without the code what was saved is lost."""
+    def reset_password(self, name: str, password: str) -> UserInfo:
+        """For the next login; the user's recovery code keeps what was saved."""
 
     def audit(self, after: int, limit: int) -> AuditPage:
         """Rows in order, from the one after `after`."""
@@ -70,7 +69,7 @@ class InDatabase:
         """See Administration; so do all that follow."""
         return self._accounts.users.all(OPERATOR_ACTS)
 
-    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
         """See Administration."""
         new = new_password(password, self._accounts.store.password_cost)
         return self._accounts.users.add(OPERATOR_ACTS, name, new, role, limits)
@@ -83,10 +82,10 @@ class InDatabase:
         """See Administration."""
         self._accounts.users.delete(OPERATOR_ACTS, name)
 
-    def reset_password(self, name: str, password: str, recovery_code: str | None) -> NewUser:
+    def reset_password(self, name: str, password: str) -> UserInfo:
         """See Administration."""
         new = new_password(password, self._accounts.store.password_cost)
-        return self._accounts.users.reset_password(OPERATOR_ACTS, name, new, recovery_code)
+        return self._accounts.users.reset_password(OPERATOR_ACTS, name, new)
 
     def audit(self, after: int, limit: int) -> AuditPage:
         """See Administration."""
@@ -104,6 +103,8 @@ class OverHttp:
         self._client = httpx.Client(base_url=address, timeout=_TIMEOUT_S)
         self._secret = secret
         self._is_session = False
+        self.can_recover = False
+        """Whether the recovery code of who has to choose a password opens what was saved before."""
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -118,10 +119,20 @@ class OverHttp:
                 self._ask("POST", "/v1/auth/logout", {})
         self._client.close()
 
-    def log_in(self, name: str, password: str) -> None:
-        """Uses a session of that user's from now on."""
-        self._secret = self._ask("POST", "/v1/auth/login", {"name": name, "password": password})["token"]
+    def log_in(self, name: str, password: str) -> bool:
+        """Uses a session of that user's from now on. Whether the user has to choose a password before anything else."""
+        session = self._ask("POST", "/v1/auth/login", {"name": name, "password": password})
+        self._secret = session["token"]
         self._is_session = True
+        self.can_recover = bool(session["can_recover"])
+        return bool(session["must_choose_password"])
+
+    def choose_password(self, password: str, new: str, recovery_code: str | None) -> str:
+        """In place of one that an administrator has set; the new recovery code. Without the one so far all is lost."""
+        body: dict[str, Any] = {"password": password, "new_password": new, "recovery_code": recovery_code}
+        return str(
+            self._ask("POST", "/v1/auth/password", body | {"lose_saved": recovery_code is None})["recovery_code"]
+        )
 
     def own_keys(self) -> Sequence[KeyInfo]:
         """The user's."""
@@ -151,10 +162,10 @@ class OverHttp:
         """See Administration; so do all that follow."""
         return [_user(each) for each in self._ask("GET", "/v1/admin/users")["data"]]
 
-    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
         """See Administration."""
         body = {"name": name, "password": password, "role": role, "limits": _limits(limits)}
-        return _new_user(self._ask("POST", "/v1/admin/users", body))
+        return _user(self._ask("POST", "/v1/admin/users", body))
 
     def change_user(self, name: str, change: UserChange) -> UserInfo:
         """See Administration."""
@@ -166,10 +177,9 @@ class OverHttp:
         """See Administration."""
         self._ask("DELETE", _path_of(name))
 
-    def reset_password(self, name: str, password: str, recovery_code: str | None) -> NewUser:
+    def reset_password(self, name: str, password: str) -> UserInfo:
         """See Administration."""
-        body = {"password": password, "recovery_code": recovery_code}
-        return _new_user(self._ask("POST", f"{_path_of(name)}/reset", body))
+        return _user(self._ask("POST", f"{_path_of(name)}/reset", {"password": password}))
 
     def audit(self, after: int, limit: int) -> AuditPage:
         """See Administration."""
@@ -244,10 +254,6 @@ def _user(answer: dict[str, Any]) -> UserInfo:
         answer["created_at"],
         UserLimits(**answer["limits"]),
     )
-
-
-def _new_user(answer: dict[str, Any]) -> NewUser:
-    return NewUser(_user(answer), answer["recovery_code"], answer["memory_lost"])
 
 
 def _key(answer: dict[str, Any]) -> KeyInfo:

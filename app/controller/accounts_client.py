@@ -6,12 +6,12 @@ from app.controller.conversation_store import ServeConversationStore
 from app.messages.accounts import (
     Admission,
     AuditPage,
+    ChangedPassword,
     ConversationKey,
     Forgotten,
     Identity,
     KeyInfo,
     NewKey,
-    NewUser,
     Revocations,
     Role,
     Session,
@@ -51,9 +51,11 @@ class ServeAccounts(ServeConversationStore):
         """See AccountsClient."""
         return await self._call(int, "logout", secret, everywhere)
 
-    async def change_password(self, secret: str, password: str, new: str) -> None:
+    async def change_password(
+        self, secret: str, password: str, new: str, recovery_code: str | None = None, lose_saved: bool = False
+    ) -> ChangedPassword:
         """See AccountsClient."""
-        await self._call(object, "change_password", secret, password, new)
+        return await self._call(ChangedPassword, "change_password", secret, password, new, recovery_code, lose_saved)
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
         """See AccountsClient."""
@@ -87,9 +89,9 @@ class ServeAccounts(ServeConversationStore):
         """See AccountsClient."""
         return await self._call(list[UserInfo], "users", secret)
 
-    async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+    async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
         """See AccountsClient."""
-        return await self._call(NewUser, "add_user", secret, name, password, role, limits)
+        return await self._call(UserInfo, "add_user", secret, name, password, role, limits)
 
     async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo:
         """See AccountsClient."""
@@ -99,9 +101,9 @@ class ServeAccounts(ServeConversationStore):
         """See AccountsClient."""
         return await self._call(str, "delete_user", secret, name)
 
-    async def reset_password(self, secret: str, name: str, password: str, recovery_code: str | None) -> NewUser:
+    async def reset_password(self, secret: str, name: str, password: str) -> UserInfo:
         """See AccountsClient."""
-        return await self._call(NewUser, "reset_password", secret, name, password, recovery_code)
+        return await self._call(UserInfo, "reset_password", secret, name, password)
 
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
         """See AccountsClient."""

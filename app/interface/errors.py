@@ -177,6 +177,8 @@ def of_accounts(refusal: Refusal) -> ApiError:
         "invalid_api_key": 401,
         "session_expired": 401,
         "invalid_login": 401,
+        "password_change_required": 403,
+        "recovery_code_required": 400,
         "admin_only": 403,
         "not_found": 404,
         "conflict": 409,

@@ -10,6 +10,8 @@ RefusalCode = Literal[
     "invalid_api_key",
     "session_expired",
     "invalid_login",
+    "password_change_required",
+    "recovery_code_required",
     "too_many_logins",
     "admin_only",
     "not_found",
@@ -117,6 +119,11 @@ class Identity:
     pages: PageKeys
     texts_key: bytes = field(repr=False)
     """The user's stored conversations and responses are sealed under it."""
+    must_choose_password: bool = False
+    """An administrator has set the present one: until the user chooses another, nothing else is served, and all keys
+    here open nothing."""
+    can_recover: bool = False
+    """Where a password is to be chosen: whether a recovery code opens what was saved before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +180,11 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class NewUser:
-    """A user that was added or whose password was reset. The recovery code is shown once."""
+class ChangedPassword:
+    """What a user is told who has changed the password."""
 
-    info: UserInfo
-    recovery_code: str = field(repr=False)
+    recovery_code: str | None = field(default=None, repr=False)
+    """A new one, after a password that an administrator had set. It is shown this once, to nobody else."""
     memory_lost: bool = False
     """Whether what was saved for the user can no longer be opened."""
     lost_folder: str | None = None
@@ -309,8 +316,14 @@ class AccountsClient(Protocol):
     async def logout(self, secret: str, *, everywhere: bool) -> int:
         """Ends this session, or all of the user's; how many ended."""
 
-    async def change_password(self, secret: str, password: str, new: str) -> None:
-        """Ends all other sessions of the user. Refuses with `invalid_login`."""
+    async def change_password(
+        self, secret: str, password: str, new: str, recovery_code: str | None = None, lose_saved: bool = False
+    ) -> ChangedPassword:
+        """Ends all other sessions of the user. Refuses with `invalid_login`.
+
+        After a reset the recovery code opens what was saved before. lose_saved: it is lost, and all of that is deleted;
+        with neither it is refused (`recovery_code_required`).
+        """
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
         """The user's sessions that hold, the latest first."""
@@ -336,8 +349,8 @@ class AccountsClient(Protocol):
     async def users(self, secret: str) -> Sequence[UserInfo]:
         """Everybody. This and all that follow refuse with `admin_only`."""
 
-    async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
-        """Refuses with `conflict` if there is one of that name."""
+    async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
+        """The password is for the first login. Refuses with `conflict` if there is one of that name."""
 
     async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo:
         """Disabling ends the user's running requests. Refuses with `not_found`, `conflict`."""
@@ -345,8 +358,8 @@ class AccountsClient(Protocol):
     async def delete_user(self, secret: str, name: str) -> str:
         """Destroys what opens the user's key; the folder of the user's pages. Refuses with `not_found`, `conflict`."""
 
-    async def reset_password(self, secret: str, name: str, password: str, recovery_code: str | None) -> NewUser:
-        """Without the recovery code all that was saved for the user is lost."""
+    async def reset_password(self, secret: str, name: str, password: str) -> UserInfo:
+        """The password is for the next login, at which the user's recovery code keeps what was saved."""
 
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
         """Everybody's, these days included."""

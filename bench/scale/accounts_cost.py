@@ -33,11 +33,14 @@ async def _costs(database: Path, requests: int) -> dict[str, Any]:
     settings = AccountsSettings(database=str(database), key="file:/nowhere")
     accounts = Accounts(open_store(settings, bytes(32), make=True, password_cost=_CHEAP))
     password, limits = new_password("a long enough password", _CHEAP), UserLimits()
-    users = [accounts.users.add(OPERATOR_ACTS, f"user{i}", password, "user", limits) for i in range(_USERS)]
+    first = new_password("the administrator's password", _CHEAP)
+    users = [accounts.users.add(OPERATOR_ACTS, f"user{i}", first, "user", limits) for i in range(_USERS)]
     secrets = []
     for number in range(_USERS):
         challenge = accounts.logins.challenge(f"user{number}")
-        secrets.append(accounts.logins.log_in(challenge, challenge.stretched("a long enough password")).token)
+        stretched = challenge.stretched("the administrator's password")
+        secrets.append(accounts.logins.log_in(challenge, stretched).token)
+        accounts.logins.change_password(secrets[-1], challenge, stretched, password)
     service = AccountsService(settings, lambda _: accounts)
     left = iter(range(requests))
 
@@ -46,7 +49,7 @@ async def _costs(database: Path, requests: int) -> dict[str, Any]:
             admission = await service.admit("ingress", secrets[number % _USERS])
             if isinstance(admission, Refusal):
                 raise RuntimeError(f"a request of the bench was refused: {admission}")
-            user_id = users[number % _USERS].info.id
+            user_id = users[number % _USERS].id
             await service.done("ingress", UsageRow(user_id, "session", "2026-01-31", "m", 1, 100, 0, 300))
 
     start_s, cpu_s = time.perf_counter(), time.process_time()

@@ -12,6 +12,7 @@ import httpx
 from tests.service.running import ROOT, RunningService, write_config
 
 ROOT_PASSWORD = "the password of root"
+FIRST_PASSWORD = "a password for one login"
 
 
 def redoubt(*arguments: str, lines: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,8 +37,13 @@ def configure_accounts(folder: Path, changes: Mapping[str, Mapping[str, Any]]) -
         "accounts": {"database": str(folder / "accounts.db"), "key": f"file:{folder / 'kek'}"},
     }
     write_config(folder / "service.yaml", {**values, **changes})
-    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=ROOT_PASSWORD + "\n")
-    assert "root has a password." in added
+    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=FIRST_PASSWORD + "\n")
+    assert "root has a password for one login" in added
+
+
+def choose_password(url: str, name: str, password: str) -> None:
+    """The first login of a user who was added with FIRST_PASSWORD."""
+    done("key", "list", "--url", url, "--as", name, lines=f"{FIRST_PASSWORD}\n{password}\n")
 
 
 def log_in(site: RunningService, name: str, password: str) -> str:

@@ -18,6 +18,8 @@ USER_HEADER = "x-redoubt-user"
 _NOBODY = "none"
 _OURS = ("rdbt_", "rdbs_")
 """How our credentials begin. Other keys are what stock clients send where none is needed."""
+_AT_FIRST = ("/v1/auth/session", "/v1/auth/password", "/v1/auth/logout")
+"""All that is served to a user who has to choose a password."""
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
@@ -43,6 +45,9 @@ class UserCheck:
         identity = await self._gate.identify(secret)
         if believed not in (None, _NOBODY, identity.user_id):
             raise errors.another_user()
+        if identity.must_choose_password and request.url.path not in _AT_FIRST:
+            message = "Choose a password of your own first: log in on the page /login, or with login in redoubt chat."
+            raise AccountsError("password_change_required", message)
         tenant = hashlib.sha256(b"user" + identity.user_id.encode()).digest()
         request.state.caller = Caller(tenant, identity, secret)
 

@@ -119,10 +119,10 @@ class PageGate:
         if self._accounts is None or self._accounts.guests:
             return False
         try:
-            await self._accounts.identify(request.cookies.get(SESSION_COOKIE, ""))
+            identity = await self._accounts.identify(request.cookies.get(SESSION_COOKIE, ""))
         except AccountsError as error:
             return error.refusal.code in errors.NOT_WHO_THEY_WERE
-        return False
+        return identity.must_choose_password
 
 
 def _unknown(scope: Scope) -> ApiError:

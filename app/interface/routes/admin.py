@@ -16,7 +16,6 @@ from app.interface.wire.accounts import (
     AuditObject,
     Done,
     LimitsRequest,
-    NewUserObject,
     ResetRequest,
     UsageList,
     UsageObject,
@@ -25,7 +24,7 @@ from app.interface.wire.accounts import (
     UserObject,
     UserRequest,
 )
-from app.messages.accounts import NewUser, UserChange, UserInfo, UserLimits
+from app.messages.accounts import UserChange, UserInfo, UserLimits
 
 MOST_AUDIT_ROWS = 1000
 
@@ -48,7 +47,7 @@ class AdminRoutes:
         new = await self._accounts.add_user(
             caller_of(request).secret, body.name, body.password, body.role or "user", _limits(body.limits)
         )
-        return _new_user(new)
+        return json_response(UserObject(**_user(new)).model_dump())
 
     async def change_user(self, request: Request, name: str) -> Response:
         """`POST /v1/admin/users/{name}`."""
@@ -66,20 +65,13 @@ class AdminRoutes:
     async def reset_user(self, request: Request, name: str) -> Response:
         """`POST /v1/admin/users/{name}/reset`."""
         body = await body_of(request, ResetRequest)
-        secret = caller_of(request).secret
-        return _new_user(await self._gate.to_the_end(self._reset(secret, name, body)))
+        user = await self._accounts.reset_password(caller_of(request).secret, name, body.password)
+        return json_response(UserObject(**_user(user)).model_dump())
 
     async def _delete(self, secret: str, name: str) -> None:
-        await self._forget(await self._accounts.delete_user(secret, name))
-
-    async def _reset(self, secret: str, name: str, body: ResetRequest) -> NewUser:
-        new = await self._accounts.reset_password(secret, name, body.password, body.recovery_code)
-        await self._forget(new.lost_folder)
-        return new
-
-    async def _forget(self, owner: str | None) -> None:
-        """Removes pages that nobody can open any more; where that fails it is logged, and their lifetime ends them."""
-        if owner is not None and self._gate.pages is not None:
+        """Removes the pages, which nobody can open any more; where that fails their lifetime ends them."""
+        owner = await self._accounts.delete_user(secret, name)
+        if self._gate.pages is not None:
             forgotten = await self._gate.pages.forget(owner, None)
             if forgotten.unacknowledged:
                 errors.logger.warning("%d workers did not remove a user's saved pages", forgotten.unacknowledged)
@@ -130,11 +122,6 @@ def _user(user: UserInfo) -> dict[str, Any]:
         "created_at": user.created,
         "limits": limits_object(user.limits),
     }
-
-
-def _new_user(new: NewUser) -> Response:
-    body = NewUserObject(**_user(new.info), recovery_code=new.recovery_code, memory_lost=new.memory_lost)
-    return json_response(body.model_dump(), headers={"Cache-Control": "no-store"})
 
 
 def _day(request: Request, name: str, default: str) -> str:

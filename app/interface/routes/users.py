@@ -26,6 +26,7 @@ from app.interface.wire.accounts import (
     LogoutRequest,
     NewKeyObject,
     NewSession,
+    PasswordChanged,
     PasswordRequest,
     SessionList,
     SessionObject,
@@ -33,7 +34,7 @@ from app.interface.wire.accounts import (
 )
 from app.interface.wire.parse import Request as Body
 from app.interface.wire.parse import parse
-from app.messages.accounts import AccountsError, Identity, KeyInfo, UserLimits
+from app.messages.accounts import AccountsError, ChangedPassword, Identity, KeyInfo, UserLimits
 
 MAX_BODY_BYTES = 64 << 10
 
@@ -148,9 +149,19 @@ class UserRoutes:
     async def password(self, request: Request) -> Response:
         """`POST /v1/auth/password`."""
         body = await body_of(request, PasswordRequest)
-        caller, _ = user_of(request)
-        await self._accounts.change_password(caller.secret, body.password, body.new_password)
-        return json_response(Done().model_dump())
+        caller, identity = user_of(request)
+        changed = await self._gate.to_the_end(self._change_password(caller.secret, identity, body))
+        answer = PasswordChanged(recovery_code=changed.recovery_code, memory_lost=changed.memory_lost)
+        return json_response(answer.model_dump(), headers={"Cache-Control": "no-store"})
+
+    async def _change_password(self, secret: str, identity: Identity, body: PasswordRequest) -> ChangedPassword:
+        changed = await self._accounts.change_password(
+            secret, body.password, body.new_password, body.recovery_code, bool(body.lose_saved)
+        )
+        self._gate.forget(identity)
+        if changed.lost_folder is not None and self._gate.pages is not None:
+            await self._gate.pages.forget(changed.lost_folder, None)
+        return changed
 
     async def keys(self, request: Request) -> Response:
         """`GET /v1/keys`."""
@@ -192,6 +203,8 @@ def _session(identity: Identity) -> dict[str, Any]:
         "kind": identity.kind,
         "expires_at": None if identity.expires is None else int(identity.expires),
         "limits": limits_object(identity.limits),
+        "must_choose_password": identity.must_choose_password,
+        "can_recover": identity.can_recover,
     }
 
 

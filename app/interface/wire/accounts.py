@@ -34,6 +34,10 @@ class UserSession(BaseModel):
     """None: it does not expire by itself."""
     limits: "LimitsObject"
     """Those that hold: the user's own, or the service's."""
+    must_choose_password: bool
+    """Whether nothing else is served before `POST /v1/auth/password`: an administrator has set the present one."""
+    can_recover: bool
+    """Where that is so: whether your recovery code opens what was saved before."""
 
 
 class NewSession(UserSession):
@@ -89,6 +93,21 @@ class PasswordRequest(Wire):
 
     password: Password
     new_password: Password
+    recovery_code: Annotated[str, StringConstraints(max_length=256)] | None = None
+    """After a reset: opens what was saved before."""
+    lose_saved: bool | None = None
+    """After a reset: the recovery code is lost, and all that was saved before is deleted."""
+
+
+class PasswordChanged(BaseModel):
+    """The answer to that."""
+
+    object: Literal["done"] = "done"
+    recovery_code: str | None
+    """A new one, where an administrator had set the password before. Keep it: with it a forgotten password can be
+    reset without loss. It is shown this once, and to nobody else."""
+    memory_lost: bool
+    """Whether what was saved before is deleted."""
 
 
 class KeyRequest(Wire):
@@ -150,6 +169,7 @@ class UserRequest(Wire):
 
     name: Name
     password: Password
+    """For the first login, at which the user chooses another."""
     role: RoleName | None = None
     """None: user."""
     limits: LimitsRequest | None = None
@@ -168,15 +188,6 @@ class UserObject(BaseModel):
     """The user's own."""
 
 
-class NewUserObject(UserObject):
-    """A user with a new password."""
-
-    recovery_code: str
-    """For the user to keep: with it a forgotten password can be reset without loss. It is shown this once."""
-    memory_lost: bool
-    """Whether what was saved for the user can no longer be opened."""
-
-
 class UserList(BaseModel):
     """`GET /v1/admin/users`."""
 
@@ -193,11 +204,9 @@ class UserChangeRequest(Wire):
 
 
 class ResetRequest(Wire):
-    """`POST /v1/admin/users/{name}/reset`: a new password. All keys and sessions of the user end."""
+    """`POST /v1/admin/users/{name}/reset`: a password for the next login. All keys and sessions of the user end."""
 
     password: Password
-    recovery_code: Annotated[str, StringConstraints(max_length=256)] | None = None
-    """None: what was saved for the user is lost."""
 
 
 class UsageObject(BaseModel):

@@ -20,9 +20,12 @@ def test_the_audit_tells_who_did_what(world: World) -> None:
     assert [(row.seq, row.actor, row.action, row.outcome) for row in page.rows] == [
         (1, "operator", "add_user", "ok"),
         (2, ann.id, "login", "ok"),
-        (3, ann.id, "login", "refused"),
-        (4, "unknown", "login", "refused"),
-        (5, ann.id, "logout", "ok"),
+        (3, ann.id, "change_password", "first"),
+        (4, ann.id, "logout", "ok"),
+        (5, ann.id, "login", "ok"),
+        (6, ann.id, "login", "refused"),
+        (7, "unknown", "login", "refused"),
+        (8, ann.id, "logout", "ok"),
     ]
     assert page.intact
     later = world.accounts.audit(OPERATOR_ACTS, 2, 1)

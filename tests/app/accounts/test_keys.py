@@ -17,7 +17,7 @@ from app.accounts.keys import (
     new_key,
     stretch,
 )
-from app.messages.accounts import ConversationKey, NewKey, NewUser, PageKeys, Session
+from app.messages.accounts import ChangedPassword, ConversationKey, NewKey, PageKeys, Session
 from app.sealing.records import SealError, seal, unseal
 
 KEK, ROOT = bytes(32), RootKey(b"r" * 32)
@@ -105,7 +105,7 @@ def test_nothing_secret_is_in_a_repr() -> None:
     pages = PageKeys("owner", secret, secret, b"id")
     shown = [pages, ConversationKey("c", secret, b"id")]
     assert not any("xaa" in repr(each) for each in shown)
-    for kind in (NewKey, NewUser, Session):
+    for kind in (NewKey, ChangedPassword, Session):
         hidden = [name for name in ("secret", "recovery_code", "token") if name in kind.__dataclass_fields__]
         assert hidden
         assert not any(kind.__dataclass_fields__[name].repr for name in hidden)

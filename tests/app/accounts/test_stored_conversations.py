@@ -9,7 +9,7 @@ from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.logins import new_password
 from app.messages.accounts import AccountsError, Forgotten
 from app.messages.stored import NewItem, StoredConversation, StoredResponse
-from tests.app.accounts.world import CHEAP, World
+from tests.app.accounts.world import CHEAP, FIRST, World, choose
 
 
 def id_of(number: int) -> str:
@@ -352,7 +352,7 @@ def test_nothing_stays_of_a_user_who_is(world: World, ann: str, how: str) -> Non
     if how == "deleted":
         world.accounts.users.delete(OPERATOR_ACTS, "ann")
     else:
-        password = new_password("another long password", CHEAP)
-        world.accounts.users.reset_password(OPERATOR_ACTS, "ann", password, None)
+        world.accounts.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+        choose(world.accounts, "ann")
     assert [count(world, table) for table in ("conversations", "items", "responses")] == [1, 1, 2]
     assert seen(world, bob, id_of(2)) == ["a"]

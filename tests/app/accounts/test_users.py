@@ -6,7 +6,7 @@ from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.logins import new_password
 from app.accounts.store import Actor
 from app.messages.accounts import AccountsError, Refusal, UserChange, UserLimits
-from tests.app.accounts.world import CHEAP, PASSWORD, World
+from tests.app.accounts.world import CHEAP, FIRST, PASSWORD, World
 
 NEW = new_password("another long password", CHEAP)
 
@@ -46,7 +46,7 @@ def test_only_administrators_administer(world: World, method: str) -> None:
         "add": ("bob", NEW, "user", UserLimits()),
         "change": ("ann", UserChange(role="admin")),
         "delete": ("ann",),
-        "reset_password": ("ann", NEW, None),
+        "reset_password": ("ann", NEW),
     }
     call = getattr(world.accounts.users, method)
     assert refused(call, Actor(ann.id, "user"), *arguments[method]).code == "admin_only"
@@ -91,41 +91,73 @@ def test_the_last_administrator_stays(world: World) -> None:
     users.delete(OPERATOR_ACTS, "root")
 
 
-def test_a_reset_with_the_recovery_code_keeps_the_memory_and_without_it_loses_it(world: World) -> None:
+def test_an_administrator_never_learns_what_opens_a_users_key(world: World) -> None:
+    """Neither the first password nor a session of it does anything, and the user alone sees the recovery code."""
+    users, logins = world.accounts.users, world.accounts.logins
+    users.add(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP), "admin", UserLimits())
+    early, session = world.log_in("ann", FIRST), world.log_in("ann", FIRST)
+    challenge = logins.challenge("ann")
+    stretched = challenge.stretched(FIRST)
+    assert world.refusal(session) == "password_change_required"
+    for call in (logins.sessions, logins.keys, world.accounts.actor):
+        assert refused(call, session).code == "password_change_required"
+    assert refused(world.accounts.stored_conversations.page, session, None, 1).code == "password_change_required"
+    first = logins.identify(session, at_first=True)
+    assert (first.must_choose_password, first.can_recover) == (True, False)
+    changed = logins.change_password(session, challenge, stretched, NEW)
+    assert changed.recovery_code
+    assert not changed.memory_lost
+    now = logins.identify(session)
+    assert not now.must_choose_password
+    assert now.texts_key != first.texts_key
+    assert world.refusal(early) == "session_expired"
+    with pytest.raises(AccountsError, match="wrong"):
+        world.log_in("ann", FIRST)
+    with pytest.raises(AccountsError, match="wrong"):
+        logins.log_in(challenge, stretched)
+    assert logins.change_password(session, logins.challenge("ann"), NEW.secret, NEW).recovery_code is None
+    assert logins.identify(world.log_in("ann", "another long password")).texts_key == now.texts_key
+
+
+def test_after_a_reset_the_user_gives_the_recovery_code_or_loses_what_was_saved(world: World) -> None:
     code = world.add("ann").recovery_code
     session = world.log_in("ann")
     key = world.accounts.logins.add_key(session, "", None).secret
     pages = world.accounts.logins.identify(session).pages
     conversation = world.accounts.conversations.key(session, None)
-    users = world.accounts.users
+    users, logins = world.accounts.users, world.accounts.logins
 
-    wrong = refused(
-        users.reset_password, OPERATOR_ACTS, "ann", NEW, code.replace(code[0], "A" if code[0] != "A" else "B")
-    )
-    assert (wrong.code, wrong.param) == ("invalid_value", "recovery_code")
-    assert world.refusal(session) is None
-
-    kept = users.reset_password(OPERATOR_ACTS, "ann", NEW, code.lower().replace("-", " "))
-    assert not kept.memory_lost
+    for _ in range(2):  # a second one too
+        users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
     assert (world.refusal(session), world.refusal(key)) == ("session_expired", "invalid_api_key")
     with pytest.raises(AccountsError, match="wrong"):
         world.log_in("ann", PASSWORD)
-    session = world.log_in("ann", "another long password")
-    assert world.accounts.logins.identify(session).pages == pages
+    session, challenge = world.log_in("ann", FIRST), logins.challenge("ann")
+    stretched = challenge.stretched(FIRST)
+    assert logins.identify(session, at_first=True).can_recover
+    assert refused(logins.change_password, session, challenge, stretched, NEW).code == "recovery_code_required"
+    wrong = code.replace(code[0], "A" if code[0] != "A" else "B")
+    refusal = refused(logins.change_password, session, challenge, stretched, NEW, wrong)
+    assert (refusal.code, refusal.param) == ("invalid_value", "recovery_code")
+    kept = logins.change_password(session, challenge, stretched, NEW, code.lower().replace("-", " "))
+    assert (kept.memory_lost, kept.lost_folder) == (False, None)
+    assert kept.recovery_code not in (None, code)
+    assert logins.identify(session).pages == pages
     assert world.accounts.conversations.key(session, None) == conversation
-    assert refused(users.reset_password, OPERATOR_ACTS, "ann", NEW, code).param == "recovery_code"  # used up
 
-    lost = users.reset_password(OPERATOR_ACTS, "ann", NEW, None)
-    assert lost.memory_lost
-    session = world.log_in("ann", "another long password")
-    assert world.accounts.logins.identify(session).pages.names_key != pages.names_key
+    users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+    session, challenge = world.log_in("ann", FIRST), logins.challenge("ann")
+    stretched = challenge.stretched(FIRST)
+    assert refused(logins.change_password, session, challenge, stretched, NEW, code).param == "recovery_code"  # used up
+    lost = logins.change_password(session, challenge, stretched, NEW, lose_saved=True)
+    assert (lost.memory_lost, lost.lost_folder) == (True, pages.owner)
+    assert logins.identify(session).pages.names_key != pages.names_key
     assert world.accounts.conversations.key(session, None).key != conversation.key
-    assert users.reset_password(OPERATOR_ACTS, "ann", NEW, lost.recovery_code).memory_lost is False
 
 
 @pytest.mark.parametrize("method", ["change", "delete", "reset_password"])
 def test_a_user_that_is_not_there(world: World, method: str) -> None:
-    arguments: dict[str, tuple[Any, ...]] = {"change": (UserChange(),), "delete": (), "reset_password": (NEW, None)}
+    arguments: dict[str, tuple[Any, ...]] = {"change": (UserChange(),), "delete": (), "reset_password": (NEW,)}
     assert (
         refused(getattr(world.accounts.users, method), OPERATOR_ACTS, "nobody", *arguments[method]).code == "not_found"
     )

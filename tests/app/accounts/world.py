@@ -1,17 +1,47 @@
 """Accounts in a database of their own, with passwords that cost little and a clock that tests turn."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.keys import PasswordCost
 from app.accounts.logins import new_password
 from app.accounts.store import open_store
-from app.messages.accounts import AccountsError, NewUser, UserLimits
+from app.messages.accounts import AccountsError, UserInfo, UserLimits
 from app.settings import AccountsSettings
 
 KEK = bytes(range(32))
 CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)
 PASSWORD = "a long enough password"
+
+
+FIRST = "a password of the administrator's"
+
+
+@dataclass(frozen=True)
+class Added:
+    """A user who has chosen PASSWORD."""
+
+    info: UserInfo
+    recovery_code: str
+
+
+def added(accounts: Accounts, name: str, options: dict[str, Any]) -> Added:
+    values: dict[str, Any] = {"role": "user", "limits": UserLimits()} | options
+    info = accounts.users.add(OPERATOR_ACTS, name, new_password(FIRST, CHEAP), **values)
+    return Added(info, choose(accounts, name) or "")
+
+
+def choose(accounts: Accounts, name: str, code: str | None = None) -> str | None:
+    """The first login, and the recovery code that it gives. Without the former code all is lost."""
+    logins = accounts.logins
+    challenge = logins.challenge(name)
+    stretched = challenge.stretched(FIRST)
+    token = logins.log_in(challenge, stretched).token
+    new = new_password(PASSWORD, CHEAP)
+    changed = logins.change_password(token, challenge, stretched, new, code, lose_saved=code is None)
+    logins.log_out(token, everywhere=False)
+    return changed.recovery_code
 
 
 class Clock:
@@ -38,9 +68,8 @@ class World:
         self.accounts.close()
         return self.opened(kek)
 
-    def add(self, name: str, **options: Any) -> NewUser:
-        values: dict[str, Any] = {"role": "user", "limits": UserLimits()} | options
-        return self.accounts.users.add(OPERATOR_ACTS, name, new_password(PASSWORD, CHEAP), **values)
+    def add(self, name: str, **options: Any) -> Added:
+        return added(self.accounts, name, options)
 
     def log_in(self, name: str, password: str = PASSWORD) -> str:
         challenge = self.accounts.logins.challenge(name)

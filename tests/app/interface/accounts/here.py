@@ -8,21 +8,20 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from app.accounts.accounts import OPERATOR_ACTS, Accounts
-from app.accounts.keys import PasswordCost
-from app.accounts.logins import new_password
+from app.accounts.accounts import Accounts
 from app.accounts.service import AccountsService
 from app.accounts.store import open_store
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.user_pages import UserPages
-from app.messages.accounts import AccountsError, NewUser, Refusal, UserLimits
+from app.messages.accounts import AccountsError, Refusal
 from app.messages.memory import MemoryMethod, SavedPages
 from app.settings import AccountsSettings
+from tests.app.accounts import world
+from tests.app.accounts.world import CHEAP, Added, added
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import http_app, http_client
 
-CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)
-PASSWORD = "a long enough password"
+PASSWORD = world.PASSWORD
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -118,9 +117,8 @@ class Site:
     def inside(self) -> Accounts:
         return self.service._accounts
 
-    def add(self, name: str, **options: Any) -> NewUser:
-        values: dict[str, Any] = {"role": "user", "limits": UserLimits()} | options
-        return self.inside.users.add(OPERATOR_ACTS, name, new_password(PASSWORD, CHEAP), **values)
+    def add(self, name: str, **options: Any) -> Added:
+        return added(self.inside, name, options)
 
     async def log_in(self, name: str, password: str = PASSWORD) -> str:
         answer = await self.client.post("/v1/auth/login", json={"name": name, "password": password})

@@ -48,14 +48,14 @@ async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
     site.add("root", role="admin")
     root = await site.log_in("root")
     made = (await site.ask("POST", "/v1/admin/users", root, NEW | {"limits": {"concurrent": 2}})).json()
-    assert (made["name"], made["role"], made["state"], made["memory_lost"]) == ("bob", "user", "active", False)
+    assert (made["name"], made["role"], made["state"]) == ("bob", "user", "active")
     assert made["limits"] == {
         "requests_per_minute": None,
         "tokens_per_day": None,
         "concurrent": 2,
         "memory_bytes": None,
     }
-    assert len(made["recovery_code"]) == 39
+    assert not any("recovery" in name for name in made)
     assert await site.code("POST", "/v1/admin/users", root, NEW) == "409 conflict"
     bob = await site.log_in("bob", NEW["password"])
 
@@ -65,14 +65,9 @@ async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
     assert [user["name"] for user in listed] == ["bob", "root"]
     assert not any({"recovery_code", "password", "secret"} & user.keys() for user in listed)
 
-    reset = {"password": "a third long password", "recovery_code": made["recovery_code"]}
-    kept = (await site.ask("POST", "/v1/admin/users/bob/reset", root, reset)).json()
-    assert kept["memory_lost"] is False
-    assert kept["recovery_code"] != made["recovery_code"]
-    assert await site.code("POST", "/v1/admin/users/bob/reset", root, reset) == "400 invalid_value"
+    given = {"password": "a third long password"}
+    assert (await site.ask("POST", "/v1/admin/users/bob/reset", root, given)).json() == changed.json()
     assert (await site.ask("POST", "/v1/admin/users/bob/reset", root, NEW | {"name": None})).status_code == 400
-    lost = await site.ask("POST", "/v1/admin/users/bob/reset", root, {"password": "a fourth long password"})
-    assert lost.json()["memory_lost"] is True
     assert await site.code("GET", "/v1/keys", bob) == "401 session_expired"
 
     assert (await site.ask("DELETE", "/v1/admin/users/bob", root)).status_code == 200
@@ -81,8 +76,37 @@ async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
     assert await site.code("DELETE", "/v1/admin/users/..%2fetc", root) in ("404 not_found", "404 unknown_url")
 
 
+async def test_the_first_login_does_nothing_but_choose_a_password(site: Site) -> None:
+    """And shows its user the recovery code, which the administrator has not seen."""
+    site.add("root", role="admin")
+    root = await site.log_in("root")
+    await site.ask("POST", "/v1/admin/users", root, NEW | {"role": "admin"})
+    bob = await site.log_in("bob", NEW["password"])
+    for method, path, body in [*ROUTES, ("GET", "/v1/models", None), ("POST", "/v1/chat/completions", CHAT)]:
+        assert await site.code(method, path, bob, body) == "403 password_change_required"
+    for path in ("/v1/conversations", "/v1/keys", "/v1/auth/sessions", "/v1/memory", "/v1/anything"):
+        assert await site.code("GET", path, bob) == "403 password_change_required"
+    me = (await site.ask("GET", "/v1/auth/session", bob)).json()
+    assert (me["must_choose_password"], me["can_recover"]) == (True, False)
+    choice = {"password": NEW["password"], "new_password": NEW["password"]}
+    assert await site.code("POST", "/v1/auth/password", bob, choice) == "400 invalid_value"
+    chosen = await site.ask("POST", "/v1/auth/password", bob, choice | {"new_password": PASSWORD})
+    assert chosen.headers["cache-control"] == "no-store"
+    assert len(chosen.json()["recovery_code"]) == 39
+    assert (await site.ask("GET", "/v1/admin/users", bob)).status_code == 200
+    assert (await site.ask("GET", "/v1/auth/session", bob)).json()["must_choose_password"] is False
+    await site.ask("POST", "/v1/admin/users/bob/reset", root, {"password": NEW["password"]})
+    bob = await site.log_in("bob", NEW["password"])
+    assert (await site.ask("GET", "/v1/auth/session", bob)).json()["can_recover"] is True
+    assert await site.code("POST", "/v1/auth/password", bob, choice | {"new_password": PASSWORD}) == (
+        "400 recovery_code_required"
+    )
+    choice |= {"new_password": PASSWORD, "recovery_code": chosen.json()["recovery_code"]}
+    assert (await site.ask("POST", "/v1/auth/password", bob, choice)).json()["memory_lost"] is False
+
+
 async def test_usage_and_audit_tell_counts_and_acts_and_nothing_else(site: Site) -> None:
-    root = site.add("root", role="admin").info
+    site.add("root", role="admin")
     ann = site.add("ann").info
     token = await site.log_in("ann")
     canary = "a-canary-in-a-prompt"
@@ -107,13 +131,13 @@ async def test_usage_and_audit_tell_counts_and_acts_and_nothing_else(site: Site)
     assert len(session) == 16
     assert (await site.ask("GET", f"/v1/admin/usage?first={day}&last={day}", admin)).json()["data"]
     assert (await site.ask("GET", "/v1/admin/usage?first=2000-01-01&last=2000-01-02", admin)).json()["data"] == []
-    audit = await site.ask("GET", "/v1/admin/audit?after=1&limit=3", admin)
+    audit = await site.ask("GET", "/v1/admin/audit?after=4&limit=3", admin)
     page = audit.json()
     assert page["intact"] is True
     assert [(row["seq"], row["actor"], row["action"]) for row in page["data"]] == [
-        (2, "operator", "add_user"),
-        (3, ann.id, "login"),
-        (4, root.id, "login"),
+        (5, "operator", "add_user"),
+        (6, ann.id, "login"),
+        (7, ann.id, "change_password"),
     ]
     everything = (await site.ask("GET", "/v1/admin/audit", admin)).text + (
         await site.ask("GET", "/metrics", admin)

@@ -292,7 +292,11 @@ async def test_a_new_password(site: Site) -> None:
     assert short.json()["error"]["param"] == "new_password"
     async with site.watching():
         assert (await site.ask("GET", "/v1/auth/session", other)).status_code == 200
-        assert (await site.ask("POST", "/v1/auth/password", mine, change)).json() == {"object": "done"}
+        assert (await site.ask("POST", "/v1/auth/password", mine, change)).json() == {
+            "object": "done",
+            "recovery_code": None,
+            "memory_lost": False,
+        }
         async with asyncio.timeout(60):
             while (await site.ask("GET", "/v1/auth/session", other)).status_code == 200:
                 await asyncio.sleep(0.01)

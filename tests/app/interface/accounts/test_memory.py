@@ -7,6 +7,7 @@ import pytest
 
 from app.messages.accounts import Forgotten, UserLimits
 from app.messages.memory import SavedPages
+from tests.app.accounts.world import FIRST
 from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
 
 CHATS = "/v1/chat/completions"
@@ -132,11 +133,12 @@ async def test_a_deleted_users_pages_go_and_so_do_those_that_a_reset_has_lost(si
     site.add("root", role="admin")
     code = site.add("ann").recovery_code
     root, owner = await site.log_in("root"), owner_of(site, await site.log_in("ann"))
-    kept = {"password": PASSWORD, "recovery_code": code}
-    assert (await site.ask("POST", "/v1/admin/users/ann/reset", root, kept)).status_code == 200
-    assert calls(site) == []
-    lost = {"password": PASSWORD}
-    assert (await site.ask("POST", "/v1/admin/users/ann/reset", root, lost)).json()["memory_lost"] is True
+    for kept in ({"recovery_code": code}, {"lose_saved": True}):
+        assert (await site.ask("POST", "/v1/admin/users/ann/reset", root, {"password": FIRST})).status_code == 200
+        assert calls(site) == []
+        choice = {"password": FIRST, "new_password": PASSWORD} | kept
+        chosen = await site.ask("POST", "/v1/auth/password", await site.log_in("ann", FIRST), choice)
+        assert chosen.json()["memory_lost"] is ("lose_saved" in kept)
     assert calls(site) == [("forget_memory", owner, None)]
     assert (await site.ask("DELETE", "/v1/admin/users/ann", root)).json() == {"object": "done"}
     assert calls(site) == [("forget_memory", owner, None)] * 2

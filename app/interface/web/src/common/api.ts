@@ -15,6 +15,9 @@ export class ApiFailure extends Error {
   }
 }
 
+/** What a person has to mend, in words. */
+export class Told extends Error {}
+
 /** The answer's JSON. Throws ApiFailure; status 0: the service was not reached, or `signal` gave up. */
 export async function call<Answer>(
   method: "GET" | "POST" | "DELETE",
@@ -43,6 +46,8 @@ function failureOf(response: Response, answer: unknown): ApiFailure {
 
 /** What to tell a person about a failure. */
 export function inWords(error: unknown): string {
-  if (!(error instanceof ApiFailure)) return "Something went wrong on this page. Reload it and try again.";
+  if (!(error instanceof ApiFailure)) {
+    return error instanceof Told ? error.message : "Something went wrong on this page. Reload it and try again.";
+  }
   return inWordsOf(error);
 }

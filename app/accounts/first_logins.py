@@ -1,0 +1,57 @@
+"""The first login of a user, and the first one after a reset: until then an administrator knows the password.
+
+So that password opens nothing: it seals a key that is used for nothing else. When the user chooses a password, the
+user's key is made, or opened with the recovery code, and sealed with that password and with a new recovery code. Nobody
+but the user is told either.
+"""
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from app.accounts import tables
+from app.accounts.credentials import Shown, new_key_id, new_recovery_code, recovery_secret
+from app.accounts.keys import UserKey, new_shared_key
+from app.accounts.store import Store
+from app.messages.accounts import AccountsError, ChangedPassword
+from app.sealing.records import SealError
+
+
+def choose_key(
+    store: Store, connection: Connection, user_id: str, session: Shown, recovery_code: str | None, *, lose_saved: bool
+) -> tuple[UserKey, ChangedPassword]:
+    """The key of a user who chooses a password, and what to tell the user. From now on the session has that key.
+
+    After a reset it is the key of before, for who has its recovery code; who has lost that gives up what was saved.
+    Raises AccountsError: `recovery_code_required`, `invalid_value` for a wrong one.
+    """
+    owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "recovery")
+    row = connection.execute(select(tables.credentials).where(owned)).one_or_none()
+    is_lost = row is not None and recovery_code is None
+    if row is not None and recovery_code is not None:
+        try:
+            key = store.root.unwrap(row.wrapped_umk, recovery_secret(recovery_code), user_id, row.id)
+        except SealError:
+            raise AccountsError("invalid_value", "That is not your recovery code.", param="recovery_code") from None
+    else:
+        if is_lost and not lose_saved:
+            message = "Give your recovery code, or 'lose_saved': without it what was saved of yours is deleted."
+            raise AccountsError("recovery_code_required", message, param="recovery_code")
+        key = UserKey.new()
+        for table in (tables.responses, tables.conversations):
+            connection.execute(delete(table).where(table.c.user_id == user_id))
+        shared = new_shared_key(key, user_id)
+        connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))
+    connection.execute(delete(tables.credentials).where(owned))
+    code, credential_id = new_recovery_code(), new_key_id()
+    connection.execute(
+        insert(tables.credentials).values(
+            id=credential_id,
+            user_id=user_id,
+            kind="recovery",
+            wrapped_umk=key.wrap(store.root, recovery_secret(code), user_id, credential_id),
+            created=int(store.now()),
+        )
+    )
+    held = tables.sessions.c.token_hash == session.token_hash
+    wrapped = key.wrap(store.root, session.secret, user_id, session.id)
+    connection.execute(update(tables.sessions).where(held).values(wrapped_umk=wrapped))
+    return key, ChangedPassword(code, memory_lost=is_lost, lost_folder=store.root.owner(user_id) if is_lost else None)

@@ -11,6 +11,7 @@ TRANSFORMERS = (
     "tests/quant/families/",
     "tests/kernels/test_model_parity.py",
     "tests/app/interface/text/test_chat_parity.py",
+    "tests/app/interface/text/test_templates.py",
     "tests/quant/sources/test_gguf_source.py",
     "tests/quant/sources/test_gguf_tokenizer.py",
     "tests/quant/sources/test_hf_folder.py",

@@ -16,8 +16,9 @@ from typing import Literal
 import httpx
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
+from tests.app.accounts.world import FIRST
 from tests.browser import ask, chromium
-from tests.service.operator import ROOT_PASSWORD, configure_accounts, done, log_in
+from tests.service.operator import ROOT_PASSWORD, choose_password, configure_accounts, done, log_in
 from tests.service.running import ROOT, RunningService, starting_service
 
 MODEL = ROOT / "models/smollm2-135m-instruct"
@@ -49,7 +50,8 @@ def pictures(site: RunningService, browser: Browser, folder: Path) -> None:
 def _add_ann(site: RunningService) -> None:
     """A user with an API key, some chats and saved pages."""
     url = ("--url", site.url)
-    done("user", "add", "ann", *url, "--as", "root", lines=f"{ROOT_PASSWORD}\n{PASSWORD}\n")
+    done("user", "add", "ann", *url, "--as", "root", lines=f"{ROOT_PASSWORD}\n{FIRST}\n")
+    choose_password(site.url, "ann", PASSWORD)
     done("key", "add", "--label", "laptop", *url, "--as", "ann", lines=f"{PASSWORD}\n")
     headers = {"Authorization": f"Bearer {log_in(site, 'ann', PASSWORD)}"}
     with httpx.Client(base_url=f"{site.url}/v1", headers=headers, timeout=120) as ann:

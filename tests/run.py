@@ -21,6 +21,7 @@ ALONE = (
     "tests/app/interface/page",
     "tests/app/interface/page_gate/test_session.py",
     "tests/app/interface/page_gate/test_stored_chats.py",
+    "tests/app/interface/page_gate/test_two_users.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
     "tests/verify/test_proxy_page.py",

@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 
+from app.commands.administration import in_database
+from tests.app.accounts.world import FIRST, choose
 from tests.service.running import ROOT, RunningService, write_config
 
 ROOT_PASSWORD = "the password of root"
-FIRST_PASSWORD = "a password for one login"
 
 
 def redoubt(*arguments: str, lines: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +30,7 @@ def done(*arguments: str, lines: str = "", **environment: str) -> str:
 
 
 def configure_accounts(folder: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Makes service.yaml for one small worker with accounts and these changes, their key, and the user root."""
+    """Makes service.yaml for one small worker with accounts and these changes, their key, and root."""
     done("keygen", str(folder / "kek"))
     values: dict[str, Mapping[str, Any]] = {
         "engine": {"kv_memory_bytes": 200 << 20},
@@ -37,13 +38,15 @@ def configure_accounts(folder: Path, changes: Mapping[str, Mapping[str, Any]]) -
         "accounts": {"database": str(folder / "accounts.db"), "key": f"file:{folder / 'kek'}"},
     }
     write_config(folder / "service.yaml", {**values, **changes})
-    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=FIRST_PASSWORD + "\n")
+    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=FIRST + "\n")
     assert "root has a password for one login" in added
+    with in_database(folder / "service.yaml") as database:
+        choose(database._accounts, "root", new=ROOT_PASSWORD)
 
 
 def choose_password(url: str, name: str, password: str) -> None:
-    """The first login of a user who was added with FIRST_PASSWORD."""
-    done("key", "list", "--url", url, "--as", name, lines=f"{FIRST_PASSWORD}\n{password}\n")
+    """The first login of a user who was added with FIRST."""
+    done("key", "list", "--url", url, "--as", name, lines=f"{FIRST}\n{password}\n")
 
 
 def log_in(site: RunningService, name: str, password: str) -> str:

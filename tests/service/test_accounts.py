@@ -13,8 +13,9 @@ import openai
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.app.accounts.world import FIRST
 from tests.browser import ask
-from tests.service.operator import ROOT_PASSWORD, configure_accounts, done, log_in, redoubt
+from tests.service.operator import ROOT_PASSWORD, choose_password, configure_accounts, done, log_in, redoubt
 from tests.service.running import RunningService, descendants, started_service, wait_until
 
 ANN_PASSWORD = "the password of ann"
@@ -43,7 +44,8 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert "a running service has it open" in refused.stderr
         root = done("key", "add", *url, "--as", "root", lines=ROOT_PASSWORD + "\n").strip()
-        done("user", "add", "ann", "--requests-per-minute", "50", *url, lines=ANN_PASSWORD + "\n", REDOUBT_API_KEY=root)
+        done("user", "add", "ann", "--requests-per-minute", "50", *url, lines=FIRST + "\n", REDOUBT_API_KEY=root)
+        choose_password(site.url, "ann", ANN_PASSWORD)
         assert "ann " in done("user", "list", *url, REDOUBT_API_KEY=root)
 
         # Nobody is served without a key; a stock client is with one.

@@ -12,7 +12,8 @@ import pytest
 from openai import NotFoundError, OpenAI
 from openai.types.responses import Response
 
-from tests.service.operator import ROOT_PASSWORD, configure_accounts, log_in
+from tests.app.accounts.world import FIRST
+from tests.service.operator import ROOT_PASSWORD, choose_password, configure_accounts, log_in
 from tests.service.running import (
     RunningService,
     descendants,
@@ -35,10 +36,11 @@ class User:
 
     def __init__(self, site: RunningService, root: str, name: str) -> None:
         as_root = {"Authorization": f"Bearer {root}"}
-        body = {"name": name, "password": PASSWORD}
+        body = {"name": name, "password": FIRST}
         assert httpx.post(f"{site.url}/v1/admin/users", json=body, headers=as_root, timeout=30).status_code == 200
         self.name = name
         self.site = site
+        choose_password(site.url, name, PASSWORD)
         session = {"Authorization": f"Bearer {log_in(site, name, PASSWORD)}"}
         self.key = httpx.post(f"{site.url}/v1/keys", json={}, headers=session, timeout=30).json()["secret"]
 

@@ -32,14 +32,14 @@ def added(accounts: Accounts, name: str, options: dict[str, Any]) -> Added:
     return Added(info, choose(accounts, name) or "")
 
 
-def choose(accounts: Accounts, name: str, code: str | None = None) -> str | None:
+def choose(accounts: Accounts, name: str, code: str | None = None, *, new: str = PASSWORD) -> str | None:
     """The first login, and the recovery code that it gives. Without the former code all is lost."""
     logins = accounts.logins
     challenge = logins.challenge(name)
     stretched = challenge.stretched(FIRST)
     token = logins.log_in(challenge, stretched).token
-    new = new_password(PASSWORD, CHEAP)
-    changed = logins.change_password(token, challenge, stretched, new, code, lose_saved=code is None)
+    chosen = new_password(new, CHEAP)
+    changed = logins.change_password(token, challenge, stretched, chosen, code, lose_saved=code is None)
     logins.log_out(token, everywhere=False)
     return changed.recovery_code
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from app.accounts.accounts import OPERATOR_ACTS
+from app.accounts.logins import new_password
 from app.messages.memory import SavedPages
+from tests.app.accounts.world import CHEAP, FIRST
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.service import loopback_server
@@ -144,7 +147,7 @@ def test_conversations_and_sessions(watched: tuple[Page, Watch]) -> None:
     card = page.get_by_role("region", name="Conversations")
     expect(card.get_by_role("listitem")).to_have_count(2)
     with page.expect_download() as download:
-        card.get_by_role("link", name="Export First as Markdown").click()
+        card.get_by_role("button", name="Export First as Markdown").click()
     assert download.value.suggested_filename.endswith(".md")
     card.get_by_role("button", name="Delete First").click()
     expect(card.get_by_role("listitem")).to_have_count(1)
@@ -154,3 +157,23 @@ def test_conversations_and_sessions(watched: tuple[Page, Watch]) -> None:
     expect(page.get_by_role("region", name="Sessions").get_by_text("This one")).to_be_visible()
     assert not is_too_wide(page)
     assert not watch.complaints
+
+
+def test_the_first_login_chooses_a_password_and_shows_the_code(watched: tuple[Page, Watch], site: Site) -> None:
+    page, _ = watched
+    site.inside.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+    page.goto("/login?next=/account")
+    log_in(page, FIRST)
+    expect(page.get_by_role("heading", name="Choose your own password")).to_be_visible()
+    assert not is_too_wide(page)
+    assert page.request.get("/v1/keys").status == 403
+    page.get_by_label("New password").fill("a password of my own")
+    page.get_by_label("Once more").fill("another password")
+    page.get_by_label("I have lost the code").check()
+    page.get_by_role("button", name="Choose it").click()
+    expect(page.get_by_text("These were two different passwords.")).to_be_visible()
+    page.get_by_label("Once more").fill("a password of my own")
+    page.get_by_role("button", name="Choose it").click()
+    expect(page.locator("#code")).to_have_text(re.compile(r"^([A-Z2-7]{4}-){7}[A-Z2-7]{4}$"))
+    page.get_by_role("button", name="I have it").click()
+    expect(page.get_by_role("heading", name="ann")).to_be_visible()

@@ -194,7 +194,7 @@ def test_an_exported_chat_is_imported(page: Page, tmp_path: Path) -> None:
     answered(page, "no", 2)
     page.get_by_label("Menu of hi").click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="Export as JSON").click()
+        page.get_by_role("button", name="Export as JSON").click()
     download.value.save_as(tmp_path / "chat.json")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Import chats").set_input_files(tmp_path / "chat.json")

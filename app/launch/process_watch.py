@@ -7,10 +7,11 @@ nothing of how the service is stopped.
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
+
+from app.launch.output import complain
 
 _PERIOD_S = 0.5
 _STOP_TIMEOUT_S = 15.0
@@ -88,7 +89,7 @@ class VitalProcessWatch:
                 if not self._is_ending:
                     signal.pthread_kill(main_thread, signal.SIGTERM)
             if not self._stopped.wait(_STOP_TIMEOUT_S):
-                print(f"{loss} It did not stop in order.", file=sys.stderr, flush=True)
+                complain(f"{loss} It did not stop in order.")
                 os._exit(1)  # the cleanup process ends the others
             return
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Self
 
 from app.launch.config_file import HttpOptions, ModelApplicationConfig, ServiceConfig
 from app.launch.deployments import causes, deploy, follow, model_bytes
+from app.launch.output import complain
 from app.launch.preflight import ray_cpus
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
 from app.launch.ray_environment import LOOPBACK, PROXY_FOLDER, USE_HAPROXY
@@ -130,7 +131,7 @@ def _serve(job: Job, control: socket.socket) -> int:
     except _StopRequested:
         _handle_signals(signal.SIG_IGN)
         if (loss := watch.loss()) is not None and not watch.has_told:
-            print(loss, file=sys.stderr, flush=True)
+            complain(loss)
             return 1
         return 0
     except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
@@ -138,7 +139,7 @@ def _serve(job: Job, control: socket.socket) -> int:
         if (loss := watch.loss()) is None:
             reasons = [str(error), *(cause for one in config.applications for cause in causes(one.name))]
             loss = "\n".join(reasons)
-        print(loss, file=sys.stderr, flush=True)
+        complain(loss)
         return 1 if is_up else TRY_AGAIN_STATUS
     finally:
         _handle_signals(signal.SIG_IGN)
@@ -163,7 +164,7 @@ def _run_until_stopped(job: Job, control: socket.socket, watch: VitalProcessWatc
             part = control.recv(1 << 16)
         except TimeoutError:
             if not watch.has_told and (message := controller.message()) is not None:
-                print(message, file=sys.stderr, flush=True)
+                complain(message)
             continue
         if not part:
             raise _StopRequested  # the main process is gone

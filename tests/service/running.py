@@ -87,12 +87,14 @@ class RunningService:
         }
 
 
-def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Path:
-    """ray_configs/local.yaml with these values of its sections."""
+def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]], **top: Mapping[str, Any]) -> Path:
+    """ray_configs/local.yaml with these values of its sections; top: of those beside the applications."""
     values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text())
     args = values["applications"][0]["args"]
     for section, options in changes.items():
         args[section] = args.get(section, {}) | options
+    for section, options in top.items():
+        values[section] |= options
     path.write_text(yaml.safe_dump(values))
     return path
 

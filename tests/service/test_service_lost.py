@@ -36,10 +36,14 @@ _RAY_START_S = 240
 
 @contextmanager
 def small_service(model: Path, folder: Path, **more: Any) -> Iterator[tuple[RunningService, set[int]]]:
-    """A service of one worker, with these settings too, and all its processes. The test ends it."""
+    """A service of one worker, with these settings too, and all its processes. The test ends it.
+
+    It prints JSON, and all that Serve says at a start.
+    """
     worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 16, "warm_up_new_tokens": 2}
     changes: dict[str, dict[str, Any]] = {"engine": {"kv_memory_bytes": 100 << 20}, "worker": worker | more}
-    config = write_config(folder / "service.yaml", changes)
+    logs = {"log_level": "INFO", "encoding": "JSON"}
+    config = write_config(folder / "service.yaml", changes, logging_config=logs)
     with starting_service(config, folder / "log", model.name, "--model", str(model)) as running:
         family = descendants(running.process.pid)
         yield running, family
@@ -85,6 +89,8 @@ def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None
     with small_service(service_model, tmp_path) as (running, family):
         folder = private_folder(running)
         assert folder.is_dir()
+        lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+        assert all(line.keys() >= {"asctime", "levelname", "message"} for line in lines)
         running.process.kill()
         running.process.wait()
         assert_nothing_is_left(running, family)

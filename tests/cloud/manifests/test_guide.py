@@ -70,6 +70,24 @@ def test_users_in_a_postgres_and_an_own_model(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("components", [["postgres", "tls"], ["tls", "postgres"]])
+def test_users_in_a_postgres_and_tls_between_pods(components: list[str], tmp_path: Path) -> None:
+    """Both bring an init container, and each pod has both, whichever comes first; KubeRay's own is the last."""
+    kuberay = os.path.relpath(ROOT / "kuberay", tmp_path)
+    added = ", ".join(f"{kuberay}/components/{name}" for name in components)
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{kuberay}/base]\ncomponents: [{added}]\nimages: [{{name: redoubt, newName: mine, newTag: v1}}]\n"
+    )
+    ours = [{"postgres": "accounts", "tls": "certificate"}[name] for name in components]
+    made = pods(find(render(tmp_path), "RayService"))
+    inits = {name: pod["spec"]["initContainers"] for name, pod in made.items()}
+    names = {name: [each["name"] for each in containers] for name, containers in inits.items()}
+    assert names == {"head": ours, "numa-node": [*ours, "wait-gcs-ready"]}
+    assert {each["image"] for containers in inits.values() for each in containers} == {"mine:v1"}
+    (keys,) = (each["secret"] for each in made["numa-node"]["spec"]["volumes"] if each["name"] == "keys")
+    assert keys["optional"], "users have keys of their own"
+
+
 def test_kinds_storage_class_takes_the_claim_of_dev() -> None:
     claim = find(render(ROOT / "kuberay" / "overlays" / "dev-volume"), "PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]

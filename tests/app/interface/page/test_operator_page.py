@@ -112,7 +112,7 @@ def test_an_administrator_sees_the_service(browser: Browser, url: str) -> None:
     assert values(page, "Workers", 1)[2] == "Silent"
     assert values(page, "Workers", 1)[-1] == "Not counted yet of 9 kB"
     assert values(page, "Models")[:4] == ["tiny", "1", "2", "3"]
-    assert values(page, "Errors")[1:4] == ["401", "invalid_api_key", "GET /v1/admin/overview"]
+    assert values(page, "Errors")[1:4] == ["401", "invalid_api_key", "GET /v1/auth/session"]
     page.get_by_label("Refusals too").uncheck()
     time, *failure = values(page, "Errors")
     assert re.fullmatch(r"\d\d:\d\d:\d\d", time)

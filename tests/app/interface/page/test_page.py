@@ -122,7 +122,7 @@ def test_an_error_is_a_card_under_the_question(browser: Browser) -> None:
     with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
         ask(page, "Hello?")
         card = page.get_by_role("alert")
-        expect(card).to_contain_text("All places are taken, try again later.")
+        expect(card).to_contain_text("The service is busy. Try again later.")
         fake.error = None
         card.get_by_role("button", name="Retry").click()
         expect(page.locator(".answer")).to_contain_text("Hello from the fake.")

@@ -82,10 +82,13 @@ function Reconnecting({ at, status }: { at: number | null; status: number | null
   return <p class="told failed">Reconnecting. {why}{at !== null && ` What is shown was true at ${moment(at)}.`}</p>;
 }
 
-/** Knows who is here before it asks for anything; where that is not told, its first question is refused. */
+/** Knows who is here before it asks for anything else. */
 async function begin(): Promise<void> {
-  const session = await call<{ user_id: string }>("GET", "/v1/auth/session").catch(() => null);
-  believe(session?.user_id ?? "");
+  try {
+    believe((await call<{ user_id: string }>("GET", "/v1/auth/session")).user_id);
+  } catch (error) {
+    if (error instanceof ApiFailure && error.status === 401) return location.replace("/login?next=/operator");
+  }
   watch(() => leave("/operator"));
   render(<Operator />, document.getElementById("page")!);
 }

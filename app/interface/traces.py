@@ -33,9 +33,7 @@ _ATTRIBUTES = {
     "stream": "redoubt.stream",
 }
 """From a line's names to attributes; OpenTelemetry's semantic conventions where they have one."""
-_NEEDED = (
-    "ingress.traces_endpoint needs OpenTelemetry's exporter: pip install 'redoubt[traces]', or '.[traces]' in a clone"
-)
+_NEEDED = "ingress.traces_endpoint needs OpenTelemetry's exporter: pip install 'redoubt[traces]'"
 
 
 class Traces:

@@ -30,6 +30,8 @@ from tests.service.running import (
     write_config,
 )
 
+_TURNS = 30
+"""Of a conversation, which has to fit into the context however long a start takes."""
 _RAY_START_S = 240
 """A new Ray starts beside the one that still computes, and beside the other tests."""
 
@@ -219,24 +221,31 @@ def test_a_stop_and_changes_wait_for_answers(service_model: Path, tmp_path: Path
             return "".join(json.loads(event)["choices"][0]["text"] for event in events)
 
         clean, clean_background = stream(), client.ended(client.begin_background())
-        conversation, turns = client.begin_conversation(), 0
+        conversations: list[str] = []
+        turns = 0
+
+        def store_a_turn() -> None:
+            nonlocal turns
+            if turns % _TURNS == 0:
+                conversations.append(client.begin_conversation())
+            client.turn(conversations[-1])
+            turns += 1
+
         for change in (renew, change_accounts):
             before = running.alive()[0]["worker_id"]
             background = client.begin_background()
             streaming = pool.submit(stream)
             change(running)
             while not any(row["worker_id"] != before for row in rows(running)):
-                client.turn(conversation)
-                turns += 1
-            client.turn(conversation)
-            turns += 1
+                store_a_turn()
+            store_a_turn()
             assert streaming.result() == clean
             ended = client.ended(background)
             assert (ended["status"], ended["output"][0]["content"]) == (
                 clean_background["status"],
                 clean_background["output"][0]["content"],
             )
-        assert client.items(conversation) == min(100, 2 * turns)
+        assert sum(map(client.items, conversations)) == 2 * turns
         answer = client.http.post("/v1/completions", json={**body, "max_tokens": 1, "stream": False})
         assert answer.headers["x-ratelimit-limit-requests"] == "5000"  # the change is in force
         usage = client.http.get("/v1/admin/usage").json()["data"]

@@ -24,7 +24,8 @@ from quant.sources.open_source import open_source
 def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand:
     """The demand of a known shape, a converted folder, a Hugging Face folder or a GGUF file.
 
-    qtype, group_size: as of `redoubt convert`; None: its defaults. Raises CapacityError, QuantError, OSError.
+    qtype, group_size: as of `redoubt convert`; None: what the source has, else sym_int4 in groups of 64. Raises
+    CapacityError, QuantError, OSError.
     """
     path = Path(model)
     if qtype is not None or group_size is not None:

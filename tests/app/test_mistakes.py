@@ -89,7 +89,7 @@ CASES = [
     ("convert wordless out", "wordless/tokenizer.json: is not a tokenizer"),
     ("convert hf file", "file: exists already; give another place, or --force to replace it"),
     ("convert hf file/out", "file/out: can't be made: file: File exists"),
-    ("convert hf out --calibrate empty", "empty: can't be read: Is a directory"),
+    ("convert hf out --calibrate empty", "empty: is a folder, not a file"),
     ("convert hf out --bits 99", "bits 99: int8, the largest type of a budget, takes 8.5 bits a weight"),
     ("convert hf out --bits nan", "bits nan: "),
     ("convert hf out --method magic", "'magic' is not one of 'auto', 'rtn'"),

@@ -173,7 +173,7 @@ def test_users_and_keys_over_http(site: tuple[Site, str]) -> None:
     done("user", "delete", "ann", "--yes", *at, key=root)
     audit = done("audit", *at, key=root)
     assert "reset_password" in audit
-    assert "change_password  first" in audit
+    assert "change_password first" in audit
 
 
 def test_a_service_that_is_not_there_or_none(site: tuple[Site, str]) -> None:

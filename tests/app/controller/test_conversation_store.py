@@ -29,6 +29,7 @@ ATTACKS: dict[str, tuple[Callable[[ConversationStore, str], Any], str | None]] =
     "conversation": (lambda store, secret: store.conversation(secret, HERS), "not_found"),
     "change_conversation": (lambda store, secret: store.change_conversation(secret, HERS, b"x"), "not_found"),
     "delete_conversation": (lambda store, secret: store.delete_conversation(secret, HERS), "not_found"),
+    "restore_conversation": (lambda store, secret: store.restore_conversation(secret, HERS), "not_found"),
     "items": (
         lambda store, secret: store.items(secret, HERS, after=None, limit=9, newest_first=True),
         "not_found",

@@ -267,13 +267,15 @@ class TestRefusals:
 
     def test_no_tokenizer(self, hf_folder: Path, tmp_path: Path) -> None:
         (hf_folder / "tokenizer.json").unlink()
-        with pytest.raises(SourceError, match=r"has no tokenizer.json$"):
+        with pytest.raises(SourceError, match=r"has no tokenizer.json; take it from where"):
             convert(hf_folder, tmp_path / "out", progress=False)
         (hf_folder / "tekken.json").write_bytes(b"")
-        with pytest.raises(SourceError, match=r"only Mistral's tekken.json: add"):
+        with pytest.raises(SourceError, match=r"has no tokenizer.json, only tekken.json, which is not read: load it"):
             convert(hf_folder, tmp_path / "out", progress=False)
         (hf_folder / "tokenizer.model").write_bytes(b"")
-        with pytest.raises(SourceError, match=r"only SentencePiece's tokenizer.model: load it"):
+        with pytest.raises(
+            SourceError, match=r"has no tokenizer.json, only tokenizer.model, which is not read: load it"
+        ):
             convert(hf_folder, tmp_path / "out", progress=False)
 
     def test_full_disk(self, hf_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,5 +154,6 @@ class Site:
     async def close(self) -> None:
         await self.client.aclose()
         for task in [*self.gate._settling]:
-            await task
+            with suppress(AccountsError):  # of a user who was disabled meanwhile nothing is stored
+                await task
         self.service.close()

@@ -30,6 +30,7 @@ from tests.service.running import (
     write_config,
 )
 
+_ANEW = "The service has been started anew"
 _TURNS = 30
 """Of a conversation, which has to fit into the context however long a start takes."""
 _RAY_START_S = 240
@@ -232,11 +233,12 @@ def test_a_stop_and_changes_wait_for_answers(service_model: Path, tmp_path: Path
             turns += 1
 
         for change in (renew, change_accounts):
-            before = running.alive()[0]["worker_id"]
+            before = running.log.read_text().count(_ANEW)
             background = client.begin_background()
             streaming = pool.submit(stream)
             change(running)
-            while not any(row["worker_id"] != before for row in rows(running)):
+            while running.log.read_text().count(_ANEW) == before:
+                assert running.process.poll() is None, running.log.read_text()
                 store_a_turn()
             store_a_turn()
             assert streaming.result() == clean

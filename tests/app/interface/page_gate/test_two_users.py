@@ -81,10 +81,10 @@ def test_what_was_deleted_is_gone_when_the_tab_is_killed(site: Site, ann: Page, 
     other = context.new_page()
     other.goto(ann.url)
     expect(other.locator(".bubble")).to_have_text(["hi"])
-    with ann.expect_request(re.compile("undo=true")):
+    with ann.expect_response(re.compile("undo=true")):
         delete_chat(ann)
-    ann.close()  # runs no pagehide
     expect(other.get_by_text("This chat was deleted in another tab.")).to_be_visible()
+    ann.close()  # runs no pagehide
     expect(other.get_by_text("Your chats will be here.")).to_be_visible()
     other.reload()
     expect(other.get_by_text("Your chats will be here.")).to_be_visible()

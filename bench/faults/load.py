@@ -14,7 +14,9 @@ from typing import Any, Final
 import httpx
 
 HUNG_S: Final = 30.0
-"""A request of which nothing comes for so long has hung."""
+"""A stream of which nothing comes for so long has hung."""
+_WHOLE_S: Final = 180.0
+"""A blocking request says nothing before its end: it has hung if that takes so long."""
 _CONNECT_S = 30.0
 _PAUSE_S = 0.25
 """Before a client whose request has failed sends the next one."""
@@ -129,7 +131,7 @@ class Load:
     async def _answer(self, body: dict[str, Any]) -> str:
         """The text. Raises httpx.HTTPError, _FailedError, _BrokenError."""
         if not body["stream"]:
-            response = await self._http.post("/v1/completions", json=body)
+            response = await self._http.post("/v1/completions", json=body, timeout=_WHOLE_S)
             response.raise_for_status()
             return str(response.json()["choices"][0]["text"])
         parts: list[str] = []

@@ -13,7 +13,7 @@ from bench.common import ROOT
 from bench.postgres import running_postgres
 
 KINDS: Final = ("sqlite", "postgres", "none")
-_NAME, _PASSWORD = "bench", "the password of a bench"
+_NAME, _FIRST_PASSWORD, _PASSWORD = "bench", "the first password of a bench", "the password of a bench"
 
 
 @contextlib.contextmanager
@@ -30,13 +30,17 @@ def accounts_of(kind: str, folder: Path) -> Iterator[dict[str, Any] | None]:
 
 def add_user(config: Path) -> None:
     """Adds the administrator, before the service starts."""
-    redoubt("user", "add", _NAME, "--admin", "--config", str(config), lines=f"{_PASSWORD}\n")
+    redoubt("user", "add", _NAME, "--admin", "--config", str(config), lines=f"{_FIRST_PASSWORD}\n")
 
 
 def log_in(url: str) -> dict[str, str]:
-    """The headers of the user's requests. Raises httpx.HTTPError."""
-    answer = httpx.post(f"{url}/v1/auth/login", json={"name": _NAME, "password": _PASSWORD}, timeout=60)
-    return {"Authorization": f"Bearer {answer.raise_for_status().json()['token']}"}
+    """The headers of the user's requests, at the first login, which chooses a password. Raises httpx.HTTPError."""
+    with httpx.Client(base_url=f"{url}/v1/auth", timeout=60) as client:
+        answer = client.post("/login", json={"name": _NAME, "password": _FIRST_PASSWORD}).raise_for_status()
+        headers = {"Authorization": f"Bearer {answer.json()['token']}"}
+        chosen = {"password": _FIRST_PASSWORD, "new_password": _PASSWORD, "recovery_code": None, "lose_saved": True}
+        client.post("/password", json=chosen, headers=headers).raise_for_status()
+        return headers
 
 
 def redoubt(*arguments: str, lines: str = "") -> None:

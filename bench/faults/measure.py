@@ -10,8 +10,8 @@ fault once under that load, one after another. Every request is accounted for, a
 compared with a clean run's. If the main process ends, it is started again at once, as systemd does. A row of the table:
 
 - `completed`; `refused` before the first byte, by status ("connect": no connection); `broken_with_error`: streams that
-  ended with an event that says why; `broken_silently`: answers that just ended; `hung`: nothing of a stream for 30 s, no end of a blocking request within 180 s; `wrong`: a
-  text other than the clean run's.
+  ended with an event that says why; `broken_silently`: answers that just ended; `hung`: nothing of a stream for 30 s,
+  or no end of a blocking request for 180 s; `wrong`: a text other than the clean run's.
 - `first_answer_s`: from the fault until a request that was sent after it was answered.
 - `whole_after_s`: until all workers are up. `longest_pause_s`: between two events of a stream that was completed.
 - `stored`: turns and background answers (`bench.faults.stored`): what was acknowledged must be there afterwards.

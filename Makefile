@@ -19,16 +19,20 @@ BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
 TEST_ENV := $(VENV)/.test
 IMAGE_ENV := $(VENV)/.image
+LOCK_ENV := $(VENV)/.lock
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
 ENV := $(if $(filter test conformance cluster sanitize lint pictures,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
+# Python compiles what it imports, a small part of all that comes.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+# Others' packages, from requirements/*.lock; pip refuses a file with another hash. It installs no folder that way: ours comes
+# by a second command, which looks for no others' packages but for those of the extra `parity`: torch has no hash there.
+install_locked = $(PIP_INSTALL) --require-hashes --no-deps $(patsubst %,--requirement requirements/%.lock,$(1))
 # The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
 # a second working tree with the same environment would import the first one's code. The folder of redoubt-verify, which
 # needs no installation of its own here, is the second path.
-install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
+install_with = $(call install_locked,$(1)) && $(PIP_INSTALL) --no-build-isolation --editable $(or $(2),. --no-deps) && \
   sed -i -e '/^import /d' -e '$$a $(CURDIR)/verify' $(VENV)/lib/python3.*/site-packages/_editable_skbc_redoubt.pth
 COMMA := ,
-# Python compiles what it imports, a small part of all that comes.
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint requirements.lock
 # What takes long says so when it begins, and only then: $(call step,number in `make serve`,what and how long). The number
 # is for `make serve` alone, since other goals have other steps.
 step = $(eval HAS_WORKED := yes)echo "$(if $(filter serve,$(MAKECMDGOALS)),[$(1)/5] )$(2)"
@@ -143,7 +147,7 @@ image-test: $(SERVE_ENV) model $(if $(wildcard $(IMAGE)/oci),,image)
 	@tools/system_packages runc=runc umoci=umoci ip=iproute2
 	@$(BIN)/python -m tests.cloud.run_image --image $(IMAGE)/oci $(ARGS)
 
-# Writes the image's locks anew: Debian's newest packages, and Python's as requirements.lock has them.
+# Writes the image's locks anew: Debian's newest packages, and Python's as requirements/*.lock have them.
 IMAGE_PYTHON ?= python3.13
 image-lock: $(BUILD_ENV)
 	@$(BIN)/python -m kuberay.image.lock --python $(IMAGE_PYTHON)
@@ -157,29 +161,33 @@ $(BIN)/python:
 	@$(call step,1,Making the Python environment $(VENV)$(COMMA) and the tools to build with (up to a minute))
 	@$(PYTHON) -m venv $(VENV) || { $(call say_and_fail,$(PYTHON) could not make $(VENV): its reasons are above.); }
 
-$(BUILD_ENV): pyproject.toml requirements.lock | $(BIN)/python
+$(BUILD_ENV): pyproject.toml $(wildcard requirements/*.lock) | $(BIN)/python
 	@tools/system_packages g++=g++
 	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_paths()["include"] + "/Python.h").close()' 2>/dev/null \
 	  || tools/system_packages Python.h=python3-dev
-	@$(PIP_INSTALL) cmake nanobind ninja scikit-build-core || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@$(call install_locked,build) || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $@
 
 $(SERVE_ENV): $(BUILD_ENV)
 	@$(call step,1,Installing what serving needs into $(VENV) (1 to 4 minutes))
-	@$(call install_with,build) || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@$(call install_with,serve) || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $@
 
 $(TEST_ENV): $(BUILD_ENV)
 	@$(call step,1,Installing what serving and the tests need into $(VENV) (2 to 6 minutes))
-	@$(call install_with,build$(COMMA)test$(COMMA)parity$(COMMA)lint$(COMMA)image) || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@$(call install_with,serve postgres traces verify image test,'.[parity]') || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $(SERVE_ENV) $(IMAGE_ENV) $@
 
 $(IMAGE_ENV): $(BUILD_ENV)
-	@$(call install_with,build$(COMMA)image)
+	@$(call install_with,serve image)
 	@touch $(SERVE_ENV) $@
+
+$(LOCK_ENV): $(BUILD_ENV)
+	@$(call install_locked,lock)
+	@touch $@
 else
-.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV)
-$(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV): ;
+.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV)
+$(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV): ;
 endif
 
 # What the tests drive: a browser, HAProxy with TLS, Postgres, networks of pods, and Prometheus' tool for alert rules. Not beside the compiler's installation: apt-get runs once at a time.
@@ -199,15 +207,10 @@ docs: $(SERVE_ENV)
 pictures: $(TEST_ENV) build model test-tools
 	@$(BIN)/python -m tests.pictures
 
-# Resolves pyproject.toml anew for every Python that we support and writes requirements.lock.
-LOCK_PYTHONS ?= python3.11 python3.12 python3.13
-lock:
-	@mkdir -p build
-	@rm -f build/lock-*.json
-	for python in $(LOCK_PYTHONS); do $$python -m pip install --quiet --dry-run --ignore-installed --prefer-binary \
-	  $(if $(UPGRADE),,$(if $(wildcard requirements.lock),--constraint requirements.lock)) \
-	  --report build/lock-$$($$python -c 'import sys; print(sys.version_info.minor)').json '.[build,test,parity,lint,image]' || exit 1; done
-	$(PYTHON) tools/write_lock.py requirements.lock build/lock-*.json
+# Resolves pyproject.toml anew for every Python that we support and writes requirements/*.lock; UPGRADE=1 looks for newer
+# versions. What pip's configuration says of an index is not uv's: UV_DEFAULT_INDEX names another than the public one.
+lock: $(LOCK_ENV)
+	@$(BIN)/python tools/locks.py $(if $(UPGRADE),--upgrade)
 
 clean:
 	rm -rf build $(WEB)/dist $(WEB)/node_modules kernels/_native*.so models/smollm2-135m-instruct models/*.gguf

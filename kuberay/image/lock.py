@@ -1,6 +1,6 @@
 """Writes the image's locks anew: `make image-lock`. Needs Python 3.13 and the registries.
 
-Debian's newest versions; Python packages in the versions of requirements.lock.
+Debian's newest versions; Python packages in the versions of requirements/*.lock.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kuberay.image.debian import Archive, sha256_of
 from kuberay.image.locks import BUILD_WHEELS, PACKAGES, WHEELS, Deb, Purpose, Wheel, write_packages, write_wheels
+from tools.locks import LOCKS, read_lock
 
 ROOT = Path(__file__).parents[2]
 IMAGE_PACKAGES = ["python3", "bash", "ca-certificates", "haproxy", "libgomp1"]
@@ -37,10 +38,15 @@ def lock_packages(work: Path, cache: Path) -> None:
 
 
 def resolve(python: str, requirements: Sequence[str]) -> list[Wheel]:
-    """What pip of that Python would install for these, in the versions of requirements.lock."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+    """What pip of that Python would install for these, in the versions of requirements/*.lock."""
+    with (
+        tempfile.NamedTemporaryFile(suffix=".json") as report,
+        tempfile.NamedTemporaryFile("w", suffix=".txt") as versions,
+    ):
+        versions.writelines(f"{locked}\n" for path in LOCKS.glob("*.lock") for locked, _ in read_lock(path))
+        versions.flush()
         command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--prefer-binary"]
-        command += ["--only-binary", ":all:", "--constraint", str(ROOT / "requirements.lock"), "--report", report.name]
+        command += ["--only-binary", ":all:", "--constraint", versions.name, "--report", report.name]
         subprocess.run([*command, *requirements], check=True)
         installed = json.load(report)["install"]
     wheels = []

@@ -18,7 +18,7 @@ PACKAGES_HEADER = """\
 """
 WHEELS_HEADER = """\
 # Python packages for Python 3.13 on x86-64 Linux with their hashes, for `pip install --require-hashes --no-deps`.
-# Written by `make image-lock` from requirements.lock and pyproject.toml; do not edit by hand.
+# Written by `make image-lock` from requirements/*.lock and pyproject.toml; do not edit by hand.
 """
 
 Purpose = Literal["image", "build", "both"]

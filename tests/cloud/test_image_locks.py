@@ -6,14 +6,11 @@ import re
 import tarfile
 import tomllib
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from kuberay.image import locks
 from kuberay.image.debian import DebianError, fetch
@@ -21,62 +18,39 @@ from kuberay.image.layer import write_layer
 from kuberay.image.locks import Deb, LockError, read_packages, read_wheels
 from kuberay.image.root_files import ENVIRONMENT, UNUSED, USER_ID, WORKING_FOLDER
 from kuberay.image.sbom import write_sbom
+from tests.needed_packages import needed
+from tools.locks import LOCKS, read_lock
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERIFIER = tomllib.loads((ROOT / "verify" / "pyproject.toml").read_text())
-IMAGE_PYTHON = {
-    "python_version": "3.13",
-    "python_full_version": "3.13.5",
-    "platform_machine": "x86_64",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "os_name": "posix",
-    "implementation_name": "cpython",
-    "platform_python_implementation": "CPython",
-}
-
-
-def needed(requirements: Iterable[str]) -> set[str]:
-    """The names of all that these need in the image, by what the installed packages say of themselves."""
-    found: set[tuple[str, str]] = set()
-    waiting = [(Requirement(text), "") for text in requirements]
-    while waiting:
-        requirement, extra = waiting.pop()
-        if requirement.marker and not requirement.marker.evaluate({**IMAGE_PYTHON, "extra": extra}):
-            continue
-        name = canonicalize_name(requirement.name)
-        for one in ("", *requirement.extras):
-            if (name, one) in found:
-                continue
-            found.add((name, one))
-            try:
-                waiting += [(Requirement(text), one) for text in metadata.requires(name) or ()]
-            except metadata.PackageNotFoundError:  # for newer Pythons than this one
-                continue
-    return {name for name, _ in found}
+IMAGE_PYTHON = 13
 
 
 def test_wheels_are_what_serving_and_verifying_need_and_no_more() -> None:
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["postgres"]]
-    assert {wheel.name for wheel in read_wheels()} == needed([*wanted, *VERIFIER["project"]["dependencies"]])
+    assert {wheel.name for wheel in read_wheels()} == needed(
+        [*wanted, *VERIFIER["project"]["dependencies"]], IMAGE_PYTHON
+    )
 
 
 def test_build_wheels_are_what_the_compiler_needs() -> None:
     names = {wheel.name for wheel in read_wheels(locks.BUILD_WHEELS)}
     ours = [*PROJECT["optional-dependencies"]["build"], *VERIFIER["build-system"]["requires"]]
-    assert names == needed(["pip", *ours])
+    assert names == needed(["pip", *ours], IMAGE_PYTHON)
 
 
-def test_versions_are_those_of_the_requirements_lock() -> None:
-    locked = dict(
-        line.partition(" ;")[0].split("==")
-        for line in (ROOT / "requirements.lock").read_text().splitlines()
-        if "==" in line and ("python_version" not in line or '"3.13"' in line)
-    )
-    wheels = {wheel.name: wheel.version for wheel in [*read_wheels(), *read_wheels(locks.BUILD_WHEELS)]}
-    del wheels["pip"]
-    assert {name: locked[name] for name in wheels} == wheels
+def test_wheels_are_among_those_of_the_requirements_locks() -> None:
+    locked = {
+        (requirement.name, str(requirement.specifier), sha256)
+        for path in LOCKS.glob("*.lock")
+        for requirement, hashes in read_lock(path)
+        for sha256 in hashes
+    }
+    wheels = {
+        (wheel.name, f"=={wheel.version}", wheel.sha256) for wheel in [*read_wheels(), *read_wheels(locks.BUILD_WHEELS)]
+    }
+    assert {name for name, _, _ in wheels - locked} == {"pip"}
 
 
 def test_packages_hold_no_compiler_for_the_image() -> None:

@@ -68,8 +68,12 @@ class ChatModel:
         max_context_tokens: int | None = None,
         on_overflow: OnOverflow = "refuse",
         identity: str = "",
+        origin: str = "the model",
     ) -> None:
-        """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
+        """The contents of a model folder's JSON files. Raises ValueError naming what is wrong.
+
+        origin: what has the template, for the log.
+        """
         names = tokenizer_config or {}
         self.tokens = TokenBytes.from_json(tokenizer)
         trained_tokens = int(config["max_position_embeddings"])
@@ -101,7 +105,7 @@ class ChatModel:
         self._aliases = Aliases(control)
         self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
         self._prefix = self._prompt_prefix(names, special)
-        self._template = ChatTemplate(template, special, control) if template is not None else None
+        self._template = ChatTemplate(template, special, control, origin=origin) if template is not None else None
         self.sampling = SamplingDefaults.of(generation_config or {})
         """How answers are sampled where a request does not say."""
         self.eos_token_ids = end_token_ids(tokenizer, config, names, generation_config or {})
@@ -135,6 +139,7 @@ class ChatModel:
                 max_context_tokens=max_context_tokens,
                 on_overflow=on_overflow,
                 identity=identity,
+                origin=str(template or folder),
             )
         except ChatModelError:
             raise

@@ -1,22 +1,15 @@
 """A model's own chat template: from messages to the text that it was trained on.
 
-The template comes with the model's files and runs in Jinja's sandbox. Users' text can't make a control token: wherever
-a user's string holds one, or could become part of one, a mark that no user can guess is inserted, and `ChatModel`
-removes the marks after it has renamed the template's own control tokens. It knows nothing of token ids.
+The template comes with the model's files and runs within bounds (`rendering`). Users' text can't make a control token:
+wherever a user's string holds one, or could become part of one, a mark that no user can guess is inserted, and
+`ChatModel` removes the marks after it has renamed the template's own control tokens. It knows nothing of token ids.
 """
 
-import json
+import logging
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
-
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.interface import errors
 from app.interface.functions.dialects import written_dialect
@@ -28,6 +21,7 @@ from app.interface.text.instructions import (
     with_shown_system,
     with_tool_instructions,
 )
+from app.interface.text.rendering import Rendering, TemplateBoundsError, TemplateRefusedError
 from app.interface.text.template_abilities import CallForm, abilities_of
 from app.interface.text.turns import alternating, joined
 from app.interface.thinking.channels import CHANNEL, ChannelSplitter
@@ -35,20 +29,30 @@ from app.interface.thinking.marks import CHANNELS, is_known, marks_of
 from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, TemplateOptions, thinking_variables
 from app.interface.wire.chat import Message, ResponseFormat, TextPart, Tool
 
+logger = logging.getLogger("ray.serve")
 _PROBE = "probe"
+_REMEDY = (
+    "if that comes again, serve the model with another one: redoubt serve --chat-template FILE, or model.chat_template"
+)
 
 
 class ChatTemplate:
     """One compiled template and the control tokens that users must not be able to write."""
 
-    def __init__(self, source: str, variables: Mapping[str, str], control_tokens: Iterable[str]) -> None:
-        """Raises ValueError if the template is not valid. `variables`: `bos_token` and its kind."""
+    def __init__(
+        self, source: str, variables: Mapping[str, str], control_tokens: Iterable[str], *, origin: str = "the model"
+    ) -> None:
+        """Raises ValueError if the template is not valid or exceeds its bounds.
+
+        variables: `bos_token` and its kind. origin: what has the template, for the log.
+        """
         self._source = source
         self._variables = dict(variables)
+        self._origin = origin
         try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"the chat template is not valid, line {error.lineno}: {error.message}") from error
+            self._template = Rendering(source)
+        except TemplateRefusedError as error:
+            raise ValueError(f"the chat template is not valid, {error}") from error
         self.mark = f"\ue000{secrets.token_hex(8)}\ue001"
         """Stands in the rendered text where a user's string could otherwise be read as a control token."""
         self.start_mark = f"\ue000{secrets.token_hex(8)}\ue002"
@@ -85,7 +89,7 @@ class ChatTemplate:
         marks_start: whether `start_mark` is among them. It is not where the first message begins with white
             space or has no text, or where the template does not show it.
         What the template would refuse or leave out is written in another way (`Abilities`, `turns`).
-        Raises ApiError (400) with the template's message.
+        Raises ApiError (400) with the template's message, or where it exceeds its bounds.
         """
         for i, message in enumerate(messages):
             _check(i, message)
@@ -108,10 +112,11 @@ class ChatTemplate:
         for turns in (marked, joined(marked), alternating(marked, self._written)):
             try:
                 return self._render(turns, marked_tools, chosen)
-            except jinja2.TemplateError as error:
-                reasons.append(str(error.message or type(error).__name__).replace(self.mark, ""))
-            except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
-                reasons.append(type(error).__name__)
+            except TemplateRefusedError as error:
+                reasons.append(str(error).replace(self.mark, ""))
+            except TemplateBoundsError as error:
+                logger.error("%s: %s on a request's messages; %s", self._origin, error, _REMEDY)
+                raise errors.invalid(f"These messages can't be written for this model: {error}.", "messages") from error
         raise errors.invalid(f"The model's chat template refuses these messages: {reasons[0]}", "messages")
 
     def _has_calls_as_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
@@ -141,7 +146,7 @@ class ChatTemplate:
     def _shows_users(self, content: object) -> bool:
         try:
             return _PROBE in self._render([{"role": "user", "content": content}])
-        except Exception:
+        except TemplateRefusedError:
             return False
 
     def _written(self, text: str) -> Any:
@@ -156,7 +161,7 @@ class ChatTemplate:
         def takes(effort: str) -> bool:
             try:
                 self._render([{"role": "user", "content": self._written(_PROBE)}], None, {"reasoning_effort": effort})
-            except Exception:
+            except TemplateRefusedError:
                 return False
             return True
 
@@ -244,48 +249,8 @@ class ChatTemplate:
         return text
 
 
-class _Generation(Extension):
-    """The `{% generation %}` block marks the assistant's text for training; here it is only its body."""
-
-    tags = {"generation"}  # noqa: RUF012  (Jinja's own interface)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Jinja as chat templates expect it: the names and whitespace rules that transformers gives them."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON; Jinja's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
 def _check(index: int, message: Message) -> None:
     """Raises ApiError (400) with the message's place in the request."""
     where = f"messages[{index}]"
     if message.content is None and not message.tool_calls and message.reasoning_content is None:
         raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().astimezone().strftime(form)

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.interface.text.rendering import TemplateRefusedError
+
 Value = dict[str, Any]
 Render = Callable[[list[Value], list[Value] | None], str]
-"""A conversation with tools, or None; raises whatever a template raises for what it does not expect."""
+"""A conversation with tools, or None; raises TemplateRefusedError for what the template does not expect."""
 CallForm = Literal["object", "text", "none"]
 """As what a template shows a call's arguments; "none": it does not show calls."""
 ID_CHARACTERS = 9
@@ -105,7 +107,7 @@ def _with_content(role: str, parts: list[Value], user: Value, calling: Sequence[
 def _shows(render: Render, messages: list[Value], tools: list[Value] | None, words: Sequence[str]) -> bool:
     try:
         text = render(messages, tools)
-    except Exception:  # whatever a template raises
+    except TemplateRefusedError:
         return False
     is_raw = tools is None and _RAW.search(text) is not None  # functions are shown in any way
     return not is_raw and all(word in text for word in words)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -154,13 +155,18 @@ def _theirs(source: str, messages: Values, tools: Values | None) -> str | None:
 
 
 def _ours(source: str, conversation: Conversation) -> str | ApiError:
-    template = ChatTemplate(source, SPECIAL, {*_MARK.findall(source), *SPECIAL.values()})
+    template = _template(source)
     messages = [Message.model_validate(one) for one in _with_arguments_as_text(conversation.messages)]
     try:
         text = template.render(messages, [Tool.model_validate(one) for one in conversation.tools or ()])
     except ApiError as error:
         return error
     return text.replace(template.mark, "")
+
+
+@lru_cache(maxsize=1)
+def _template(source: str) -> ChatTemplate:
+    return ChatTemplate(source, SPECIAL, {*_MARK.findall(source), *SPECIAL.values()})
 
 
 def _with_arguments_as_text(messages: Values) -> Values:

@@ -62,8 +62,8 @@ TEMPLATES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("template", TEMPLATES)  # the outer one: a template is loaded once
 def test_all_is_shown_and_what_transformers_shows_is_the_same(template: str, conversation: str) -> None:
     assert outcome(TEMPLATES[template], conversation) in ("same", "written")
 

@@ -7,6 +7,7 @@ sets REDOUBT_TEST_ALL, which makes the lack a failure.
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,6 +28,8 @@ settings.load_profile("redoubt")
 def pytest_configure() -> None:
     # A shell starts background jobs with Ctrl-C ignored, and everything below would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What tests convert and serve is not the user's.
+    os.environ.setdefault("REDOUBT_CACHE", f"{tempfile.gettempdir()}/redoubt-tests-{os.getuid()}")
 
 
 @pytest.hookimpl(optionalhook=True)

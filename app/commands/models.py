@@ -104,9 +104,11 @@ def convert(
     from app.model_folder import ChatModelError, read_template
     from quant.conversion.convert import convert as convert_model
     from quant.errors import QuantError
+    from quant.files.cache_folder import cache_folder
 
     def check(folder: Path) -> Sequence[str]:
-        return check_model(ModelCard(source.name, str(folder), None, "refuse"), "redoubt convert")
+        card = ModelCard(source.name, str(folder), None, "refuse")
+        return check_model(card, "redoubt convert", passed=cache_folder() / "checked")
 
     with one_line_errors(QuantError, ChatModelError, OSError):
         extent = group_size.value if group_size in (GroupSize.CHANNEL, GroupSize.TENSOR) else "group"

@@ -18,6 +18,7 @@ from app.model_folder import WEIGHTS, ChatModelError
 from app.settings import SettingsError, WorkerSettings
 from app.workers.numa import Slot, spanning_slot, worker_slots
 from app.workers.packed_header import read_header
+from quant.files.cache_folder import cache_folder
 from quant.packed.packed_file import FORMAT, LAYOUT_VERSION
 
 _HEADER_BYTES = 64 << 20
@@ -77,7 +78,7 @@ def _check_model(application: AnyApplicationConfig) -> Sequence[str]:
     if isinstance(files, Path):
         _check_weights(files)
     try:
-        return check_model(card, "redoubt serve")
+        return check_model(card, "redoubt serve", passed=cache_folder() / "checked")
     except ChatModelError as error:
         raise SettingsError(f"model.folder: {error}") from error
 

@@ -1,22 +1,26 @@
 """Loads a model's tokenizer and chat template as an ingress does, and tries them, within bounds of time and memory.
 
-In a process of its own: a template is a program that came with a model, and may never end. What it does afterwards with
+In a process of its own: a tokenizer whose rules double a text never ends, nor can anything in this process end it.
+That takes seconds, so files that passed are remembered by their digest. What tokenizer and template do afterwards with
 users' messages is not its concern.
 """
 
+import hashlib
 import json
 import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from app.interface.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
 from app.messages.model_card import ModelCard
-from app.model_folder import ChatModelError
+from app.model_folder import SMALL_FILES, ChatModelError
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import open_model
 
@@ -26,28 +30,59 @@ _WALL_S: Final = 600
 _MEMORY_BYTES: Final = 8 << 30
 
 
-def check_model(card: ModelCard, command: str, *, cpu_s: int = CPU_S) -> Sequence[str]:
+def check_model(card: ModelCard, command: str, *, passed: Path, cpu_s: int = CPU_S) -> Sequence[str]:
     """What the user should know of the model, a sentence each. Raises ChatModelError for one that can't be served.
 
-    command: which takes --chat-template.
+    command: which takes --chat-template. passed: a folder that remembers what has been checked; it need not be there.
     """
-    child = [sys.executable, "-m", __name__, str(cpu_s)]
     try:
-        run = subprocess.run(child, input=json.dumps(card.to_wire()), capture_output=True, text=True, timeout=_WALL_S)
-        answer = json.loads(run.stdout)
-    except (subprocess.TimeoutExpired, ValueError) as error:
-        raise ChatModelError(
-            f"{card.chat_template or card.path}: its tokenizer and chat template could not be loaded within {cpu_s} s"
-            f" and {_MEMORY_BYTES >> 30} GiB of memory; give another template with {command} --chat-template FILE"
-        ) from error
-    if "error" in answer:
-        raise ChatModelError(answer["error"])
+        mark = passed / _digest(card)
+    except SealedModelError as error:
+        raise ChatModelError(str(error)) from error
+    except (OSError, ValueError):  # the check says which file, and why
+        answer = _checked(card, cpu_s)
+    else:
+        try:
+            answer = json.loads(mark.read_bytes())
+        except (OSError, ValueError):
+            answer = _checked(card, cpu_s)
+            with suppress(OSError):
+                passed.mkdir(mode=0o700, parents=True, exist_ok=True)
+                mark.write_text(json.dumps(answer), encoding="utf-8")
     remedy = f"give it a template that does with {command} --chat-template FILE"
     if not answer["can_chat"]:
         return [f"{card.name} has no chat template: it serves completions only. To chat, {remedy}."]
     if answer["refusal"]:
         return [f"{card.name} may not chat: {answer['refusal']} If no chat works, {remedy}."]
     return []
+
+
+def _digest(card: ModelCard) -> str:
+    """Of the files that are loaded, and of the code that loads them. Raises SealedModelError, OSError, ValueError."""
+    model = open_model(card)
+    files = [model / name for name in SMALL_FILES]
+    texts = [file.read_text(encoding="utf-8") if file.is_file() else None for file in files]
+    if card.chat_template is not None:
+        texts.append(Path(card.chat_template).read_text(encoding="utf-8"))
+    code = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
+    libraries = [version(name) for name in ("jinja2", "tokenizers")]
+    return hashlib.sha256(json.dumps([texts, code, libraries]).encode()).hexdigest()
+
+
+def _checked(card: ModelCard, cpu_s: int) -> dict[str, Any]:
+    """What the process says. Raises ChatModelError."""
+    child = [sys.executable, "-m", __name__, str(cpu_s)]
+    try:
+        run = subprocess.run(child, input=json.dumps(card.to_wire()), capture_output=True, text=True, timeout=_WALL_S)
+        answer: dict[str, Any] = json.loads(run.stdout)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        raise ChatModelError(
+            f"{card.path}: its tokenizer could not be loaded within {cpu_s} s and {_MEMORY_BYTES >> 30} GiB of memory;"
+            " convert the model again from a source that you trust"
+        ) from error
+    if "error" in answer:
+        raise ChatModelError(answer["error"])
+    return answer
 
 
 def _check(card: ModelCard) -> dict[str, object]:

@@ -21,7 +21,7 @@ from app.interface.text.instructions import (
     with_shown_system,
     with_tool_instructions,
 )
-from app.interface.text.rendering import Rendering, TemplateBoundsError, TemplateRefusedError
+from app.interface.text.rendering import REMEDY, Rendering, TemplateBoundsError, TemplateRefusedError
 from app.interface.text.template_abilities import CallForm, abilities_of
 from app.interface.text.turns import alternating, joined
 from app.interface.thinking.channels import CHANNEL, ChannelSplitter
@@ -31,9 +31,6 @@ from app.interface.wire.chat import Message, ResponseFormat, TextPart, Tool
 
 logger = logging.getLogger("ray.serve")
 _PROBE = "probe"
-_REMEDY = (
-    "if that comes again, serve the model with another one: redoubt serve --chat-template FILE, or model.chat_template"
-)
 
 
 class ChatTemplate:
@@ -52,7 +49,7 @@ class ChatTemplate:
         try:
             self._template = Rendering(source)
         except TemplateRefusedError as error:
-            raise ValueError(f"the chat template is not valid, {error}") from error
+            raise ValueError(f"the chat template is not valid, {error}; {REMEDY}") from error
         self.mark = f"\ue000{secrets.token_hex(8)}\ue001"
         """Stands in the rendered text where a user's string could otherwise be read as a control token."""
         self.start_mark = f"\ue000{secrets.token_hex(8)}\ue002"
@@ -115,8 +112,9 @@ class ChatTemplate:
             except TemplateRefusedError as error:
                 reasons.append(str(error).replace(self.mark, ""))
             except TemplateBoundsError as error:
-                logger.error("%s: %s on a request's messages; %s", self._origin, error, _REMEDY)
-                raise errors.invalid(f"These messages can't be written for this model: {error}.", "messages") from error
+                logger.error("%s: a request's messages: %s", self._origin, error)
+                reason = "This model's chat template can't write these messages: it exceeds its bounds."
+                raise errors.invalid(reason, "messages") from error
         raise errors.invalid(f"The model's chat template refuses these messages: {reasons[0]}", "messages")
 
     def _has_calls_as_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> bool:

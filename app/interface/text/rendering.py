@@ -17,6 +17,7 @@ _CPU_S: Final = 1.0
 """A thousand messages take some hundredths."""
 _MEMORY_BYTES: Final = 1 << 30
 _TEXT_BYTES: Final = 64 << 20
+REMEDY: Final = "give it another one: redoubt serve --chat-template FILE, or model.chat_template in the configuration"
 
 
 class TemplateRefusedError(ValueError):
@@ -67,7 +68,7 @@ class Rendering:
             self._end()
             raise TemplateBoundsError(
                 f"the chat template exceeds {self._cpu_s:g} s of computation, {_MEMORY_BYTES >> 30} GiB of memory or"
-                f" {_TEXT_BYTES >> 20} MiB of text"
+                f" {_TEXT_BYTES >> 20} MiB of text; {REMEDY}"
             )
         if kind == b"refusal":
             raise TemplateRefusedError(text.decode("utf-8", "surrogatepass"))

@@ -57,12 +57,15 @@ def test_deep_recursion_is_an_error_of_the_template() -> None:
 def test_only_the_request_that_exceeds_the_bounds_fails(caplog: pytest.LogCaptureFixture) -> None:
     template = ChatTemplate(LOOPING, {}, (), origin="/models/one")
     assert template.render(said("before")) == "before"
-    with pytest.raises(ApiError, match="These messages can't be written for this model") as refused:
+    with pytest.raises(ApiError, match="template can't write these messages") as refused:
         template.render(said("loop"))
     assert refused.value.status == 400
     assert template.render(said("after")) == "after"
     ((_, level, line),) = caplog.record_tuples
-    assert (level, line.startswith("/models/one: the chat template exceeds")) == (logging.ERROR, True)
+    assert (level, line.startswith("/models/one: a request's messages: the chat template exceeds")) == (
+        logging.ERROR,
+        True,
+    )
     assert "redoubt serve --chat-template FILE" in line
     assert "before" not in line
 

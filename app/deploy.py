@@ -7,14 +7,17 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application, Deployment
+from ray.serve.exceptions import RayServeException
 
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
-from app.settings import ATTESTED_FRONT, IngressSettings, ModelApplicationSettings, ServiceSettings
+from app.model_check import check_files
+from app.settings import ATTESTED_FRONT, IngressSettings, ModelApplicationSettings, ServiceSettings, SettingsError
 from app.workers.worker import Worker
 
 AnySettings = TypeVar("AnySettings", bound=ModelApplicationSettings)
@@ -32,15 +35,15 @@ _ONE_MORE = 1
 def build(args: ServiceSettings) -> Application:
     """The ingress with the workers of one model. Serve makes `args` from the configuration file.
 
-    Raises ValueError if clients are to verify the machine and there is no front through which they could, or if there
-    is no model at a relative path.
+    Raises RayServeException if clients are to verify the machine and there is no front through which they could, or
+    if the model can't be served. `serve status` shows its message, and of other exceptions a traceback.
     """
     if args.attestation.evidence != "none" and os.environ.get(ATTESTED_FRONT) != "1":
-        raise ValueError(
+        raise RayServeException(
             "attestation.evidence: only `redoubt serve` and nodes with REDOUBT_EVIDENCE have the front that ends TLS "
             "and shows evidence"
         )
-    args = at_absolute_path(args)
+    args = checked(args)
     workers = worker_deployment(args).bind(args)
     accounts = () if args.accounts is None else (accounts_deployment().bind(args.accounts),)
     ingress = args.ingress
@@ -61,23 +64,40 @@ def build(args: ServiceSettings) -> Application:
 
 
 def build_model(args: ModelApplicationSettings) -> Application:
-    """The workers of a further model, without routes. The ingress that `build` makes finds them by itself."""
-    args = at_absolute_path(args)
+    """The workers of a further model, without routes. The ingress that `build` makes finds them by itself.
+
+    Raises RayServeException if the model can't be served.
+    """
+    args = checked(args)
     none_at_all = {"min_replicas": 0, "max_replicas": 1, "initial_replicas": 0}
     root = serve.deployment(name="Root", autoscaling_config=none_at_all)(Root)
     return root.bind(worker_deployment(args).bind(args))
 
 
-def at_absolute_path(args: AnySettings) -> AnySettings:
-    """The settings with the model's absolute path, the same for all replicas. Raises ValueError.
+def checked(args: AnySettings) -> AnySettings:
+    """The settings with the model's absolute path, the same for all replicas. Raises RayServeException.
 
     A relative path begins where this process runs: in a task of Ray's that is where Ray was started, and not where
-    `serve deploy` was called. An absolute one may be on other nodes only.
+    `serve deploy` was called. An absolute one may be on other nodes only, where replicas find what is wrong with it.
     """
     given = Path(args.model.folder or args.model.sealed or "")
-    if not given.is_absolute() and not given.exists():
-        raise ValueError(f"model: there is no {given} in {Path.cwd()}, where Ray was started; give an absolute path")
-    return args.model_copy(update={"model": args.model.absolute()})
+    args = args.model_copy(update={"model": args.model.absolute()})
+    if given.exists():
+        try:
+            check_files(args.model_card())
+        except SettingsError as error:
+            raise RayServeException(str(error)) from error
+    elif not given.is_absolute():
+        raise RayServeException(
+            f"model: there is no {given} in {Path.cwd()}, where Ray was started; give an absolute path"
+        )
+    elif _is_only_node():
+        raise RayServeException(f"model: there is no {given}; convert the model first: redoubt convert SRC {given}")
+    return args
+
+
+def _is_only_node() -> bool:
+    return ray.is_initialized() and sum(bool(node["Alive"]) for node in ray.nodes()) == 1  # type: ignore[no-untyped-call]
 
 
 class Root:

@@ -18,7 +18,8 @@ from app.attestation.front import haproxy, start_front
 from app.attestation.process import Job
 from app.attestation.statement import Facts, model_digest
 from app.attestation.tls_key import make_tls_key
-from app.launch.config_file import ServiceConfig, opened_model
+from app.launch.config_file import ServiceConfig
+from app.model_check import opened_model
 from app.sealing.sealed_model import SealedModel
 from app.settings import AttestationSettings, SettingsError
 

@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
 
-from app.messages.model_card import ModelCard
+from app.model_check import opened_model
 from app.model_folder import missing_file
-from app.sealing.image import SealedModelError
-from app.sealing.sealed_model import SealedModel, open_model
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 from app.workers.numa import core_share
 
@@ -277,11 +275,3 @@ def _why_not_served(path: Path, missing: str) -> str:
         return f"{path}: there is no such folder"
     reason = f"{path} is not a converted model: it has no {missing}"
     return f"{reason}. {convert}" if any(path.glob("*.safetensors")) else reason
-
-
-def opened_model(card: ModelCard) -> Path | SealedModel:
-    """The model's folder, or the sealed model. Raises SettingsError if that can't be opened."""
-    try:
-        return open_model(card)
-    except SealedModelError as error:
-        raise SettingsError(f"model.sealed: {error}") from error

@@ -1,28 +1,21 @@
 """What would stop the service minutes after its start, or keep it waiting, said before anything is started.
 
-It looks at files' beginnings and at the machine; it starts nothing, and loads no weights. What is wrong with knobs by
+It looks at the models' files and at the machine; it starts nothing, and loads no weights. What is wrong with knobs by
 themselves, the settings have said before.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.interface.access_log import check_folder
 from app.interface.callers import read_api_keys
-from app.interface.text.bounded_check import check_model
 from app.interface.traces import check_library
-from app.launch.config_file import AnyApplicationConfig, ServiceConfig, opened_model
-from app.model_folder import WEIGHTS, ChatModelError
+from app.launch.config_file import ServiceConfig
+from app.model_check import check_files
 from app.settings import SettingsError, WorkerSettings
 from app.workers.numa import Slot, spanning_slot, worker_slots
-from app.workers.packed_header import read_header
-from quant.files.cache_folder import cache_folder
-from quant.packed.packed_file import FORMAT, LAYOUT_VERSION
 
-_HEADER_BYTES = 64 << 20
-"""More than a packed file's header takes."""
 _RAY_BYTES = 2 << 30
 """Of a Ray's processes, the ingress and the workers without weights and cache."""
 
@@ -42,7 +35,7 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         check_library()
     notes = list[str]()
     for application in config.applications:
-        notes += _check_model(application)
+        notes += check_files(application.args.model_card())
         if share is None:
             _check_cores(application.args.worker, nodes)
         _check_pages_folder(application.args.memory.folder)
@@ -72,17 +65,6 @@ def memory_beside_bytes(config: ServiceConfig) -> int:
     return sum(_memory(config)) + _RAY_BYTES
 
 
-def _check_model(application: AnyApplicationConfig) -> Sequence[str]:
-    card = application.args.model_card()
-    files = opened_model(card)
-    if isinstance(files, Path):
-        _check_weights(files)
-    try:
-        return check_model(card, "redoubt serve", passed=cache_folder() / "checked")
-    except ChatModelError as error:
-        raise SettingsError(f"model.folder: {error}") from error
-
-
 def _check_pages_folder(folder: str | None) -> None:
     if folder is None:
         return
@@ -92,45 +74,6 @@ def _check_pages_folder(folder: str | None) -> None:
         raise SettingsError(
             f"memory.folder: {folder}: {error.strerror}; it must be a folder that can be written to"
         ) from error
-
-
-def _check_weights(folder: Path) -> None:
-    """Raises SettingsError unless the weights are a packed file of today's layout, and whole."""
-    path = folder / WEIGHTS
-    unconverted = (
-        f"model.folder: {folder} is not a converted model. Convert it first: redoubt convert {folder} {folder}-int4"
-    )
-    broken = (
-        f"model.folder: {path} is damaged: %s. Copy it again from where it was converted, or convert the model again"
-    )
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            text = file.read(length) if length <= _HEADER_BYTES else b""
-        size_bytes = path.stat().st_size
-    except OSError as error:
-        raise SettingsError(f"model.folder: {path}: {error.strerror}") from error
-    if b"redoubt-packed" not in text:
-        raise SettingsError(unconverted)
-    if len(text) < length:
-        raise SettingsError(broken % f"its {size_bytes} bytes end within its header of {length}")
-    try:
-        header = json.loads(text)
-        metadata = header["__metadata__"]
-        ends = [8 + length + header[name]["data_offsets"][1] for name in header if name != "__metadata__"]
-        if metadata["format"] != FORMAT:
-            raise SettingsError(unconverted)
-        if (layout := metadata.get("layout_version")) == LAYOUT_VERSION:
-            read_header(folder)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise SettingsError(broken % f"its header can't be read: {type(error).__name__}: {error}") from error
-    if layout != LAYOUT_VERSION:
-        raise SettingsError(
-            f"model.folder: {folder} has layout {layout}, and this Redoubt reads {LAYOUT_VERSION}. Bring it to today's:"
-            f" redoubt convert {folder} {folder}-new"
-        )
-    if size_bytes != (expected := max(ends, default=8 + length)):
-        raise SettingsError(broken % f"it has {size_bytes} bytes, and its header says {expected}")
 
 
 def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:

@@ -162,10 +162,12 @@ def test_a_sealed_models_digest_is_the_folders_and_the_only_one_that_is_served(t
 def test_without_a_front_a_service_that_is_to_be_verified_does_not_start(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from ray.serve.exceptions import RayServeException
+
     from app.deploy import build
     from app.settings import parse_settings
 
     monkeypatch.delenv(ATTESTED_FRONT, raising=False)
     settings = parse_settings({"model": {"folder": str(model)}, "attestation": {"evidence": "soft"}})
-    with pytest.raises(ValueError, match="only `redoubt serve` and nodes with REDOUBT_EVIDENCE have the front"):
+    with pytest.raises(RayServeException, match="only `redoubt serve` and nodes with REDOUBT_EVIDENCE have the front"):
         build(settings)

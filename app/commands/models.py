@@ -174,7 +174,13 @@ def seal(
     from quant.errors import QuantError
 
     with one_line_errors(SealedModelError, QuantError, OSError):
-        report = seal_model(model, out, make_key_file(key) if new_key else read_key_file(key), name=name)
+        used = make_key_file(key) if new_key else read_key_file(key)
+        try:
+            report = seal_model(model, out, used, name=name)
+        except BaseException:
+            if new_key:
+                key.unlink(missing_ok=True)
+            raise
     on_device = f" on the block device {out}, from its beginning" if report.on_device else f" in {out}"
     print(f"{report.name}: {report.image_bytes / 1e6:.0f} MB{on_device}; digest {report.digest}")
 

@@ -46,6 +46,13 @@ class OneLineGroup(TyperGroup):
                 error.show()  # type: ignore[attr-defined]
             sys.exit(status)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command. Ctrl-C is one line too, also while the command still imports what it needs."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            fail(str(interrupt) or "interrupted", 130)
+
 
 @contextmanager
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
@@ -54,8 +61,6 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         yield
     except expected as error:
         fail(worded(error), 2)
-    except KeyboardInterrupt as interrupt:
-        fail(str(interrupt) or "interrupted", 130)
 
 
 def worded(error: Exception) -> str:

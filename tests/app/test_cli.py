@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,21 @@ def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(local, "serve_local", serve_local)
     assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such setting\n")
+
+
+def test_ctrl_c_is_one_line_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt  # while the command still imports what it needs
+
+    monkeypatch.setitem(sys.modules, "quant.conversion.convert", Interrupting())
+    assert run("convert", "a", "b") == (130, "redoubt: interrupted\n")
+
+    def convert(*_: object, **options: object) -> None:
+        raise KeyboardInterrupt("interrupted after layer 2 of 3")
+
+    monkeypatch.setitem(sys.modules, "quant.conversion.convert", SimpleNamespace(convert=convert))
+    assert run("convert", "a", "b") == (130, "redoubt: interrupted after layer 2 of 3\n")
 
 
 def test_convert_tries_the_chat_template_before_it_quantizes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,6 +101,18 @@ def test_a_device_with_half_an_image_does_not_open(folder: Path, device: Path, m
         seal(folder, device, KEY, progress=False)
     with pytest.raises(SealedModelError, match="is no sealed model"):
         SealedModel(device, KEY)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SealedModelError("refused")])
+def test_a_new_key_goes_with_the_model_that_was_not_sealed(
+    error: BaseException, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seal_module, "seal", Mock(side_effect=error))
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.write_bytes(KEY)
+    assert run("seal", str(folder), str(tmp_path / "out"), "--key", str(new), "--new-key")[0] in (2, 130)
+    assert run("seal", str(folder), str(tmp_path / "out"), "--key", str(old))[0] in (2, 130)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_the_command_makes_a_key_and_an_image(folder: Path, tmp_path: Path) -> None:

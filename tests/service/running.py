@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import yaml  # type: ignore[import-untyped]
@@ -25,6 +25,8 @@ from bench.processes import processes_named
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 240.0
+SMALL_WORKER: Final = {"ray_num_cpus": 0.1, "warm_up_prompt_tokens": 16, "warm_up_new_tokens": 2}
+"""Settings of one that starts quickly, and leaves Ray a place for others."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:

@@ -5,6 +5,7 @@ One Ray for all of it, in the order of the page.
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,16 +22,14 @@ import yaml  # type: ignore[import-untyped]
 
 from app.launch.cleanup import end_marked, processes_with
 from tests.listening import listening_addresses
-from tests.service.running import ROOT, free_port, wait_until, write_config
+from tests.service.running import ROOT, SMALL_WORKER, free_port, wait_until, write_config
 
 pytestmark = pytest.mark.service
 
 ARGS: dict[str, dict[str, Any]] = {
     "engine": {"kv_memory_bytes": 64 << 20},
-    "worker": {
-        "ray_num_cpus": 0.1,
-        "warm_up_prompt_tokens": 16,
-        "warm_up_new_tokens": 4,
+    "worker": SMALL_WORKER
+    | {
         "heartbeat_period_s": 0.5,
         "autoscaling": {
             "max_workers": 2,
@@ -197,6 +196,27 @@ def test_deploy_from_another_folder_finds_the_model(commands: Commands, tmp_path
         lambda: "renamed" in httpx.get(f"{commands.url}/v1/models", timeout=60).text, "the changed application", 240
     )
     wait_until(lambda: commands.statuses(tmp_path) == {"RUNNING", "HEALTHY"}, "it runs", 240)
+
+
+def test_deploy_of_a_cut_model_is_one_line_in_the_status(
+    commands: Commands, service_model: Path, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(service_model, cut)
+    os.truncate(cut / "model.safetensors", 1_000_000)
+    values = yaml.safe_load(commands.config.read_text())
+    values["applications"][0]["args"]["model"] = {"folder": str(cut)}
+    (tmp_path / "cut.yaml").write_text(yaml.safe_dump(values))
+    commands.serve("deploy", "cut.yaml", cwd=tmp_path)
+
+    def message() -> str:
+        application = yaml.safe_load(commands.serve("status", cwd=tmp_path))["applications"]["redoubt"]
+        return str(application["message"]) if application["status"] == "DEPLOY_FAILED" else ""
+
+    wait_until(lambda: message() != "", "the deployment is refused", 240)
+    first, second = message().splitlines()
+    assert first == "Deploying app 'redoubt' failed with exception:"
+    assert second.startswith(f"model.folder: {cut}/model.safetensors is damaged: it has 1000000 bytes")
 
 
 def test_ctrl_c_leaves_no_process(commands: Commands) -> None:

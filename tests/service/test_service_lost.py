@@ -23,6 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from bench.processes import command_line
 from tests.service.operator import ROOT_PASSWORD, configure_accounts, done
 from tests.service.running import (
+    SMALL_WORKER,
     RunningService,
     descendants,
     starting_service,
@@ -43,8 +44,8 @@ def small_service(model: Path, folder: Path, **more: Any) -> Iterator[tuple[Runn
 
     It prints JSON, and all that Serve says at a start.
     """
-    worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 16, "warm_up_new_tokens": 2}
-    changes: dict[str, dict[str, Any]] = {"engine": {"kv_memory_bytes": 100 << 20}, "worker": worker | more}
+    worker = {"cpus_per_worker": 1} | SMALL_WORKER | more
+    changes: dict[str, dict[str, Any]] = {"engine": {"kv_memory_bytes": 100 << 20}, "worker": worker}
     logs = {"log_level": "INFO", "encoding": "JSON"}
     config = write_config(folder / "service.yaml", changes, logging_config=logs)
     with starting_service(config, folder / "log", model.name, "--model", str(model)) as running:
@@ -57,13 +58,7 @@ def service_with_accounts(model: Path, folder: Path) -> Iterator[RunningService]
     """One worker that saves pages, and the user root, whose API key it has. It follows its file. The test ends it."""
     changes: dict[str, dict[str, Any]] = {
         "engine": {"kv_memory_bytes": 100 << 20},
-        "worker": {
-            "cpus_per_worker": 1,
-            "ray_num_cpus": 0.1,
-            "warm_up_prompt_tokens": 16,
-            "warm_up_new_tokens": 2,
-            "drain_timeout_s": 300.0,
-        },
+        "worker": {"cpus_per_worker": 1, "drain_timeout_s": 300.0} | SMALL_WORKER,
         "model": {"folder": str(model)},
         "memory": {"folder": str(folder / "memory")},
     }

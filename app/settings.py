@@ -6,6 +6,7 @@ The docstrings below the fields are the table of docs/configuration.md. This fil
 model.
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ RAY_FOLDER = "REDOUBT_RAY"
 """The environment variable with the folder of one Ray of `redoubt serve`: its number, in the service's folder."""
 HELD_PORTS = "REDOUBT_HELD_PORTS"
 """The environment variable of a Ray whose ingresses get ports that the main process holds."""
+
+OWN_PROXY = "REDOUBT_OWN_PROXY"
+"""The environment variable of a Ray whose ingresses get all requests through an HAProxy as we configure it."""
 
 
 class SettingsError(ValueError):
@@ -280,6 +284,12 @@ def _host_name(text: str) -> str:
     return text
 
 
+def _network(text: str) -> str:
+    """Raises ValueError."""
+    ipaddress.ip_network(text)
+    return text
+
+
 def _origin(text: str) -> str:
     """As browsers write it. Raises ValueError."""
     if re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", text) is None:
@@ -327,6 +337,9 @@ class IngressSettings(Knobs):
     allowed_origins: list[Annotated[str, AfterValidator(_origin)]] = Field(default_factory=list)
     """Web sites whose pages may use the API from a browser (CORS), such as "https://app.example.com"; "*": all sites,
     which then reach a service without keys too. Cookies are never accepted from them."""
+    trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list)
+    """Addresses or networks, such as "127.0.0.1" or "10.0.0.0/8", of proxies in front of the service: what they add to
+    `X-Forwarded-For` is taken for the client's address. Of all others that header means nothing."""
     keep_alive_comment_s: float = Field(default=15.0, ge=0, le=3600)
     """A stream without news for this time gets a comment, so that proxies and clients do not give it up. If its first
     token takes longer, the answer begins with status 200, and what fails later is an event. 0: never."""
@@ -396,6 +409,8 @@ class AccountsSettings(Knobs):
     """The most that one user's stored conversations and responses take, encrypted. 0: nothing is stored."""
     responses_days: int = Field(default=30, ge=1)
     """How long a response that is in no conversation is stored."""
+    audit_addresses_days: int = Field(default=90, ge=0)
+    """How long the audit tells from which address a login came, or was refused. 0: never."""
 
     def at_absolute_paths(self) -> Self:
         """The same for a process that runs in another folder."""

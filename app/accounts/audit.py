@@ -2,20 +2,27 @@
 
 A row holds the MAC of the rows before it; the last one's is kept with the number of rows in `meta`, with a MAC of its
 own. An old copy of the whole database can't be told from the new one by this.
+
+A login has the client's address, sealed, and the chain has the digest of what is sealed. So old addresses can be
+forgotten and the chain stays whole; up to which row they are is in `meta` too, with a MAC. Without the address, or
+before there was any, a row's MAC is of the same bytes.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import astuple
+from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select, update
 
 from app.accounts import tables
 from app.accounts.database import read_meta, write_meta
-from app.accounts.keys import mac
+from app.accounts.keys import derive, mac
 from app.messages.accounts import AuditPage, AuditRow
+from app.sealing.records import SealError, seal, unseal
 
-_HEAD = "audit_head"
+_HEAD, _FORGOTTEN = "audit_head", "audit_forgotten"
 _MAC_BYTES = 32
 _START = bytes(_MAC_BYTES)
 
@@ -25,9 +32,17 @@ class Audit:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
+        self._address_key = derive(key, "addresses")
 
     def note(
-        self, connection: Connection, at_s: float, actor: str, action: str, target: str, outcome: str = "ok"
+        self,
+        connection: Connection,
+        at_s: float,
+        actor: str,
+        action: str,
+        target: str,
+        outcome: str = "ok",
+        address: str | None = None,
     ) -> None:
         """Adds a row, in the transaction that it tells of."""
         head = self._head(connection)
@@ -35,6 +50,8 @@ class Audit:
             head = (connection.execute(select(func.max(tables.audit.c.seq))).scalar() or 0, _START)
         seq, previous = head
         row = AuditRow(seq + 1, int(at_s), actor, action, target, outcome)
+        sealed = None if address is None else seal(self._address_key, address.encode(), _context(row.seq))
+        digest = None if sealed is None else _digest(sealed)
         connection.execute(
             tables.audit.insert().values(
                 seq=row.seq,
@@ -43,31 +60,68 @@ class Audit:
                 action=action,
                 object=target,
                 outcome=outcome,
+                address_sealed=sealed,
+                address_digest=digest,
                 previous_mac=previous,
             )
         )
-        write_meta(connection, _HEAD, self._sealed_head(row.seq, self._mac(row, previous)))
+        write_meta(connection, _HEAD, self._sealed_head(row.seq, self._mac(row, digest, previous)))
 
     def page(self, connection: Connection, after: int, limit: int) -> AuditPage:
         """At most `limit` rows from the one after `after`; checks all there are."""
         shown = connection.execute(
             select(tables.audit).where(tables.audit.c.seq > after).order_by(tables.audit.c.seq).limit(limit)
         )
-        rows: Sequence[AuditRow] = [_row(each) for each in shown]
+        rows: Sequence[AuditRow] = [_row(each, self._address(each)) for each in shown]
         last = connection.execute(select(func.max(tables.audit.c.seq))).scalar() or 0
         return AuditPage(rows, self._is_intact(connection), last)
 
+    def forget_addresses(self, connection: Connection, before_s: float) -> bool:
+        """Forgets those of rows that are older. False: somebody has changed the audit, so all are kept.
+
+        Else who turns a row's time back would have its address taken away, and the change would not show.
+        """
+        seq, at = tables.audit.c.seq, tables.audit.c.at
+        newer = connection.execute(select(func.min(seq)).where(at >= before_s)).scalar()
+        last = (connection.execute(select(func.max(seq))).scalar() or 0) if newer is None else newer - 1
+        old = (seq <= last) & tables.audit.c.address_sealed.is_not(None)
+        if connection.execute(select(func.count()).select_from(tables.audit).where(old)).scalar_one() == 0:
+            return True
+        if not self._is_intact(connection):
+            return False
+        connection.execute(update(tables.audit).where(old).values(address_sealed=None))
+        write_meta(connection, _FORGOTTEN, self._sealed_forgotten(last))
+        return True
+
     def _is_intact(self, connection: Connection) -> bool:
-        previous, seq = _START, 0
+        previous, seq, forgotten = _START, 0, self._forgotten(connection)
         for each in connection.execute(select(tables.audit).order_by(tables.audit.c.seq)):
-            row = _row(each)
-            if row.seq != seq + 1 or each.previous_mac != previous:
+            if each.seq != seq + 1 or each.previous_mac != previous or not _has_its_address(each, forgotten):
                 return False
-            previous, seq = self._mac(row, previous), row.seq
+            previous, seq = self._mac(_row(each), each.address_digest, previous), each.seq
         return self._head(connection) == ((seq, previous) if seq else None)
 
-    def _mac(self, row: AuditRow, previous: bytes) -> bytes:
-        return mac(self._key, previous + orjson.dumps(astuple(row)))
+    def _mac(self, row: AuditRow, digest: bytes | None, previous: bytes) -> bytes:
+        """digest: of the sealed address; None: the row was written without."""
+        *told, _ = astuple(row)
+        return mac(self._key, previous + orjson.dumps(told if digest is None else [*told, digest.hex()]))
+
+    def _address(self, row: Any) -> str | None:
+        try:
+            sealed = row.address_sealed
+            return None if sealed is None else unseal(self._address_key, sealed, _context(row.seq)).decode()
+        except SealError:  # then the audit is not intact, and says so
+            return None
+
+    def _sealed_forgotten(self, seq: int) -> bytes:
+        last = seq.to_bytes(8, "big")
+        return last + mac(self._key, b"forgotten" + last)
+
+    def _forgotten(self, connection: Connection) -> int:
+        """The number of the last row whose address may be missing."""
+        sealed = read_meta(connection, _FORGOTTEN) or b""
+        seq = int.from_bytes(sealed[:8], "big")
+        return seq if self._sealed_forgotten(seq) == sealed else 0
 
     def _sealed_head(self, seq: int, last: bytes) -> bytes:
         head = seq.to_bytes(8, "big") + last
@@ -82,5 +136,19 @@ class Audit:
         return (seq, last) if self._sealed_head(seq, last) == sealed else None
 
 
-def _row(row: Row[tuple[int, int, str, str, str, str, bytes]]) -> AuditRow:
-    return AuditRow(row.seq, row.at, row.actor, row.action, row.object, row.outcome)
+def _row(row: Any, address: str | None = None) -> AuditRow:
+    return AuditRow(row.seq, row.at, row.actor, row.action, row.object, row.outcome, address)
+
+
+def _has_its_address(row: Any, forgotten: int) -> bool:
+    if row.address_sealed is None:
+        return row.address_digest is None or row.seq <= forgotten
+    return bool(_digest(row.address_sealed) == row.address_digest)
+
+
+def _digest(sealed: bytes) -> bytes:
+    return hashlib.sha256(sealed).digest()
+
+
+def _context(seq: int) -> str:
+    return f"address of row {seq}"

@@ -184,8 +184,8 @@ class Logins:
         row = connection.execute(select(tables.credentials).where(owned)).one()
         return Challenge(user_id, row.id, row.salt, PasswordCost(**orjson.loads(row.params)), row.wrapped_umk)
 
-    def log_in(self, challenge: Challenge, stretched: bytes) -> Session:
-        """A new session. Raises AccountsError: `invalid_login`."""
+    def log_in(self, challenge: Challenge, stretched: bytes, address: str | None = None) -> Session:
+        """A new session. address: the client's, for the audit. Raises AccountsError: `invalid_login`."""
         store = self._store
         with store.transaction() as connection:
             key = self._opened(challenge, stretched)
@@ -210,13 +210,13 @@ class Logins:
                     expires=now_s + store.settings.session_max_s,
                 )
             )
-            store.note(connection, user.id, "login", shown.id)
+            store.note(connection, user.id, "login", shown.id, address=address)
             return Session(token, self.known(connection, token, at_first=True).identity)
 
-    def note_failure(self, challenge: Challenge) -> None:
+    def note_failure(self, challenge: Challenge, address: str | None = None) -> None:
         """A wrong password, for the audit."""
         with self._store.transaction() as connection:
-            self._store.note(connection, challenge.user_id or "unknown", "login", "", "refused")
+            self._store.note(connection, challenge.user_id or "unknown", "login", "", "refused", address)
 
     def _has_ended(self, now_s: int) -> Any:
         idle = tables.sessions.c.seen + self._store.settings.session_idle_s

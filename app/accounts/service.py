@@ -154,20 +154,20 @@ class AccountsService(StoredService):
 
     # --- the user's own credentials and conversations
 
-    async def login(self, name: str, password: str) -> Session | Refusal:
+    async def login(self, name: str, password: str, address: str | None = None) -> Session | Refusal:
         """See AccountsClient."""
-        return await self._try_password(_tried(name), lambda: self._log_in(name, password))
+        return await self._try_password(_tried(name), lambda: self._log_in(name, password, address))
 
-    async def _log_in(self, name: str, password: str) -> Session | Refusal:
+    async def _log_in(self, name: str, password: str, address: str | None) -> Session | Refusal:
         challenge = await self._in_database(lambda: self._accounts.logins.challenge(name))
         stretched = await self._stretched(lambda: challenge.stretched(password))
-        session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched))
+        session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched, address))
         if isinstance(session, Refusal):
             subject = challenge.user_id or _UNKNOWN
             if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
                 self._failures.add(subject)
                 # After the answer, whose time must not tell whether there is such a user.
-                self._later(lambda: self._accounts.logins.note_failure(challenge))
+                self._later(lambda: self._accounts.logins.note_failure(challenge, address))
         return session
 
     async def logout(self, secret: str, everywhere: bool) -> int | Refusal:
@@ -345,6 +345,7 @@ class AccountsService(StoredService):
         self._accounts.stored_conversations.destroy_deleted()
         if self._next_sweep_s <= time.monotonic():
             self._accounts.stored_responses.delete_old()
+            self._accounts.store.forget_addresses()
             self._next_sweep_s = time.monotonic() + _SWEEP_PERIOD_S
 
     async def sealed_root(self) -> bytes:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _ROOT = "root_key"
 _MOST_CHANGES = 10_000
+_DAY_S = 86_400
 OPERATOR = "operator"
 """Who acts on the server's own machine, as the audit has it."""
 
@@ -93,9 +94,26 @@ class Store:
         with self.database.transaction() as connection:
             yield connection
 
-    def note(self, connection: Connection, actor: str, action: str, target: str, outcome: str = "ok") -> None:
-        """Adds a row to the audit."""
-        self.audit.note(connection, self.now(), actor, action, target, outcome)
+    def note(
+        self,
+        connection: Connection,
+        actor: str,
+        action: str,
+        target: str,
+        outcome: str = "ok",
+        address: str | None = None,
+    ) -> None:
+        """Adds a row to the audit. address: the client's."""
+        if not self.settings.audit_addresses_days:
+            address = None
+        self.audit.note(connection, self.now(), actor, action, target, outcome, address)
+
+    def forget_addresses(self) -> None:
+        """Those that the audit has kept long enough."""
+        before_s = self.now() - self.settings.audit_addresses_days * _DAY_S
+        with self.transaction() as connection:
+            if not self.audit.forget_addresses(connection, before_s):
+                logger.error("the audit was changed: it keeps addresses that are to be forgotten")
 
     def write_use(self, statement: Update) -> None:
         """Writes down a last use. A failure is logged only: a full disk must lock nobody out."""

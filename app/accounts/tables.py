@@ -122,5 +122,7 @@ audit = Table(
     Column("action", String(32), nullable=False),
     Column("object", String(64), nullable=False),
     Column("outcome", String(32), nullable=False),
+    Column("address_sealed", LargeBinary),  # of a login's client; null: not known, or forgotten
+    Column("address_digest", LargeBinary),  # SHA-256 of what was sealed; null: it never had one
     Column("previous_mac", LargeBinary, nullable=False),
 )

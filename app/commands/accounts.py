@@ -236,7 +236,9 @@ def audit(
             page = replace(page, rows=[row for row in reversed(page.rows) if row.seq < end])
     for row in page.rows:
         who, what = names.get(row.actor, row.actor), names.get(row.object, row.object)
-        print(f"{row.seq:>6}  {_time(row.at)}  {who:<20}  {' '.join(filter(None, (row.action, what, row.outcome)))}")
+        where = None if row.address is None else f"from {row.address}"
+        told = " ".join(filter(None, (row.action, what, row.outcome, where)))
+        print(f"{row.seq:>6}  {_time(row.at)}  {who:<20}  {told}")
     if page.rows:
         seq = page.rows[-1].seq
         more, option = (page.last - seq, "--after") if after is not None else (seq - 1, "--before")

@@ -43,9 +43,9 @@ class ServeAccounts(ServeConversationStore):
         """See AccountsClient."""
         return await self._call(Revocations, "revocations", self._ingress, instance, position)
 
-    async def login(self, name: str, password: str) -> Session:
+    async def login(self, name: str, password: str, address: str | None) -> Session:
         """See AccountsClient."""
-        return await self._call(Session, "login", name, password)
+        return await self._call(Session, "login", name, password, address)
 
     async def logout(self, secret: str, *, everywhere: bool) -> int:
         """See AccountsClient."""

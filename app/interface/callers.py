@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from app.interface import errors
+from app.interface.client_address import known_address
 from app.messages.accounts import Identity
 from app.messages.outputs import Generate
 from app.settings import SettingsError
@@ -21,9 +22,6 @@ from app.settings import SettingsError
 if TYPE_CHECKING:
     from app.interface.accounts.gate import Meter
     from app.interface.accounts.grants import Grants
-
-CLIENT_HEADER = "x-redoubt-client"
-"""The client's address. HAProxy sets it in every request (`app.launch.reverse_proxy`), whatever the client sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class Caller:
 
 def anonymous(request: Request) -> Caller:
     """Somebody without a key: no more than the address is known, which the front of the service writes down."""
-    address = request.headers.get(CLIENT_HEADER) or (request.client.host if request.client else "")
+    address = known_address(request) or (request.client.host if request.client else "")
     return Caller(tenant=b"", client=hashlib.sha256(address.encode()).digest())
 
 

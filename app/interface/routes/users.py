@@ -13,6 +13,7 @@ from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.texts import Texts
 from app.interface.accounts.user_pages import AllSaved
 from app.interface.callers import Caller, caller_of
+from app.interface.client_address import known_address
 from app.interface.guard import json_response
 from app.interface.request_body import read_body
 from app.interface.wire.accounts import (
@@ -68,7 +69,7 @@ class UserRoutes:
     async def login(self, request: Request) -> Response:
         """`POST /v1/auth/login`."""
         body = await body_of(request, LoginRequest)
-        session = await self._accounts.login(body.name, body.password)
+        session = await self._accounts.login(body.name, body.password, known_address(request))
         replaced = request.cookies.get(SESSION_COOKIE)
         if body.cookie and replaced is not None and has_own_origin(request):
             await self._gate.to_the_end(self._end_replaced(replaced, session.identity))

@@ -238,6 +238,8 @@ class AuditObject(BaseModel):
     action: str
     object: str
     outcome: str
+    address: str | None
+    """Of a login's client; none: any other row, or it is not known, or forgotten (`accounts.audit_addresses_days`)."""
 
 
 class AuditList(BaseModel):

@@ -1,9 +1,11 @@
+import hmac
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import psycopg
 import pytest
 from alembic import command
@@ -15,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
-from app.accounts.database import Database
+from app.accounts.database import Database, write_meta
 from app.accounts.store import open_store, rotate_kek
 from app.accounts.tables import metadata
 from app.messages.accounts import AccountsError, UsageRow
@@ -124,6 +126,30 @@ def test_what_was_in_a_database_of_version_2_is_there_in_version_3(anywhere: Wor
     assert anywhere.accounts.stored_conversations.page(ann, None, 10) == []
     assert anywhere.accounts.stored_conversations.new(ann, f"conv_{'1' * 32}", b"x", []).items == 0
     assert anywhere.accounts.audit(OPERATOR_ACTS, 0, 10).intact
+
+
+def test_an_audit_of_before_there_were_addresses_goes_on_with_them(anywhere: World) -> None:
+    """Its rows have the MACs that they always had."""
+    anywhere.add("ann")
+    key = anywhere.accounts.store.root.audit_key
+    with anywhere.accounts.store.transaction() as connection:
+        for column in ("address_sealed", "address_digest"):
+            connection.exec_driver_sql(f"ALTER TABLE audit DROP COLUMN {column}")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0005'")
+        connection.execute(delete(tables.audit))
+        previous = bytes(32)
+        for seq, outcome in enumerate(("ok", "refused"), 1):
+            row = {"seq": seq, "at": 7, "actor": "unknown", "action": "login", "object": "", "outcome": outcome}
+            connection.execute(insert(tables.audit).values(**row, previous_mac=previous))
+            previous = hmac.digest(key, previous + orjson.dumps(list(row.values())), "sha256")
+        head = (2).to_bytes(8, "big") + previous
+        write_meta(connection, "audit_head", head + hmac.digest(key, b"head" + head, "sha256"))
+    anywhere.accounts.store.database.close()
+    anywhere.opened()
+    anywhere.log_in("ann", address="192.0.2.7")
+    page = anywhere.accounts.audit(OPERATOR_ACTS, 0, 10)
+    assert [row.address for row in page.rows] == [None, None, "192.0.2.7"]
+    assert page.intact
 
 
 def test_one_process_has_it(anywhere: World) -> None:

@@ -71,9 +71,9 @@ class World:
     def add(self, name: str, **options: Any) -> Added:
         return added(self.accounts, name, options)
 
-    def log_in(self, name: str, password: str = PASSWORD) -> str:
+    def log_in(self, name: str, password: str = PASSWORD, address: str | None = None) -> str:
         challenge = self.accounts.logins.challenge(name)
-        return self.accounts.logins.log_in(challenge, challenge.stretched(password)).token
+        return self.accounts.logins.log_in(challenge, challenge.stretched(password), address).token
 
     def refusal(self, secret: str) -> str | None:
         """Why a credential is refused; None: it is not."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 from sqlalchemy import delete
@@ -135,7 +136,8 @@ def test_an_audit_that_was_changed_is_an_error(config: str) -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Site, str]]:
     """A service with the administrator root, and its address."""
-    site = Site(str(tmp_path / "accounts.db"), FakeWorker(lambda _: deltas([5])))
+    proxied = {"behind_own_proxy": True}
+    site = Site(str(tmp_path / "accounts.db"), FakeWorker(lambda _: deltas([5])), http=proxied)
     site.add("root", role="admin")
     with loopback_server(site.app) as url:
         yield site, url
@@ -174,6 +176,16 @@ def test_users_and_keys_over_http(site: tuple[Site, str]) -> None:
     audit = done("audit", *at, key=root)
     assert "reset_password" in audit
     assert "change_password first" in audit
+
+
+def test_the_audit_tells_from_where_a_login_was_refused(site: tuple[Site, str]) -> None:
+    _, url = site
+    wrong = {"name": "root", "password": "not it"}
+    answer = httpx.post(f"{url}/v1/auth/login", json=wrong, headers={"X-Redoubt-Client": "192.0.2.7"})
+    assert answer.status_code == 401
+    rows = done("audit", "--url", url, "--as", "root", lines=f"{PASSWORD}\n").splitlines()
+    (refused,) = (row for row in rows if "refused" in row)
+    assert re.fullmatch(r" +\d+  .*Z  root +login refused from 192\.0\.2\.7", refused)
 
 
 def test_a_service_that_is_not_there_or_none(site: tuple[Site, str]) -> None:

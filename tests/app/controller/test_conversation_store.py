@@ -221,7 +221,7 @@ async def test_a_lost_ingress_holds_no_conversation_and_old_responses_go(
     assert await code(site.store.store_response(site.ann, late, [ITEM], turn)) == "conversation_conflict"
     assert (await site.store.response(site.ann, "hers")).id == "hers"
     site.clock.now_s += 30 * 86_400
-    session = await site.store.login("ann", "a long enough password")
+    session = await site.store.login("ann", "a long enough password", None)
     async with asyncio.timeout(30):
         while await code(site.store.response(session.token, "hers")) is None:
             await asyncio.sleep(0.02)

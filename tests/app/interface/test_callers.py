@@ -1,5 +1,6 @@
 """Every route passes its caller to the worker, and a route without a caller cannot be written."""
 
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -89,7 +90,9 @@ async def test_every_computing_route_passes_its_caller_to_the_worker(path: str, 
 
 async def test_clients_without_a_key_are_told_apart_by_address_for_their_shares_only() -> None:
     worker = FakeWorker(lambda _: deltas([5]))
-    async with http_client(build_http_app(service(worker))) as client:
+    built = service(worker)
+    built = replace(built, settings=replace(built.settings, behind_own_proxy=True))
+    async with http_client(build_http_app(built)) as client:
         for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1"):
             await client.post("/v1/chat/completions", json=CHAT, headers={"X-Redoubt-Client": address})
     first, second, third = worker.requests

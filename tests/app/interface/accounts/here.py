@@ -1,7 +1,7 @@
 """The accounts themselves, called without Ray between: what an ingress has in place of the Serve handle."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -86,6 +86,7 @@ class Site:
         guests: bool = False,
         saves_pages: bool = True,
         keep_alive_comment_s: float = 15.0,
+        http: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.settings = AccountsSettings(database=database, key="file:/nowhere", guests=guests, **settings)
@@ -97,7 +98,8 @@ class Site:
         self.gate = AccountsGate(
             self.accounts, self.accounts, guests=guests, revocation_s=self.settings.revocation_s, pages=pages
         )
-        self.app: FastAPI = http_app(worker.generate, accounts=self.gate, keep_alive_comment_s=keep_alive_comment_s)
+        values = {"keep_alive_comment_s": keep_alive_comment_s, **(http or {})}
+        self.app: FastAPI = http_app(worker.generate, accounts=self.gate, **values)
         self.client = http_client(self.app)
 
     def _opened(self) -> AccountsService:

@@ -428,3 +428,41 @@ async def test_a_page_that_believes_to_be_another_user_is_refused(make_site: Cal
     # A page that knows of nobody is a guest's, whatever the cookie has become.
     guest = await site.code("GET", "/v1/auth/session", None, **cookie, **{"X-Redoubt-User": "none"})
     assert guest == "401 invalid_api_key"
+
+
+OURS = "X-Redoubt-Client"
+FOR = "X-Forwarded-For"
+
+
+@pytest.mark.parametrize(
+    ("headers", "address"),
+    [
+        ([(OURS, "192.0.2.7")], "192.0.2.7"),
+        ([(OURS, "192.0.2.7"), (FOR, "198.51.100.1")], "192.0.2.7"),  # nobody's but the client's word
+        ([(OURS, "10.0.0.1"), (FOR, "198.51.100.1")], "198.51.100.1"),
+        ([(OURS, "10.0.0.1"), (FOR, "203.0.113.9, 198.51.100.1, 10.1.1.1")], "198.51.100.1"),
+        ([(OURS, "10.0.0.1"), (FOR, "203.0.113.9"), (FOR, "198.51.100.1")], "198.51.100.1"),
+        ([(OURS, "10.0.0.1"), (FOR, "203.0.113.9, root")], "10.0.0.1"),
+        ([(OURS, "10.0.0.1")], "10.0.0.1"),
+        ([(OURS, "::ffff:10.0.0.1"), (FOR, "2001:db8:0::7%\x1b[2J")], "2001:db8::7"),
+        ([(OURS, "unix")], None),
+        ([(FOR, "198.51.100.1")], None),
+    ],
+)
+async def test_the_address_of_a_refused_login_is_what_can_be_believed(
+    make_site: Callable[..., Site], headers: list[tuple[str, str]], address: str | None
+) -> None:
+    site = make_site(http={"behind_own_proxy": True, "trusted_proxies": ("10.0.0.0/8",)})
+    site.add("root", role="admin")
+    wrong = {"name": "nobody", "password": "not it"}
+    assert (await site.client.post(LOGIN, json=wrong, headers=headers)).status_code == 401
+    rows = (await site.ask("GET", "/v1/admin/audit", await site.log_in("root"))).json()["data"]
+    assert [row["address"] for row in rows if row["outcome"] == "refused"] == [address]
+
+
+async def test_without_our_proxy_no_header_is_believed(site: Site) -> None:
+    site.add("root", role="admin")
+    body = {"name": "root", "password": PASSWORD}
+    answer = await site.client.post(LOGIN, json=body, headers={OURS: "192.0.2.7", FOR: "192.0.2.8"})
+    rows = (await site.ask("GET", "/v1/admin/audit", answer.json()["token"])).json()["data"]
+    assert [row["address"] for row in rows] == [None] * len(rows)

@@ -403,6 +403,8 @@ class AccountsSettings(Knobs):
     """The longest time for which an ingress goes on to accept a credential that was revoked."""
     login_failures: int = Field(default=5, ge=1)
     """Wrong passwords for one name in a quarter of an hour, after which logins with that name are refused (429)."""
+    first_password_days: int = Field(default=7, ge=1)
+    """How long a password holds that an administrator has set for the first login."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Of every user without limits of the user's own."""
     stored_bytes_per_user: int = Field(default=256 << 20, ge=0)

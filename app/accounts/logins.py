@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -57,6 +58,7 @@ class Challenge:
     salt: bytes
     cost: PasswordCost
     wrapped_umk: bytes
+    expires: int | None = None
 
     def stretched(self, password: str) -> bytes:
         """32 bytes; takes most of a second, and belongs in a thread."""
@@ -182,10 +184,14 @@ class Logins:
     def _challenge(self, connection: Connection, user_id: str) -> Challenge:
         owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(_PASSWORDS)
         row = connection.execute(select(tables.credentials).where(owned)).one()
-        return Challenge(user_id, row.id, row.salt, PasswordCost(**orjson.loads(row.params)), row.wrapped_umk)
+        cost = PasswordCost(**orjson.loads(row.params))
+        return Challenge(user_id, row.id, row.salt, cost, row.wrapped_umk, row.expires)
 
     def log_in(self, challenge: Challenge, stretched: bytes, address: str | None = None) -> Session:
-        """A new session. address: the client's, for the audit. Raises AccountsError: `invalid_login`."""
+        """A new session. address: the client's, for the audit.
+
+        Raises AccountsError: `invalid_login`, `password_expired`.
+        """
         store = self._store
         with store.transaction() as connection:
             key = self._opened(challenge, stretched)
@@ -213,10 +219,10 @@ class Logins:
             store.note(connection, user.id, "login", shown.id, address=address)
             return Session(token, self.known(connection, token, at_first=True).identity)
 
-    def note_failure(self, challenge: Challenge, address: str | None = None) -> None:
-        """A wrong password, for the audit."""
+    def note_failure(self, challenge: Challenge, address: str | None = None, outcome: str = "refused") -> None:
+        """A refused login, for the audit."""
         with self._store.transaction() as connection:
-            self._store.note(connection, challenge.user_id or "unknown", "login", "", "refused", address)
+            self._store.note(connection, challenge.user_id or "unknown", "login", "", outcome, address)
 
     def _has_ended(self, now_s: int) -> Any:
         idle = tables.sessions.c.seen + self._store.settings.session_idle_s
@@ -224,9 +230,16 @@ class Logins:
 
     def _opened(self, challenge: Challenge, stretched: bytes) -> UserKey:
         try:
-            return self._store.root.unwrap(challenge.wrapped_umk, stretched, challenge.user_id, challenge.credential_id)
+            key = self._store.root.unwrap(challenge.wrapped_umk, stretched, challenge.user_id, challenge.credential_id)
         except SealError:
             raise wrong_login() from None
+        if challenge.expires is not None and challenge.expires <= self._store.now():
+            until = datetime.fromtimestamp(challenge.expires, UTC).date()
+            message = (
+                f"This password was for the first login, and held until {until}. Ask an administrator for another one."
+            )
+            raise AccountsError("password_expired", message)
+        return key
 
     def log_out(self, text: str, *, everywhere: bool) -> int:
         """Ends the session, or all of the user's; how many. Raises AccountsError: also for a key without everywhere."""
@@ -390,19 +403,20 @@ def new_password(password: str, cost: PasswordCost) -> NewPassword:
 def set_password(
     store: Store, connection: Connection, user_id: str, key: UserKey, new: NewPassword, kind: str = "password"
 ) -> None:
-    """The user's only password. kind: `first` if somebody else knows it."""
+    """The user's only password. kind: `first` if somebody else knows it; then it expires."""
     owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(_PASSWORDS)
     connection.execute(delete(tables.credentials).where(owned))
-    credential_id = new_key_id()
+    credential_id, now_s = new_key_id(), int(store.now())
     connection.execute(
         insert(tables.credentials).values(
             id=credential_id,
             user_id=user_id,
             kind=kind,
+            expires=now_s + store.settings.first_password_days * _DAY_S if kind == "first" else None,
             salt=new.salt,
             params=orjson.dumps(asdict(new.cost)).decode(),
             wrapped_umk=key.wrap(store.root, new.secret, user_id, credential_id),
-            created=int(store.now()),
+            created=now_s,
         )
     )
 

@@ -167,7 +167,8 @@ class AccountsService(StoredService):
             if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
                 self._failures.add(subject)
                 # After the answer, whose time must not tell whether there is such a user.
-                self._later(lambda: self._accounts.logins.note_failure(challenge, address))
+                outcome = "expired" if session.code == "password_expired" else "refused"
+                self._later(lambda: self._accounts.logins.note_failure(challenge, address, outcome))
         return session
 
     async def logout(self, secret: str, everywhere: bool) -> int | Refusal:

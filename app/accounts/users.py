@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 
 from app.accounts import tables
 from app.accounts.credentials import new_id, normalized_name
@@ -25,7 +25,7 @@ class Users:
         """In the order of their names."""
         check_admin(actor)
         with self._store.transaction() as connection:
-            rows = connection.execute(select(tables.users)).all()
+            rows = connection.execute(_users()).all()
         return sorted((self._info(row) for row in rows), key=lambda user: user.name)
 
     def add(self, actor: Actor, name: str, password: NewPassword, role: Role, limits: UserLimits) -> UserInfo:
@@ -101,17 +101,19 @@ class Users:
             set_password(store, connection, user.id, UserKey.new(), password, kind="first")
             end_sessions(store, connection, user.id)
             store.note(connection, actor.id, "reset_password", user.id)
-        return self._info(user)
+            return self._info(self._user(connection, name))
 
     def _user(self, connection: Connection, name: str) -> Row[Any]:
-        user = self._store.user_of_name(connection, normalized_name(name))
+        found = tables.users.c.name_lookup == self._store.root.name_lookup(normalized_name(name))
+        user = connection.execute(_users().where(found)).one_or_none()
         if user is None:
             raise AccountsError("not_found", "There is no such user.")
         return user
 
     def _info(self, row: Row[Any]) -> UserInfo:
         name = self._store.root.unseal_name(row.name_sealed, row.id)
-        return UserInfo(row.id, name, row.role, row.state, row.created, UserLimits(**orjson.loads(row.limits)))
+        limits = UserLimits(**orjson.loads(row.limits))
+        return UserInfo(row.id, name, row.role, row.state, row.created, limits, row.first_password_expires)
 
     @staticmethod
     def _check_an_admin_is_left(connection: Connection, changed: Row[Any]) -> None:
@@ -127,6 +129,13 @@ def check_admin(actor: Actor) -> None:
     """Raises AccountsError: `admin_only`."""
     if actor.role != "admin":
         raise AccountsError("admin_only", "Only administrators may do that.")
+
+
+def _users() -> Select[Any]:
+    """Their rows, with when a password for the first login expires."""
+    first = tables.credentials.c.kind == "first"
+    expires = select(tables.credentials.c.expires).where(first, tables.credentials.c.user_id == tables.users.c.id)
+    return select(tables.users, expires.scalar_subquery().label("first_password_expires"))
 
 
 def _written(limits: UserLimits) -> str:

@@ -77,8 +77,10 @@ def list_(url: Url = SERVICE, as_: As = None, api_key: ApiKey = None, config: Co
     """List all users."""
     with _administration(url, as_, api_key, config) as administration:
         for each in administration.users():
-            created = datetime.datetime.fromtimestamp(each.created, datetime.UTC).date()
-            print(f"{each.name:<24} {each.role:<6} {each.state:<9} since {created}  {_shown(each.limits)}".rstrip())
+            expires = each.first_password_expires
+            until = None if expires is None else f"first login until {_date(expires)}"
+            told = "  ".join(filter(None, (f"since {_date(each.created)}", until, _shown(each.limits))))
+            print(f"{each.name:<24} {each.role:<6} {each.state:<9} {told}")
 
 
 @user.command()
@@ -290,7 +292,9 @@ def _shown(own: "UserLimits") -> str:
 
 
 def _print_new(new: "UserInfo") -> None:
-    print(f"{new.name} has a password for one login, on the page /login or in redoubt chat, and chooses another there.")
+    until = "" if new.first_password_expires is None else f", until {_date(new.first_password_expires)}"
+    where = "on the page /login or in redoubt chat, and chooses another there"
+    print(f"{new.name} has a password for one login{until}, {where}.")
 
 
 def _choose_password(asked: "OverHttp", name: str, given: str) -> None:
@@ -316,6 +320,10 @@ def _secret(question: str) -> str:
     if not line:
         fail(f"{question.rstrip(': ')}: there is no line of input for it", 2)
     return line.rstrip("\n")
+
+
+def _date(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
 
 
 def _time(seconds: int) -> str:

@@ -253,6 +253,7 @@ def _user(answer: dict[str, Any]) -> UserInfo:
         answer["state"],
         answer["created_at"],
         UserLimits(**answer["limits"]),
+        answer["first_password_expires_at"],
     )
 
 

@@ -178,6 +178,7 @@ def of_accounts(refusal: Refusal) -> ApiError:
         "session_expired": 401,
         "invalid_login": 401,
         "password_change_required": 403,
+        "password_expired": 403,
         "recovery_code_required": 400,
         "admin_only": 403,
         "not_found": 404,

@@ -11,6 +11,7 @@ RefusalCode = Literal[
     "session_expired",
     "invalid_login",
     "password_change_required",
+    "password_expired",
     "recovery_code_required",
     "too_many_logins",
     "admin_only",
@@ -163,6 +164,8 @@ class UserInfo:
     created: int
     limits: UserLimits
     """The user's own; the service's defaults hold where there is none."""
+    first_password_expires: int | None = None
+    """Until when the administrator's password is good for the first login; None: the user has chosen another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +316,10 @@ class AccountsClient(Protocol):
         """Waits for changes, at most some seconds."""
 
     async def login(self, name: str, password: str, address: str | None) -> Session:
-        """address: the client's, for the audit. Refuses with `invalid_login` or `too_many_logins`."""
+        """address: the client's, for the audit.
+
+        Refuses with `invalid_login`, `password_expired` or `too_many_logins`.
+        """
 
     async def logout(self, secret: str, *, everywhere: bool) -> int:
         """Ends this session, or all of the user's; how many ended."""

@@ -127,6 +127,7 @@ def _user(user: UserInfo) -> dict[str, Any]:
         "state": user.state,
         "created_at": user.created,
         "limits": limits_object(user.limits),
+        "first_password_expires_at": user.first_password_expires,
     }
 
 

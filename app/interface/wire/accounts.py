@@ -169,7 +169,7 @@ class UserRequest(Wire):
 
     name: Name
     password: Password
-    """For the first login, at which the user chooses another."""
+    """For the first login, at which the user chooses another. It expires (`accounts.first_password_days`)."""
     role: RoleName | None = None
     """None: user."""
     limits: LimitsRequest | None = None
@@ -186,6 +186,8 @@ class UserObject(BaseModel):
     created_at: int
     limits: LimitsObject
     """The user's own."""
+    first_password_expires_at: int | None
+    """Until when the password that an administrator has set is good for the first login; none: the user has chosen."""
 
 
 class UserList(BaseModel):

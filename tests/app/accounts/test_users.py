@@ -6,7 +6,7 @@ from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.logins import new_password
 from app.accounts.store import Actor
 from app.messages.accounts import AccountsError, Refusal, UserChange, UserLimits
-from tests.app.accounts.world import CHEAP, FIRST, PASSWORD, World
+from tests.app.accounts.world import CHEAP, FIRST, PASSWORD, World, choose
 
 NEW = new_password("another long password", CHEAP)
 
@@ -161,3 +161,26 @@ def test_a_user_that_is_not_there(world: World, method: str) -> None:
     assert (
         refused(getattr(world.accounts.users, method), OPERATOR_ACTS, "nobody", *arguments[method]).code == "not_found"
     )
+
+
+def test_a_password_for_the_first_login_holds_some_days(world: World) -> None:
+    users, logins = world.accounts.users, world.accounts.logins
+    ann = users.add(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP), "user", UserLimits())
+    assert ann.first_password_expires == world.clock.now_s + 7 * 86_400
+    world.clock.now_s += 7 * 86_400 - 1
+    session, challenge = world.log_in("ann", FIRST), logins.challenge("ann")
+    world.clock.now_s += 1
+    with pytest.raises(AccountsError, match="Name or password is wrong"):  # nobody else is told that there was one
+        world.log_in("ann", PASSWORD)
+    with pytest.raises(AccountsError, match=r"held until .* Ask an administrator for another one") as error:
+        world.log_in("ann", FIRST)
+    assert error.value.refusal.code == "password_expired"
+    with pytest.raises(AccountsError, match="Ask an administrator"):  # nor with a session of before
+        logins.change_password(session, challenge, challenge.stretched(FIRST), NEW)
+    assert [user.first_password_expires for user in users.all(OPERATOR_ACTS)] == [ann.first_password_expires]
+    anew = users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+    assert anew.first_password_expires == world.clock.now_s + 7 * 86_400
+    choose(world.accounts, "ann")
+    world.clock.now_s += 70 * 86_400
+    assert world.log_in("ann")
+    assert [user.first_password_expires for user in users.all(OPERATOR_ACTS)] == [None]

@@ -64,12 +64,15 @@ def test_users_in_the_database(config: str) -> None:
     output = done("user", "add", "ann", "--concurrent", "3", "--config", config, lines=f"{PASSWORD}\n")
     assert not CODE.search(output)
     first, second = done("user", "list", "--config", config).splitlines()
-    assert re.fullmatch(r"ann +user +active +since \d{4}-\d\d-\d\d  concurrent 3", first)
-    assert re.fullmatch(r"root +admin +active +since \d{4}-\d\d-\d\d", second)
+    assert re.fullmatch(r"ann +user +active +since \S{10}  first login until \S{10}  concurrent 3", first)
+    assert re.fullmatch(r"root +admin +active +since \d{4}-\d\d-\d\d  first login until \d{4}-\d\d-\d\d", second)
     assert done("user", "disable", "ann", "--config", config) == "ann is disabled.\n"
     assert done("user", "enable", "ann", "--config", config) == "ann is enabled.\n"
     assert done("user", "limits", "ann", "--memory-bytes", "0", "--config", config) == "ann: memory_bytes 0\n"
-    assert "for one login" in done("user", "reset", "ann", "--config", config, lines="another long password\n")
+    assert re.search(
+        r"for one login, until \d{4}-\d\d-\d\d",
+        done("user", "reset", "ann", "--config", config, lines="another long password\n"),
+    )
     assert done("user", "delete", "ann", "--yes", "--config", config) == "ann is deleted.\n"
     audit = done("audit", "--config", config).splitlines()
     assert len(audit) == 7

@@ -1,6 +1,7 @@
 """Administration over HTTP: what only administrators may, and that they see no more than they should."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
         "memory_bytes": None,
     }
     assert not any("recovery" in name for name in made)
+    assert made["first_password_expires_at"] == made["created_at"] + 7 * 86_400
     assert await site.code("POST", "/v1/admin/users", root, NEW) == "409 conflict"
     bob = await site.log_in("bob", NEW["password"])
 
@@ -66,7 +68,9 @@ async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
     assert not any({"recovery_code", "password", "secret"} & user.keys() for user in listed)
 
     given = {"password": "a third long password"}
-    assert (await site.ask("POST", "/v1/admin/users/bob/reset", root, given)).json() == changed.json()
+    reset = (await site.ask("POST", "/v1/admin/users/bob/reset", root, given)).json()
+    assert reset.pop("first_password_expires_at") >= made["first_password_expires_at"]
+    assert reset.items() <= changed.json().items()
     assert (await site.ask("POST", "/v1/admin/users/bob/reset", root, NEW | {"name": None})).status_code == 400
     assert await site.code("GET", "/v1/keys", bob) == "401 session_expired"
 
@@ -103,6 +107,18 @@ async def test_the_first_login_does_nothing_but_choose_a_password(site: Site) ->
     )
     choice |= {"new_password": PASSWORD, "recovery_code": chosen.json()["recovery_code"]}
     assert (await site.ask("POST", "/v1/auth/password", bob, choice)).json()["memory_lost"] is False
+
+
+async def test_a_first_password_that_has_expired_says_so_and_the_audit_too(site: Site) -> None:
+    site.add("root", role="admin")
+    root = await site.log_in("root")
+    await site.ask("POST", "/v1/admin/users", root, NEW)
+    site.inside.store.now = lambda: time.time() + 7 * 86_400
+    refused = await site.ask("POST", "/v1/auth/login", None, NEW)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "password_expired")
+    assert "Ask an administrator for another one" in refused.json()["error"]["message"]
+    rows = (await site.ask("GET", "/v1/admin/audit", await site.log_in("root"))).json()["data"]
+    assert [row["outcome"] for row in rows if row["action"] == "login"][-2:] == ["expired", "ok"]
 
 
 async def test_usage_and_audit_tell_counts_and_acts_and_nothing_else(site: Site) -> None:

@@ -9,6 +9,7 @@ export interface Failed {
 
 const WORDS: Record<string, string> = {
   invalid_login: "Name or password is wrong.",
+  password_expired: "This password has expired. Ask an administrator for another one.",
   session_expired: "You were signed out. Log in.",
   another_user: "You were signed out: somebody else has logged in in this browser. Log in.",
   password_change_required: "Log in, and choose a password of your own.",

@@ -5,7 +5,7 @@ user's key is made, or opened with the recovery code, and sealed with that passw
 but the user is told either.
 """
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from app.accounts import tables
 from app.accounts.credentials import Shown, new_key_id, new_recovery_code, recovery_secret
@@ -23,8 +23,7 @@ def choose_key(
     After a reset it is the key of before, for who has its recovery code; who has lost that gives up what was saved.
     Raises AccountsError: `recovery_code_required`, `invalid_value` for a wrong one.
     """
-    owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "recovery")
-    row = connection.execute(select(tables.credentials).where(owned)).one_or_none()
+    row = connection.execute(select(tables.credentials).where(_code_of(user_id))).one_or_none()
     is_lost = row is not None and recovery_code is None
     if row is not None and recovery_code is not None:
         try:
@@ -40,7 +39,16 @@ def choose_key(
             connection.execute(delete(table).where(table.c.user_id == user_id))
         shared = new_shared_key(key, user_id)
         connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))
-    connection.execute(delete(tables.credentials).where(owned))
+    code = set_recovery_code(store, connection, user_id, key)
+    held = tables.sessions.c.token_hash == session.token_hash
+    wrapped = key.wrap(store.root, session.secret, user_id, session.id)
+    connection.execute(update(tables.sessions).where(held).values(wrapped_umk=wrapped))
+    return key, ChangedPassword(code, memory_lost=is_lost, lost_folder=store.root.owner(user_id) if is_lost else None)
+
+
+def set_recovery_code(store: Store, connection: Connection, user_id: str, key: UserKey) -> str:
+    """A new one, which is the user's only one from now on."""
+    connection.execute(delete(tables.credentials).where(_code_of(user_id)))
     code, credential_id = new_recovery_code(), new_key_id()
     connection.execute(
         insert(tables.credentials).values(
@@ -51,7 +59,8 @@ def choose_key(
             created=int(store.now()),
         )
     )
-    held = tables.sessions.c.token_hash == session.token_hash
-    wrapped = key.wrap(store.root, session.secret, user_id, session.id)
-    connection.execute(update(tables.sessions).where(held).values(wrapped_umk=wrapped))
-    return key, ChangedPassword(code, memory_lost=is_lost, lost_folder=store.root.owner(user_id) if is_lost else None)
+    return code
+
+
+def _code_of(user_id: str) -> ColumnElement[bool]:
+    return (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "recovery")

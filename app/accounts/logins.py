@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,18 +12,17 @@ from sqlalchemy import Connection, Label, Row, delete, insert, select, update
 from app.accounts import tables
 from app.accounts.credentials import (
     Shown,
-    check_new_password,
     looks_like_session,
     new_api_key,
     new_key_id,
     new_session_token,
     normalized_name,
-    normalized_password,
     read,
     session_id,
 )
-from app.accounts.first_logins import choose_key
-from app.accounts.keys import SALT_BYTES, PasswordCost, UserKey, key_id, new_key, stretch
+from app.accounts.first_logins import choose_key, set_recovery_code
+from app.accounts.keys import SALT_BYTES, PasswordCost, UserKey, key_id, new_key
+from app.accounts.passwords import PASSWORDS, Challenge, NewPassword, set_password, wrong_login
 from app.accounts.store import Store
 from app.messages.accounts import (
     AccountsError,
@@ -45,33 +44,6 @@ CHOOSE_FIRST = "Choose a password of your own first: log in on the page /login, 
 _SEEN_PERIOD_S = 60
 """A session's last use is written down this often."""
 _DAY_S = 86_400
-_PASSWORDS = ("password", "first")
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """What stretches a password that somebody shows. Made for names that nobody has too, so that both take as long."""
-
-    user_id: str
-    """"": there is no such user."""
-    credential_id: str
-    salt: bytes
-    cost: PasswordCost
-    wrapped_umk: bytes
-    expires: int | None = None
-
-    def stretched(self, password: str) -> bytes:
-        """32 bytes; takes most of a second, and belongs in a thread."""
-        return stretch(normalized_password(password), self.salt, self.cost)
-
-
-@dataclass(frozen=True, slots=True)
-class NewPassword:
-    """A password, stretched with a new salt."""
-
-    secret: bytes = field(repr=False)
-    salt: bytes
-    cost: PasswordCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +154,7 @@ class Logins:
             return self._challenge(connection, self.known(connection, text, at_first=True).identity.user_id)
 
     def _challenge(self, connection: Connection, user_id: str) -> Challenge:
-        owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(_PASSWORDS)
+        owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(PASSWORDS)
         row = connection.execute(select(tables.credentials).where(owned)).one()
         cost = PasswordCost(**orjson.loads(row.params))
         return Challenge(user_id, row.id, row.salt, cost, row.wrapped_umk, row.expires)
@@ -194,12 +166,11 @@ class Logins:
         """
         store = self._store
         with store.transaction() as connection:
-            key = self._opened(challenge, stretched)
+            key = self._opened(connection, challenge, stretched)
             user = connection.execute(
                 select(tables.users).where(tables.users.c.id == challenge.user_id, tables.users.c.state == "active")
             ).one_or_none()
-            current = select(tables.credentials.c.id).where(tables.credentials.c.id == challenge.credential_id)
-            if user is None or connection.execute(current).one_or_none() is None:  # meanwhile disabled or changed
+            if user is None:  # meanwhile disabled
                 raise wrong_login()
             token = new_session_token()
             shown = read(token)
@@ -219,20 +190,31 @@ class Logins:
             store.note(connection, user.id, "login", shown.id, address=address)
             return Session(token, self.known(connection, token, at_first=True).identity)
 
-    def note_failure(self, challenge: Challenge, address: str | None = None, outcome: str = "refused") -> None:
-        """A refused login, for the audit."""
+    def note_failure(
+        self,
+        challenge: Challenge,
+        address: str | None = None,
+        outcome: str = "refused",
+        *,
+        action: str = "login",
+        session: str = "",
+    ) -> None:
+        """A refused password, for the audit. session: whose it was asked in."""
         with self._store.transaction() as connection:
-            self._store.note(connection, challenge.user_id or "unknown", "login", "", outcome, address)
+            self._store.note(connection, challenge.user_id or "unknown", action, session, outcome, address)
 
     def _has_ended(self, now_s: int) -> Any:
         idle = tables.sessions.c.seen + self._store.settings.session_idle_s
         return (tables.sessions.c.expires <= now_s) | (idle <= now_s)
 
-    def _opened(self, challenge: Challenge, stretched: bytes) -> UserKey:
+    def _opened(self, connection: Connection, challenge: Challenge, stretched: bytes) -> UserKey:
         try:
             key = self._store.root.unwrap(challenge.wrapped_umk, stretched, challenge.user_id, challenge.credential_id)
         except SealError:
             raise wrong_login() from None
+        current = select(tables.credentials.c.id).where(tables.credentials.c.id == challenge.credential_id)
+        if connection.execute(current).one_or_none() is None:  # meanwhile changed
+            raise wrong_login()
         if challenge.expires is not None and challenge.expires <= self._store.now():
             until = datetime.fromtimestamp(challenge.expires, UTC).date()
             message = (
@@ -308,7 +290,7 @@ class Logins:
             known = self.known(connection, text, at_first=True)
             if known.identity.user_id != challenge.user_id:
                 raise wrong_login()
-            key, changed, outcome = self._opened(challenge, stretched), ChangedPassword(), "ok"
+            key, changed, outcome = self._opened(connection, challenge, stretched), ChangedPassword(), "ok"
             user_id = known.identity.user_id
             if known.identity.must_choose_password:
                 key, changed = choose_key(
@@ -319,6 +301,17 @@ class Logins:
             end_sessions(self._store, connection, user_id, keep=known.shown)
             self._store.note(connection, user_id, "change_password", "", outcome)
             return changed
+
+    def new_recovery_code(self, text: str, challenge: Challenge, stretched: bytes) -> str:
+        """In place of the one so far. Raises AccountsError: `invalid_login`."""
+        with self._store.transaction() as connection:
+            known = self.known(connection, text)
+            if known.identity.user_id != challenge.user_id:
+                raise wrong_login()
+            key = self._opened(connection, challenge, stretched)
+            code = set_recovery_code(self._store, connection, challenge.user_id, key)
+            self._store.note(connection, challenge.user_id, "new_recovery_code", known.identity.credential)
+            return code
 
     # --- API keys
 
@@ -385,40 +378,6 @@ def _has(kind: str) -> Label[bool]:
     other = tables.credentials.alias(kind)
     owned = (other.c.user_id == tables.users.c.id) & (other.c.kind == kind)
     return select(other.c.id).where(owned).correlate(tables.users).exists().label(f"has_{kind}")
-
-
-def wrong_login() -> AccountsError:
-    """The same for a wrong name and a wrong password."""
-    return AccountsError("invalid_login", "Name or password is wrong.")
-
-
-def new_password(password: str, cost: PasswordCost) -> NewPassword:
-    """Takes most of a second, and belongs in a thread. Raises AccountsError: `invalid_value`."""
-    normal = normalized_password(password)
-    check_new_password(normal)
-    salt = os.urandom(SALT_BYTES)
-    return NewPassword(stretch(normal, salt, cost), salt, cost)
-
-
-def set_password(
-    store: Store, connection: Connection, user_id: str, key: UserKey, new: NewPassword, kind: str = "password"
-) -> None:
-    """The user's only password. kind: `first` if somebody else knows it; then it expires."""
-    owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(_PASSWORDS)
-    connection.execute(delete(tables.credentials).where(owned))
-    credential_id, now_s = new_key_id(), int(store.now())
-    connection.execute(
-        insert(tables.credentials).values(
-            id=credential_id,
-            user_id=user_id,
-            kind=kind,
-            expires=now_s + store.settings.first_password_days * _DAY_S if kind == "first" else None,
-            salt=new.salt,
-            params=orjson.dumps(asdict(new.cost)).decode(),
-            wrapped_umk=key.wrap(store.root, new.secret, user_id, credential_id),
-            created=now_s,
-        )
-    )
 
 
 def end_sessions(

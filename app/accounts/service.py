@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
 from app.accounts.credentials import check_new_password, normalized_name, normalized_password
-from app.accounts.logins import NewPassword, new_password
+from app.accounts.passwords import Challenge, NewPassword, new_password
 from app.accounts.stored_service import StoredService
 from app.accounts.turns import Turns
 from app.accounts.users import check_admin
@@ -163,12 +163,8 @@ class AccountsService(StoredService):
         stretched = await self._stretched(lambda: challenge.stretched(password))
         session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched, address))
         if isinstance(session, Refusal):
-            subject = challenge.user_id or _UNKNOWN
-            if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
-                self._failures.add(subject)
-                # After the answer, whose time must not tell whether there is such a user.
-                outcome = "expired" if session.code == "password_expired" else "refused"
-                self._later(lambda: self._accounts.logins.note_failure(challenge, address, outcome))
+            outcome = "expired" if session.code == "password_expired" else "refused"
+            self._note_failure(challenge, lambda: self._accounts.logins.note_failure(challenge, address, outcome))
         return session
 
     async def logout(self, secret: str, everywhere: bool) -> int | Refusal:
@@ -189,19 +185,56 @@ class AccountsService(StoredService):
                 raise AccountsError("invalid_value", message, param="new_password")
         except AccountsError as error:
             return error.refusal
-        change = partial(self._change_password, secret, password, new, recovery_code, lose_saved)
-        return await self._try_password(_tried(identity.name), change)
+        cost = self._accounts.store.password_cost
 
-    async def _change_password(
-        self, secret: str, password: str, new: str, code: str | None, lose_saved: bool
-    ) -> ChangedPassword | Refusal:
-        logins, cost = self._accounts.logins, self._accounts.store.password_cost
-        challenge = await self._in_database(lambda: logins.challenge_of(secret))
-        stretched = await self._stretched(lambda: challenge.stretched(password))
-        renewed = await self._stretched(lambda: new_password(new, cost))
-        return await self._answer(
-            lambda: logins.change_password(secret, challenge, stretched, renewed, code, lose_saved=lose_saved)
-        )
+        async def changed(challenge: Challenge, stretched: bytes) -> ChangedPassword | Refusal:
+            renewed = await self._stretched(lambda: new_password(new, cost))
+            return await self._answer(
+                lambda: self._accounts.logins.change_password(
+                    secret, challenge, stretched, renewed, recovery_code, lose_saved=lose_saved
+                )
+            )
+
+        return await self._with_password(secret, identity, password, "change_password", changed)
+
+    async def new_recovery_code(self, secret: str, password: str) -> str | Refusal:
+        """See AccountsClient. Wrong passwords count as failed logins."""
+        identity = await self._answer(lambda: self._accounts.logins.identify(secret))
+        if isinstance(identity, Refusal):
+            return identity
+
+        async def made(challenge: Challenge, stretched: bytes) -> str | Refusal:
+            return await self._answer(lambda: self._accounts.logins.new_recovery_code(secret, challenge, stretched))
+
+        return await self._with_password(secret, identity, password, "new_recovery_code", made)
+
+    async def _with_password(
+        self,
+        secret: str,
+        identity: Identity,
+        password: str,
+        action: str,
+        work: Callable[[Challenge, bytes], Coroutine[Any, Any, Result | Refusal]],
+    ) -> Result | Refusal:
+        """Work for which a user who is logged in shows the password again."""
+        logins = self._accounts.logins
+
+        async def tried() -> Result | Refusal:
+            challenge = await self._in_database(lambda: logins.challenge_of(secret))
+            stretched = await self._stretched(lambda: challenge.stretched(password))
+            result = await work(challenge, stretched)
+            if isinstance(result, Refusal) and result.code == "invalid_login":
+                session = identity.credential
+                self._note_failure(challenge, lambda: logins.note_failure(challenge, action=action, session=session))
+            return result
+
+        return await self._try_password(_tried(identity.name), tried)
+
+    def _note_failure(self, challenge: Challenge, note: Callable[[], None]) -> None:
+        subject = challenge.user_id or _UNKNOWN
+        if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
+            self._failures.add(subject)
+            self._later(note)  # after the answer, whose time must not tell whether there is such a user
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo] | Refusal:
         """See AccountsClient."""

@@ -41,9 +41,9 @@ _KNOWN_AFTER_S = 60.0
 """After the loss of an owner: so long ingresses of another Ray may need to be heard of again."""
 _NEWS, _TAKE, _START = "revocations", "take the database", "start of the owner"
 _ONCE: Final = frozenset({
-    "done", "login", "logout", "change_password", "end_session", "add_key", "revoke_key", "forget", "add_user",
-    "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation", "delete_conversation",
-    "restore_conversation",
+    "done", "login", "logout", "change_password", "new_recovery_code", "end_session", "add_key", "revoke_key", "forget",
+    "add_user", "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation",
+    "delete_conversation", "restore_conversation",
     "add_items", "delete_item", "add_question", "begin_response", "store_response", "delete_response",
 })  # fmt: skip
 """Calls that an owner which was lost may have done: they are refused, as with a replica that is lost."""

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, select, up
 from app.accounts import tables
 from app.accounts.credentials import new_id, normalized_name
 from app.accounts.keys import UserKey
-from app.accounts.logins import NewPassword, end_sessions, set_password
+from app.accounts.logins import end_sessions
+from app.accounts.passwords import NewPassword, set_password
 from app.accounts.store import Actor, Store
 from app.messages.accounts import AccountsError, Role, UserChange, UserInfo, UserLimits
 

@@ -14,7 +14,7 @@ import httpx
 
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.key_source import read_kek
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.accounts.store import rotate_kek
 from app.launch.config_file import load_config
 from app.messages.accounts import (

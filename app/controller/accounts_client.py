@@ -57,6 +57,10 @@ class ServeAccounts(ServeConversationStore):
         """See AccountsClient."""
         return await self._call(ChangedPassword, "change_password", secret, password, new, recovery_code, lose_saved)
 
+    async def new_recovery_code(self, secret: str, password: str) -> str:
+        """See AccountsClient."""
+        return await self._call(str, "new_recovery_code", secret, password)
+
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
         """See AccountsClient."""
         return await self._call(list[SessionInfo], "sessions", secret)

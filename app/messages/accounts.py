@@ -333,6 +333,9 @@ class AccountsClient(Protocol):
         with neither it is refused (`recovery_code_required`).
         """
 
+    async def new_recovery_code(self, secret: str, password: str) -> str:
+        """In place of the user's one so far. Refuses with `invalid_login` or `too_many_logins`."""
+
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
         """The user's sessions that hold, the latest first."""
 

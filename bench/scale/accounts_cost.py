@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.keys import PasswordCost
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.accounts.service import AccountsService
 from app.accounts.store import open_store
 from app.messages.accounts import Refusal, UsageRow, UserLimits

@@ -29,6 +29,8 @@ from app.interface.wire.accounts import (
     NewSession,
     PasswordChanged,
     PasswordRequest,
+    RecoveryCode,
+    RecoveryRequest,
     SessionList,
     SessionObject,
     UserSession,
@@ -163,6 +165,13 @@ class UserRoutes:
         if changed.lost_folder is not None and self._gate.pages is not None:
             await self._gate.pages.forget(changed.lost_folder, None)
         return changed
+
+    async def recovery(self, request: Request) -> Response:
+        """`POST /v1/auth/recovery`."""
+        body = await body_of(request, RecoveryRequest)
+        caller, _ = user_of(request)
+        code = await self._accounts.new_recovery_code(caller.secret, body.password)
+        return json_response(RecoveryCode(recovery_code=code).model_dump(), headers={"Cache-Control": "no-store"})
 
     async def keys(self, request: Request) -> Response:
         """`GET /v1/keys`."""

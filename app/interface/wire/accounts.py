@@ -110,6 +110,21 @@ class PasswordChanged(BaseModel):
     """Whether what was saved before is deleted."""
 
 
+class RecoveryRequest(Wire):
+    """`POST /v1/auth/recovery`: the recovery code so far is lost, and opens nothing any more."""
+
+    password: Password
+    """The present one."""
+
+
+class RecoveryCode(BaseModel):
+    """The answer to that."""
+
+    object: Literal["recovery_code"] = "recovery_code"
+    recovery_code: str
+    """The new one; it is shown this once."""
+
+
 class KeyRequest(Wire):
     """`POST /v1/keys`."""
 

@@ -4,9 +4,10 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.accounts.accounts import OPERATOR_ACTS
-from app.accounts.logins import MOST_KEYS, new_password
+from app.accounts.logins import MOST_KEYS
+from app.accounts.passwords import new_password
 from app.messages.accounts import AccountsError, UserChange, UserLimits
-from tests.app.accounts.world import CHEAP, PASSWORD, World
+from tests.app.accounts.world import CHEAP, FIRST, PASSWORD, World, choose
 
 DAY_S = 86_400
 
@@ -167,6 +168,41 @@ def test_a_login_that_began_with_the_old_password_is_refused(world: World) -> No
     world.accounts.logins.change_password(mine, early, early.stretched(PASSWORD), new)
     with pytest.raises(AccountsError, match="wrong"):
         world.accounts.logins.log_in(early, early.stretched(PASSWORD))
+
+
+def test_a_new_recovery_code_takes_the_place_of_a_lost_one(world: World) -> None:
+    lost = world.add("ann").recovery_code
+    session, logins = world.log_in("ann"), world.accounts.logins
+    pages = logins.identify(session).pages
+    challenge = logins.challenge_of(session)
+    code = logins.new_recovery_code(session, challenge, challenge.stretched(PASSWORD))
+    assert code != lost
+    row = world.accounts.audit(OPERATOR_ACTS, 0, 100).rows[-1]
+    assert (row.action, row.object) == ("new_recovery_code", logins.identify(session).credential)
+    world.accounts.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+    with pytest.raises(AccountsError, match="not your recovery code"):
+        choose(world.accounts, "ann", lost)
+    newest = choose(world.accounts, "ann", code)
+    assert logins.identify(world.log_in("ann")).pages == pages
+    assert newest not in (lost, code)
+
+
+def test_a_new_recovery_code_needs_the_present_password_of_the_same_user(world: World) -> None:
+    code = world.add("ann").recovery_code
+    world.add("bob")
+    session, logins = world.log_in("ann"), world.accounts.logins
+    mine, bobs = logins.challenge("ann"), logins.challenge("bob")
+    for challenge, password in [(mine, "not it, not it"), (bobs, PASSWORD)]:
+        with pytest.raises(AccountsError, match="wrong"):
+            logins.new_recovery_code(session, challenge, challenge.stretched(password))
+    logins.change_password(session, mine, mine.stretched(PASSWORD), new_password("another long password", CHEAP))
+    with pytest.raises(AccountsError, match="wrong"):  # it is another one since
+        logins.new_recovery_code(session, mine, mine.stretched(PASSWORD))
+    world.accounts.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+    first = logins.challenge("ann")
+    with pytest.raises(AccountsError, match="Choose a password of your own"):
+        logins.new_recovery_code(world.log_in("ann", FIRST), first, first.stretched(FIRST))
+    choose(world.accounts, "ann", code)  # which is still the one
 
 
 def test_another_users_challenge_changes_no_password(world: World) -> None:

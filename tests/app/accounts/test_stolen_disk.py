@@ -11,7 +11,7 @@ from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.credentials import recovery_secret
 from app.accounts.keys import RootKey, derive
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.messages.accounts import AccountsError, UserLimits
 from app.messages.stored import NewItem, StoredResponse
 from app.sealing.records import SealError, seal, unseal

@@ -6,7 +6,7 @@ from app.accounts import conversations as conversations_module
 from app.accounts import stored_conversations as stored_module
 from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.messages.accounts import AccountsError, Forgotten
 from app.messages.stored import NewItem, StoredConversation, StoredResponse
 from tests.app.accounts.world import CHEAP, FIRST, World, choose

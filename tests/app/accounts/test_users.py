@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from app.accounts.accounts import OPERATOR_ACTS
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.accounts.store import Actor
 from app.messages.accounts import AccountsError, Refusal, UserChange, UserLimits
 from tests.app.accounts.world import CHEAP, FIRST, PASSWORD, World, choose

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.keys import PasswordCost
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.accounts.store import open_store
 from app.messages.accounts import AccountsError, UserInfo, UserLimits
 from app.settings import AccountsSettings

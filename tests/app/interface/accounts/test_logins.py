@@ -11,6 +11,7 @@ from app.accounts import service as accounts_service
 from app.accounts.accounts import OPERATOR_ACTS
 from app.messages.accounts import AuditRow, UserLimits
 from app.messages.memory import SavedPages
+from tests.app.accounts.world import FIRST
 from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
 from tests.app.service import openai_client
 
@@ -89,6 +90,7 @@ async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> No
         ("POST", "/v1/memory/warm"),
         ("POST", "/v1/auth/logout"),
         ("POST", "/v1/auth/password"),
+        ("POST", "/v1/auth/recovery"),
         ("GET", "/v1/keys"),
         ("POST", "/v1/keys"),
         ("DELETE", "/v1/keys/0123456789abcdef"),
@@ -377,6 +379,7 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         "/v1/auth/sessions",
         "/v1/auth/sessions/{id}",
         "/v1/auth/password",
+        "/v1/auth/recovery",
         "/v1/keys",
         "/v1/keys/{id}",
         "/v1/admin/users",
@@ -466,3 +469,72 @@ async def test_without_our_proxy_no_header_is_believed(site: Site) -> None:
     answer = await site.client.post(LOGIN, json=body, headers={OURS: "192.0.2.7", FOR: "192.0.2.8"})
     rows = (await site.ask("GET", "/v1/admin/audit", answer.json()["token"])).json()["data"]
     assert [row["address"] for row in rows] == [None] * len(rows)
+
+
+RECOVERY = "/v1/auth/recovery"
+
+
+async def test_a_new_recovery_code_is_shown_once_for_the_password(site: Site) -> None:
+    lost = site.add("ann").recovery_code
+    site.add("root", role="admin")
+    ann, root = await site.log_in("ann"), await site.log_in("root")
+    made = await site.ask("POST", RECOVERY, ann, {"password": PASSWORD})
+    assert made.headers["cache-control"] == "no-store"
+    code = made.json()["recovery_code"]
+    assert (len(code), code == lost) == (39, False)
+    await site.ask("POST", "/v1/admin/users/ann/reset", root, {"password": FIRST})
+    first = await site.log_in("ann", FIRST)
+    assert await site.code("POST", RECOVERY, first, {"password": FIRST}) == "403 password_change_required"
+    choice = {"password": FIRST, "new_password": PASSWORD}
+    for wrong in (lost, None):
+        assert (
+            await site.ask("POST", "/v1/auth/password", first, choice | {"recovery_code": wrong})
+        ).status_code == 400
+    kept = await site.ask("POST", "/v1/auth/password", first, choice | {"recovery_code": code})
+    assert kept.json()["memory_lost"] is False
+    everything = (await site.ask("GET", "/v1/admin/audit", root)).text
+    assert "new_recovery_code" in everything
+    assert code not in everything
+
+
+async def test_guesses_at_the_password_of_a_recovery_code_are_counted_and_in_the_audit(
+    make_site: Callable[..., Site],
+) -> None:
+    """As those at logins are, and with them: whoever has found a session must not try on."""
+    site = make_site(login_failures=3)
+    site.add("ann")
+    ann = await site.log_in("ann")
+    assert (await site.ask("POST", RECOVERY, ann, {})).status_code == 400
+    assert (
+        await site.ask("POST", RECOVERY, ann, {"password": PASSWORD}, Cookie="redoubt_session=x")
+    ).status_code == 200
+    tries = [site.code("POST", RECOVERY, ann, {"password": "not it"}) for _ in range(9)]
+    answers = sorted(await asyncio.gather(*tries))
+    assert answers == ["401 invalid_login"] * 3 + ["429 too_many_logins"] * 6
+    assert await site.code("POST", RECOVERY, ann, {"password": PASSWORD}) == "429 too_many_logins"
+    assert await site.code("POST", LOGIN, None, {"name": "ann", "password": PASSWORD}) == "429 too_many_logins"
+    rows = [row for row in site.inside.audit(OPERATOR_ACTS, 0, 100).rows if row.outcome == "refused"]
+    assert [(row.action, row.object) for row in rows] == [("new_recovery_code", session_of(site, ann))] * 3
+
+
+async def test_guesses_at_the_password_that_is_to_be_changed_are_in_the_audit_too(site: Site) -> None:
+    site.add("ann")
+    ann = await site.log_in("ann")
+    guess = {"password": "not it", "new_password": "another long password"}
+    assert await site.code("POST", "/v1/auth/password", ann, guess) == "401 invalid_login"
+    await site.log_in("ann")
+    (row,) = (row for row in site.inside.audit(OPERATOR_ACTS, 0, 100).rows if row.outcome == "refused")
+    assert (row.action, row.object) == ("change_password", session_of(site, ann))
+
+
+async def test_a_page_of_another_site_gets_no_recovery_code(site: Site) -> None:
+    site.add("ann")
+    cookie = f"redoubt_session={await site.log_in('ann')}"
+    asked = {"password": PASSWORD}
+    assert await site.code("POST", RECOVERY, None, asked, Cookie=cookie) == "403 foreign_origin"
+    assert await site.code("POST", RECOVERY, None, asked, Cookie=cookie, Origin="http://evil") == "403 foreign_origin"
+    assert (await site.ask("POST", RECOVERY, None, asked, Cookie=cookie, Origin="http://test")).status_code == 200
+
+
+def session_of(site: Site, token: str) -> str:
+    return site.inside.logins.identify(token).credential

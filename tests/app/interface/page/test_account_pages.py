@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.accounts.accounts import OPERATOR_ACTS
-from app.accounts.logins import new_password
+from app.accounts.passwords import new_password
 from app.messages.memory import SavedPages
-from tests.app.accounts.world import CHEAP, FIRST
+from tests.app.accounts.world import CHEAP, FIRST, choose
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.service import loopback_server
@@ -157,6 +157,30 @@ def test_conversations_and_sessions(watched: tuple[Page, Watch]) -> None:
     expect(page.get_by_role("region", name="Sessions").get_by_text("This one")).to_be_visible()
     assert not is_too_wide(page)
     assert not watch.complaints
+
+
+def test_a_lost_recovery_code_is_replaced(watched: tuple[Page, Watch], site: Site) -> None:
+    page, watch = watched
+    page.goto("/login?next=/account")
+    log_in(page)
+    card = page.get_by_role("region", name="Recovery code")
+    card.get_by_label("Your password").fill("not the password")
+    card.get_by_role("button", name="Make a new code").click()
+    expect(card.get_by_text("Name or password is wrong.")).to_be_visible()
+    assert all("401" in complaint for complaint in watch.complaints)
+    watch.complaints.clear()
+    card.get_by_label("Your password").fill(PASSWORD)
+    card.get_by_role("button", name="Make a new code").click()
+    expect(card.locator("#code")).to_have_text(re.compile(r"^([A-Z2-7]{4}-){7}[A-Z2-7]{4}$"))
+    code = card.locator("#code").inner_text()
+    expect(card.get_by_label("Your password")).to_have_value("")
+    assert not is_too_wide(page)
+    page.reload()
+    expect(card.get_by_role("button", name="Make a new code")).to_be_visible()
+    assert code not in page.content()
+    assert (watch.complaints, watch.outside) == ([], [])
+    site.inside.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+    choose(site.inside, "ann", code)  # raises if it is not the one that keeps what was saved
 
 
 def test_the_first_login_chooses_a_password_and_shows_the_code(watched: tuple[Page, Watch], site: Site) -> None:

@@ -1,4 +1,4 @@
-// The page /account: who you are, your saved pages and conversations, your API keys, your password, your sessions.
+// The page /account: who you are, your saved pages and conversations, your API keys, password and recovery code, your sessions.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
@@ -9,6 +9,7 @@ import { Conversations } from "./conversations";
 import { Keys } from "./keys";
 import { Memory } from "./memory";
 import { Password } from "./password";
+import { Recovery } from "./recovery";
 import { Sessions } from "./sessions";
 
 interface Limits {
@@ -60,6 +61,7 @@ function Account() {
           <Conversations />
           <Keys />
           <Password name={session.name} />
+          <Recovery name={session.name} />
           <LimitsCard limits={session.limits} />
         </>
       )}

@@ -3,7 +3,9 @@
 import getpass
 import json
 import os
+import re
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,13 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from app.accounts.accounts import OPERATOR_ACTS
+from app.accounts.passwords import new_password
 from app.client import v1
 from app.client.account import ChatError
-from app.messages.accounts import AccountsError
+from app.messages.accounts import AccountsError, UserLimits
 from app.messages.memory import SavedPages
+from tests.app.accounts.world import CHEAP, FIRST, choose
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
@@ -406,3 +411,68 @@ def test_the_password_is_not_shown(
     monkeypatch.setattr(getpass, "getpass", lambda _question: PASSWORD)
     type_in("login", "ann", "exit")
     assert chat(url, capsys)[-1] == greeting(url)
+
+
+CODE = re.compile(r"^Your recovery code; keep it, it is shown this once: ((?:[A-Z2-7]{4}-){7}[A-Z2-7]{4})$")
+OWN = "a password of my own"
+
+
+def reset(site: Site) -> None:
+    site.inside.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
+
+
+def told_code(printed: list[str]) -> str:
+    (code,) = (found[1] for line in printed if (found := CODE.match(line)))
+    return code
+
+
+def test_the_first_login_chooses_a_password_and_is_told_the_code(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    """After two passwords that were not the same nobody is logged in, and the terminal keeps no session."""
+    site, url = make_site()
+    site.inside.users.add(OPERATOR_ACTS, "eve", new_password(FIRST, CHEAP), "user", UserLimits())
+    type_in("login", "eve", FIRST, OWN, "another one", "login", "eve", FIRST, OWN, OWN, "hello", "exit")
+    printed = chat(url, capsys)
+    asks = "An administrator has set this password: choose one of your own."
+    assert printed[:3] == [login_needed(url), asks, "These were two different passwords: log in again."]
+    assert printed[3] == asks
+    assert told_code(printed) in printed[4]
+    assert printed[5] == greeting(url, ", logged in as eve")
+    assert "hello" in asked(site)[0]
+    assert OWN not in (config_folder / "redoubt" / "sessions.json").read_text()
+    type_in("logout", "login", "eve", FIRST, "login", "eve", OWN, "exit")  # the administrator's is not good any more
+    again = chat(url, capsys)
+    assert any("Name or password is wrong" in line for line in again)
+    assert again.count(greeting(url, ", logged in as eve")) == 2
+
+
+def test_after_a_reset_the_terminal_asks_for_the_recovery_code(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+    reset(site)
+    code = choose(site.inside, "ann", None)
+    assert code is not None
+    kept = site.inside.logins.identify(site_login(site)).pages
+    reset(site)
+    type_in("login", "ann", FIRST, "not the code", OWN, OWN, "login", "ann", FIRST, code.lower(), OWN, OWN, "exit")
+    printed = chat(url, capsys)
+    assert any("That is not your recovery code" in line for line in printed)
+    newest = told_code(printed)
+    assert newest != code
+    assert site.inside.logins.identify(token_of(site, url)).pages == kept
+    reset(site)
+    type_in("login", "ann", FIRST, "", OWN, OWN, "exit")  # lost: what was saved goes
+    assert told_code(chat(url, capsys)) != newest
+    assert site.inside.logins.identify(token_of(site, url)).pages != kept
+
+
+def test_a_first_password_that_has_expired_says_so_in_the_terminal(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+    reset(site)
+    site.inside.store.now = lambda: time.time() + 7 * 86_400
+    type_in("login", "ann", FIRST, "exit")
+    assert any("Ask an administrator for another one" in line for line in chat(url, capsys))

@@ -115,7 +115,7 @@ build: $(BUILD_ENV) page
 # The pages that a browser gets, from TypeScript into $(WEB)/dist.
 page: $(WEB)/dist/.built
 
-$(WEB)/dist/.built: $(shell find $(WEB)/src -type f) $(wildcard $(WEB)/*.html $(WEB)/*.ts $(WEB)/*.json) $(WEB)/node_modules/.installed
+$(WEB)/dist/.built: $(shell find $(WEB)/src $(WEB)/public -type f) $(wildcard $(WEB)/*.html $(WEB)/*.mjs $(WEB)/*.json) $(WEB)/node_modules/.installed
 	@$(call step,2,Building the web pages (a few seconds))
 	@tools/node npm --prefix $(WEB) run --silent build -- --logLevel warn
 	@touch $@

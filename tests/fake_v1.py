@@ -1,4 +1,4 @@
-"""A stand-in for the service's `/v1`, on a real socket: for the parts that are its HTTP clients.
+"""A stand-in for the service's `/v1`, with the chat page, on a real socket: for the parts that are its HTTP clients.
 
 It answers each chat with given words, one chunk a word, and records the requests and which answers their client cut
 off.
@@ -9,7 +9,6 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.pages import PageFiles
 
 MODEL = {
@@ -65,7 +65,11 @@ class FakeV1:
         async def health() -> dict[str, Any]:
             return {"status": "ok", "workers": 1}
 
-        app.add_api_route("/ui/{path:path}", PageFiles().file)
+        files = PageFiles()
+        chat_page = ChatPage(files, None)
+        app.add_api_route("/", chat_page.chat)
+        app.add_api_route("/c/{name}", chat_page.conversation)
+        app.add_api_route("/ui/{path:path}", files.file)
 
         @app.post("/v1/chat/completions")
         async def chat(request: Request) -> Response:
@@ -109,18 +113,12 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse(body, status_code=status, headers={"x-request-id": "req_1"})
 
 
-async def _prepared(app: FastAPI, prepare: Callable[[FastAPI], None]) -> None:
-    """Inside an event loop, as Serve does it: where none runs, Gradio makes some that it never closes."""
-    prepare(app)
-
-
 @contextmanager
 def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None, *, port: int = 0) -> Iterator[FakeV1]:
     """Serves the fake on the loopback interface, with what `prepare` adds to its routes. port: 0: a free one."""
     app = fake.app()
     if prepare is not None:
-        with ThreadPoolExecutor(max_workers=1) as thread_of_its_own:
-            thread_of_its_own.submit(asyncio.run, _prepared(app, prepare)).result()
+        prepare(app)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -8,7 +8,6 @@ import shutil
 
 from playwright.sync_api import expect
 
-from app.interface.page_gate.mount import mount_page
 from tests.browser import ask, chromium, open_page
 from tests.fake_v1 import FakeV1, running
 
@@ -31,7 +30,7 @@ COUNT_FRAMES = """async () => {
 def frames() -> dict[str, object]:
     """Frames a second in a chat of 60 turns: while it is scrolled, and while one more answer is written."""
     fake = FakeV1(words=[LONG])
-    with running(fake, mount_page), chromium(_executable()) as browser, open_page(browser, fake.url) as (page, _):
+    with running(fake), chromium(_executable()) as browser, open_page(browser, fake.url) as (page, _):
         for count in range(1, TURNS + 1):
             ask(page, f"Question {count}")
             expect(page.locator(".answer .tools")).to_have_count(count)

@@ -18,10 +18,7 @@ ROOT = Path(__file__).parents[1]
 ALONE = (
     "tests/service",
     "tests/cloud/test_cluster.py",
-    "tests/app/interface/page",
-    "tests/app/interface/page_gate/test_session.py",
-    "tests/app/interface/page_gate/test_stored_chats.py",
-    "tests/app/interface/page_gate/test_two_users.py",
+    "tests/app/interface/web",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
     "tests/verify/test_proxy_page.py",

@@ -16,6 +16,7 @@ from starlette.types import Lifespan
 
 from app.interface import errors
 from app.interface.accounts.checks import AdmissionCheck, UserCheck, check_admin
+from app.interface.accounts.gate import AccountsGate
 from app.interface.callers import KeyCheck
 from app.interface.client_address import ClientAddresses
 from app.interface.documents.openapi import Route, document
@@ -29,6 +30,7 @@ from app.interface.recent_failures import RecentFailures
 from app.interface.reception import Reception
 from app.interface.routes.capacity import CapacityRoutes
 from app.interface.routes.chat import ChatRoutes
+from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
@@ -52,11 +54,13 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
-    """The application without the chat page. Pages of other sites may not use it, but for those of allowed origins.
+    """The application. Pages of other sites may not use it, but for those of allowed origins.
 
     lifespan: what runs from before the first request until after the last.
     """
-    app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=lifespan
+    )
     metrics = Metrics(service.workers, lambda: list(service.models), service.ingress)
     failures = RecentFailures()
     places = Places(service.settings.max_open_requests)
@@ -88,7 +92,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         Route("GET", "/openapi.json", described.openapi, "This document.", "application/json", open=True),
         Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
     )
-    routes = (*routes, *page_routes(PageFiles(), has_accounts=accounts is not None))
+    routes = (*routes, *page_routes(PageFiles(), accounts))
     check = KeyCheck(service.settings.api_keys) if accounts is None else UserCheck(accounts)
     guarded = APIRouter(route_class=Guarded, dependencies=[Depends(check)])
     unguarded = APIRouter(route_class=Guarded)
@@ -100,8 +104,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
             further.append(Depends(check_admin))
         router = unguarded if route.open else guarded
         router.add_api_route(route.path, route.endpoint, methods=_methods(route), dependencies=further)
-    # The chat page is mounted behind these routes. They refuse the methods and paths that they do not have, or else the
-    # page would answer them.
+    # Methods that these paths do not have, and paths below /v1 that are not there, are refused as the API refuses.
     unknown = _unknown(routes)
     for route in routes:
         if not route.path.startswith("/v1/"):
@@ -110,7 +113,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.include_router(unguarded)
     app.include_router(guarded)
     app.add_exception_handler(HTTPException, http_error)
-    app.state.paths = tuple(dict.fromkeys(route.shown_path for route in routes))  # for hints, the page's too
+    app.state.paths = tuple(dict.fromkeys(route.shown_path for route in routes))  # for hints
     settings = service.settings
     # The last one added is the outermost.
     app.add_middleware(
@@ -200,16 +203,21 @@ def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
     )
 
 
-def page_routes(pages: PageFiles, *, has_accounts: bool) -> Sequence[Route]:
-    """What the chat page is made of, and the pages that users have besides. Browsers get them without a credential."""
-    files = Route("GET", "/ui/{path:path}", pages.file, "Scripts and styles.", "text/javascript", open=True)
-    if not has_accounts:
-        return (files,)
+def page_routes(pages: PageFiles, accounts: AccountsGate | None) -> Sequence[Route]:
+    """The chat page, and the pages that users have besides. Browsers get them without a credential."""
+    chat = ChatPage(pages, accounts)
+    always = (
+        Route("GET", "/", chat.chat, "The chat page.", "text/html", open=True),
+        Route("GET", "/c/{name}", chat.conversation, "The chat page with a conversation.", "text/html", open=True),
+        Route("GET", "/ui/{path:path}", pages.file, "Scripts and styles.", "text/javascript", open=True),
+    )
+    if accounts is None:
+        return always
     return (
+        *always,
         Route("GET", "/login", pages.login, "The page to log in.", "text/html", open=True),
         Route("GET", "/account", pages.account, "The page about one's account.", "text/html", open=True),
         Route("GET", "/operator", pages.operator, "The page for administrators.", "text/html", open=True),
-        files,
     )
 
 

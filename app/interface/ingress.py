@@ -118,19 +118,8 @@ class Ingress:
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Serve calls this once, after the constructor. The page gets the requests that no route before it takes."""
-        # Here, because importing Gradio takes seconds and only this process needs it.
-        from app.interface.page_gate.mount import mount_page
-
-        app = build_http_app(self._service, lifespan=self._watching)
-        http = self._service.settings
-        mount_page(
-            app,
-            max_open_requests=http.max_open_requests,
-            retry_after_s=http.retry_after_s,
-            accounts=self._service.accounts,
-        )
-        return app
+        """Serve calls this once, after the constructor."""
+        return build_http_app(self._service, lifespan=self._watching)
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:

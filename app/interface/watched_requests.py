@@ -114,11 +114,9 @@ def _line(
 
 
 def _route_of(scope: Scope) -> str:
-    """The path as it is declared, with variables' names; "page": the chat page's; "any": refused before that."""
+    """The path as it is declared, with variables' names; "any": refused before that, or there is no such path."""
     route = scope.get("route")
-    if route is None:
-        return "any"
-    return route.path if isinstance(route, Guarded) else "page"
+    return route.path if isinstance(route, Guarded) else "any"
 
 
 def _caller_of(request: Request) -> str:

@@ -1,12 +1,14 @@
-"""`/ui/...`, and with accounts `/login`, `/account` and `/operator`: what `make page` has built.
+"""The chat page, `/ui/...`, and with accounts `/login`, `/account` and `/operator`: what `make page` has built.
 
-All files are read once, and a path is only looked up among them. Knows nothing of what the pages do.
+All files are read once, and a path is only looked up among them. Those who take it get what was compressed. Knows
+nothing of what the pages do.
 """
 
 import hashlib
-import json
 import logging
 import mimetypes
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +18,28 @@ from fastapi.responses import Response
 from app.interface import errors
 
 FOLDER = Path(__file__).parents[1] / "web/dist"
-CHAT = "src/chat/main.tsx"
-"""The source of the chat surface."""
 NOT_BUILT = "The pages are not built: run `make page`, and start the service again."
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "img-src 'self' data:; font-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 _HASHED = "assets/"
 """Files below have a hash of their content in their names."""
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_LASTING = "public, max-age=31536000, immutable"
+_REFUSED = re.compile(r"\s*q=0(\.0*)?\s*")
+_CODINGS = {"br": ".br", "gzip": ".gz"}
+"""How compressed files' names end; the better ones come first."""
+_TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
 """Not left to the machine's own table of types."""
 
 logger = logging.getLogger(__name__)
@@ -35,9 +47,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    body: bytes
+    bodies: Mapping[str, bytes]
+    """By their content codings, the best first; the last one is "identity"."""
     media_type: str
-    tag: str
+    hash: str
 
 
 class PageFiles:
@@ -47,9 +60,16 @@ class PageFiles:
         """None: where `make page` builds them. Without the folder the routes answer 503, and the log says why."""
         folder = folder or FOLDER
         paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-        self._files = {path.relative_to(folder).as_posix(): _read(path) for path in paths}
+        whole = [path for path in paths if path.suffix not in _CODINGS.values()]
+        self._files = {path.relative_to(folder).as_posix(): _read(path) for path in whole}
         if not self._files:
             logger.error(NOT_BUILT)
+
+    def chat(self, request: Request, *, has_accounts: bool) -> Response:
+        """The chat page's document. A browser keeps none that is for users alone."""
+        if has_accounts:
+            return self._answer(request, "chat-accounts.html", "no-store")
+        return self._answer(request, "chat.html")
 
     async def login(self, request: Request) -> Response:
         """`GET /login`."""
@@ -65,48 +85,35 @@ class PageFiles:
 
     async def file(self, request: Request, path: str) -> Response:
         """`GET /ui/{path}`. Raises ApiError (404)."""
-        if not path.startswith(_HASHED) or path not in self._files:
+        if path not in self._files or path.endswith(".html"):
             raise errors.no_such_route(request.method, request.url.path)
-        return self._answer(request, path)
+        return self._answer(request, path, _LASTING if path.startswith(_HASHED) else "no-cache")
 
-    def _answer(self, request: Request, name: str) -> Response:
+    def _answer(self, request: Request, name: str, lifetime: str = "no-cache") -> Response:
         file = self._files.get(name)
         if file is None:
             return Response(NOT_BUILT + "\n", 503, media_type="text/plain")
-        lifetime = "public, max-age=31536000, immutable" if name.startswith(_HASHED) else "no-cache"
-        headers = {**_HEADERS, "Cache-Control": lifetime, "ETag": file.tag}
-        if request.headers.get("if-none-match") == file.tag:
+        accepted = _accepted(request.headers.get("accept-encoding", ""))
+        coding = next(one for one in file.bodies if one in accepted)
+        tag = f'"{file.hash}-{coding}"'
+        headers = {**_HEADERS, "Cache-Control": lifetime, "ETag": tag, "Vary": "Accept-Encoding"}
+        known = request.headers.get("if-none-match", "").split(",")
+        if tag in (one.strip().removeprefix("W/") for one in known):
             return Response(status_code=304, headers=headers)
-        return Response(file.body, headers=headers, media_type=file.media_type)
+        if coding != "identity":
+            headers["Content-Encoding"] = coding
+        return Response(file.bodies[coding], headers=headers, media_type=file.media_type)
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The addresses of what an entry was built into."""
-
-    scripts: list[str]
-    styles: list[str]
-
-
-def built(entry: str, folder: Path | None = None) -> Built | None:
-    """What the source `entry` was built into, with the styles of all that it imports; None: it was not built."""
-    try:
-        manifest = json.loads(((folder or FOLDER) / ".vite/manifest.json").read_text())
-    except FileNotFoundError:
-        return None
-    if entry not in manifest:
-        return None
-    styles: list[str] = []
-    seen, todo = {entry}, [entry]
-    while todo:
-        part = manifest[todo.pop()]
-        styles += [style for style in part.get("css", []) if style not in styles]
-        todo += [name for name in part.get("imports", []) if name not in seen]
-        seen.update(todo)
-    return Built([f"/ui/{manifest[entry]['file']}"], [f"/ui/{style}" for style in styles])
+def _accepted(header: str) -> set[str]:
+    """The content codings that a client takes; what is not compressed it always takes."""
+    parts = (part.partition(";") for part in header.lower().split(","))
+    return {"identity", *(coding.strip() for coding, _, weight in parts if not _REFUSED.fullmatch(weight))}
 
 
 def _read(path: Path) -> _File:
     body = path.read_bytes()
     guessed = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return _File(body, guessed, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    beside = {coding: path.with_name(path.name + ending) for coding, ending in _CODINGS.items()}
+    bodies = {coding: other.read_bytes() for coding, other in beside.items() if other.exists()}
+    return _File({**bodies, "identity": body}, guessed, hashlib.sha256(body).hexdigest()[:32])

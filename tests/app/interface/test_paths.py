@@ -7,7 +7,6 @@ import pytest
 
 from tests.app.exchange import Exchange
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.with_page import app_with_page
 from tests.app.service import http_app
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -15,7 +14,7 @@ CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content"
 
 @pytest.fixture(scope="module")
 def whole() -> Any:
-    return app_with_page(FakeWorker(lambda _: deltas([1])).generate)
+    return http_app(FakeWorker(lambda _: deltas([1])).generate)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import { useEffect, useState } from "preact/hooks";
 import type { Chat } from "./chat";
 import { CopyButton } from "./copy";
 import { Icon } from "./icons";
-import { Markdown } from "./text";
 import { Versions } from "./thread";
 import type { Progress, Turn } from "./tree";
 
@@ -24,7 +23,7 @@ export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, i
     <article class="answer" aria-label="Answer" aria-busy={isOpen} data-status={turn.status}>
       {turn.thought && <Thought text={turn.thought} turn={turn} isThinking={isOpen && turn.text === ""} />}
       <div class="body">
-        <Markdown text={turn.text} isGrowing={isOpen} />
+        <Text text={turn.text} isGrowing={isOpen} />
       </div>
       {isOpen && turn.text === "" && !turn.thought && <Waiting turn={turn} />}
       <Outcome chat={chat} turn={turn} isBusy={isBusy} isLast={isLast} />
@@ -41,6 +40,21 @@ export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, i
     </article>
   );
 });
+
+let Markdown: typeof import("./text").Markdown | null = null;
+
+/** An answer's text as it came until what reads Markdown is here: it is fetched with the first answer. */
+function Text({ text, isGrowing }: { text: string; isGrowing: boolean }) {
+  const [, redraw] = useState(Markdown !== null);
+  useEffect(() => {
+    if (Markdown !== null) return;
+    import("./text").then((loaded) => {
+      ({ Markdown } = loaded);
+      redraw(true);
+    }, () => undefined); // of a service that has another build by now
+  }, []);
+  return Markdown === null ? <div class="plain">{text}</div> : <Markdown text={text} isGrowing={isGrowing} />;
+}
 
 /** What an answer without a word waits for. It is read aloud whenever it changes, so the percents are not in it. */
 export function waits(turn: Turn): string {

@@ -1,7 +1,7 @@
-// The chat surface: mounted in an element of the page that the service's Gradio application delivers.
+// The page `/`: the chat.
 import { render } from "preact";
 
-import "./style.css";
+import style from "./style.css?inline";
 import { App } from "./app";
 import { Chat } from "./chat";
 import { idOf } from "./state";
@@ -20,14 +20,15 @@ function fit(place: HTMLElement): void {
 }
 
 function mount(): void {
-  const place = document.createElement("div");
-  place.id = "surface";
-  document.body.prepend(place);
+  // The styles come with the script: one request less before the page can be used.
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(style);
+  document.adoptedStyleSheets = [sheet];
+  const place = document.getElementById("surface")!;
   const chat = new Chat(sessionStorage, document.querySelector('meta[name="redoubt-accounts"]') !== null);
   fit(place);
   addEventListener("pagehide", () => chat.flush());
   const id = idOf(location);
-  if (location.search) history.replaceState(null, "", id ? `/c/${id}` : "/");
   void chat.begin(id);
   render(<App chat={chat} />, place);
 }

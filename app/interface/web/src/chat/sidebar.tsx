@@ -111,12 +111,12 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
   );
 }
 
-/** What the user's saved pages take; nothing where none are kept. */
+/** What the user's saved pages take; nothing where none are kept. Without a chat it is not asked for. */
 function Memory({ count }: { count: number }) {
   const [use, setUse] = useState<{ bytes: number; quota_bytes: number } | null>(null);
   const [isKept, setKept] = useState(true);
   useEffect(() => {
-    if (isKept) ask<{ bytes: number; quota_bytes: number }>("GET", "/v1/memory").then(setUse, () => setKept(false));
+    if (isKept && count) ask<{ bytes: number; quota_bytes: number }>("GET", "/v1/memory").then(setUse, () => setKept(false));
   }, [count, isKept]);
   if (use === null) return null;
   return (

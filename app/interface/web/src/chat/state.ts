@@ -48,7 +48,7 @@ export const STORED = "conv_";
 
 /** The conversation that an address names; empty: none. */
 export function idOf(place: Location): string {
-  return /^\/c\/(\w+)$/.exec(place.pathname)?.[1] ?? new URLSearchParams(place.search).get("c") ?? "";
+  return /^\/c\/(\w+)$/.exec(place.pathname)?.[1] ?? "";
 }
 
 /** Puts the conversation into the page's address. */

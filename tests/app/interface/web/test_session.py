@@ -9,7 +9,6 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Browser, expect
 
-from app.interface.page_gate.mount import mount_page
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.browser import ask
@@ -40,7 +39,7 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
 @pytest.fixture
 def client(site: Site) -> Iterator[httpx.Client]:
     with (
-        running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served,
+        running(Served(site)) as served,
         httpx.Client(base_url=served.url, timeout=60) as client,
     ):
         yield client
@@ -50,8 +49,11 @@ def test_only_a_session_gets_the_page(client: httpx.Client) -> None:
     for cookie in ("", "redoubt_session=rdbs_wrong"):
         answer = client.get("/", headers={"Cookie": cookie})
         assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+        named = client.get("/c/conv_1", headers={"Cookie": cookie})
+        assert (named.status_code, named.headers["location"]) == (303, "/login?next=/c/conv_1")
     client.post("/v1/auth/login", json=COOKIE)
-    assert client.get("/").status_code == 200
+    answer = client.get("/")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     client.post("/v1/auth/logout", json={}, headers={"Origin": str(client.base_url)})
     assert client.get("/").status_code == 303
 

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.interface.page_gate.mount import mount_page
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
-from tests.app.interface.page_gate.test_session import Served
+from tests.app.interface.web.test_session import Served
 from tests.browser import WAIT_MS, Watch, ask
 from tests.fake_v1 import running
 
@@ -36,7 +35,7 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
 @pytest.fixture
 def page(site: Site, browser: Browser) -> Iterator[Page]:
     """Logged in, with short answers, since the model is tiny."""
-    with running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served:
+    with running(Served(site)) as served:
         page = browser.new_context(base_url=served.url, viewport={"width": 1100, "height": 800}).new_page()
         page.set_default_timeout(WAIT_MS)
         page.goto("/login")
@@ -150,7 +149,7 @@ def logged_in(site: Site, browser: Browser, url: str) -> Page:
 def test_an_answer_goes_on_while_the_tab_is_closed(slow_site: Site, browser: Browser) -> None:
     worker = slow_site.worker
     assert isinstance(worker, SlowWorker)
-    with running(Served(slow_site), lambda app: mount_page(app, accounts=slow_site.gate)) as served:
+    with running(Served(slow_site)) as served:
         page = logged_in(slow_site, browser, served.url)
         ask(page, "hi")
         expect(page.locator(".answer[data-status=writing]")).to_be_visible()
@@ -175,7 +174,7 @@ def test_an_answer_goes_on_while_the_tab_is_closed(slow_site: Site, browser: Bro
 
 
 def test_another_tab_follows_and_stops_an_answer(slow_site: Site, browser: Browser) -> None:
-    with running(Served(slow_site), lambda app: mount_page(app, accounts=slow_site.gate)) as served:
+    with running(Served(slow_site)) as served:
         page = logged_in(slow_site, browser, served.url)
         ask(page, "hi")
         expect(page.locator(".answer[data-status=writing]")).to_be_visible()

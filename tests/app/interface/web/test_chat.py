@@ -7,7 +7,6 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from app.interface.page_gate.mount import mount_page
 from app.interface.routes.pages import FOLDER
 from tests.browser import answers, ask, open_page
 from tests.fake_v1 import FakeV1, running
@@ -25,7 +24,7 @@ def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def test_a_conversation(browser: Browser) -> None:
-    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, watch):
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, watch):
         expect(page).to_have_title("Redoubt")
         ask(page, "Where are you from?")
         expect(page.locator(".answer")).to_contain_text("Hello from the fake.")
@@ -51,7 +50,7 @@ def test_a_conversation(browser: Browser) -> None:
 
 def test_text_streams_in_and_stop_ends_the_work(browser: Browser) -> None:
     fake = FakeV1(words=MANY_WORDS, pause_s=0.01)
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
+    with running(fake), open_page(browser, fake.url) as (page, watch):
         ask(page, "Count")
         expect(page.locator(".thread")).to_contain_text("word0")
         assert "word1999" not in answers(page)[0]
@@ -69,7 +68,7 @@ def test_text_streams_in_and_stop_ends_the_work(browser: Browser) -> None:
 
 def test_new_chat_ends_the_work_too(browser: Browser) -> None:
     fake = FakeV1(words=MANY_WORDS, pause_s=0.05)
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "Count")
         expect(page.locator(".thread")).to_contain_text("word0")
         page.get_by_role("navigation").get_by_role("button", name="New chat").click()
@@ -79,7 +78,7 @@ def test_new_chat_ends_the_work_too(browser: Browser) -> None:
 
 def test_a_closed_tab_ends_the_work(browser: Browser) -> None:
     fake = FakeV1(words=MANY_WORDS, pause_s=0.05)
-    with running(fake, mount_page):
+    with running(fake):
         with open_page(browser, fake.url) as (page, _):
             ask(page, "Count")
             expect(page.locator(".thread")).to_contain_text("word0")
@@ -89,7 +88,7 @@ def test_a_closed_tab_ends_the_work(browser: Browser) -> None:
 def test_answers_stream_to_several_tabs_at_once(browser: Browser) -> None:
     fake = FakeV1(words=MANY_WORDS, pause_s=0.05)
     with (
-        running(fake, mount_page),
+        running(fake),
         open_page(browser, fake.url) as (one, _),
         open_page(browser, fake.url) as (two, _),
         open_page(browser, fake.url) as (three, _),
@@ -102,7 +101,7 @@ def test_answers_stream_to_several_tabs_at_once(browser: Browser) -> None:
 
 
 def test_settings_reach_the_service(browser: Browser) -> None:
-    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, watch):
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, watch):
         page.get_by_role("button", name="Settings").click()
         page.get_by_label("System prompt").fill("Answer in French.")
         page.get_by_label("Seed").fill("7")
@@ -119,7 +118,7 @@ def test_settings_reach_the_service(browser: Browser) -> None:
 
 def test_an_error_is_a_card_under_the_question(browser: Browser) -> None:
     fake = FakeV1(error=(429, "All places are taken, try again later."))
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "Hello?")
         card = page.get_by_role("alert")
         expect(card).to_contain_text("The service is busy. Try again later.")
@@ -131,7 +130,7 @@ def test_an_error_is_a_card_under_the_question(browser: Browser) -> None:
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Browser) -> None:
     fake = FakeV1(key="open sesame")
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         page.get_by_label("This service asks for an API key.").fill("open sesame")
         page.get_by_role("button", name="Use it").click()
         expect(page.locator("header")).to_contain_text("fake-model")
@@ -140,7 +139,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Browser) -> None:
 
 
 def test_a_reload_keeps_the_chat_and_the_draft(browser: Browser) -> None:
-    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, watch):
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, watch):
         ask(page, "Where are you from?")
         expect(page.locator(".answer .tools")).to_be_visible()
         page.locator("#message").fill("Half a thought")
@@ -152,7 +151,7 @@ def test_a_reload_keeps_the_chat_and_the_draft(browser: Browser) -> None:
 
 def test_a_reload_shows_the_end_of_a_long_chat(browser: Browser) -> None:
     fake = FakeV1(words=["A paragraph of words.\n\n" * 30])
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         for count in range(1, 7):
             ask(page, f"Question {count}")
             expect(page.locator(".answer .tools")).to_have_count(count)
@@ -165,7 +164,7 @@ def test_a_reload_shows_the_end_of_a_long_chat(browser: Browser) -> None:
 
 def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser) -> None:
     fake = FakeV1()
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         held: list[Route] = []
         page.route("**/v1/models", lambda route: held.append(route))
         page.reload()
@@ -178,7 +177,7 @@ def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser
 
 
 def test_another_answer_and_another_question_are_versions(browser: Browser) -> None:
-    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, _):
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
         expect(page.locator(".answer")).to_contain_text("Hello from the fake.")
         fake.words = ["Another."]
@@ -199,7 +198,7 @@ def test_another_answer_and_another_question_are_versions(browser: Browser) -> N
 
 def test_a_stop_before_the_first_word_leaves_no_question_without_an_answer(browser: Browser) -> None:
     fake = FakeV1(words=[""] * 5000, pause_s=0.01)
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
         expect(page.get_by_text("Reading the prompt")).to_be_visible()
         page.keyboard.press("Escape")
@@ -221,7 +220,7 @@ def test_a_stop_before_the_first_word_leaves_no_question_without_an_answer(brows
 )
 def test_a_wait_says_what_for(browser: Browser, news: dict[str, int | None], shown: str) -> None:
     fake = FakeV1(words=[""] * 3000, pause_s=0.02, news=[news | {"total": 2048, "cache": 0, "time_ms": 0}])
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
         expect(page.locator(".waiting")).to_contain_text(shown)
         aloud = page.get_by_role("status").filter(has_text=shown.removesuffix(", 40 %"))
@@ -230,7 +229,7 @@ def test_a_wait_says_what_for(browser: Browser, news: dict[str, int | None], sho
 
 def test_a_cut_answer_goes_on(browser: Browser) -> None:
     fake = FakeV1(words=["One, two,"], finish_reason="length")
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "Count")
         expect(page.get_by_role("button", name="Continue")).to_be_visible()
         fake.words, fake.finish_reason = [" three."], "stop"
@@ -241,7 +240,7 @@ def test_a_cut_answer_goes_on(browser: Browser) -> None:
 
 def test_one_can_read_while_it_writes(browser: Browser) -> None:
     fake = FakeV1(words=[f"line {i}\n\n" for i in range(1000)], pause_s=0.01)
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+    with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "Count")
         expect(page.locator(".thread")).to_contain_text("line 60")
         page.locator(".thread").evaluate("thread => { thread.scrollTop = 0 }")
@@ -252,10 +251,18 @@ def test_one_can_read_while_it_writes(browser: Browser) -> None:
         expect(page.get_by_role("button", name="Jump to latest")).to_have_count(0)
 
 
+def test_an_answer_is_plain_text_where_the_service_has_another_build_by_now(browser: Browser) -> None:
+    with running(FakeV1(words=["**Bold**"])) as fake, open_page(browser, fake.url) as (page, _):
+        page.route("**/ui/assets/text-*.js", lambda route: route.fulfill(status=404))
+        ask(page, "Anything")
+        expect(page.locator(".answer .tools")).to_be_visible()
+        expect(page.locator(".answer .body")).to_have_text("**Bold**")
+
+
 def test_an_answer_loads_nothing_from_elsewhere(browser: Browser) -> None:
     poison = '![x](http://127.0.0.2:9/a.png) <img src="http://127.0.0.2:9/b.png"> <script>document.title="X"</script>'
     fake = FakeV1(words=[poison, " The end."])
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
+    with running(fake), open_page(browser, fake.url) as (page, watch):
         ask(page, "Anything")
         expect(page.locator(".thread")).to_contain_text("The end.")
         page.wait_for_timeout(300)
@@ -264,7 +271,7 @@ def test_an_answer_loads_nothing_from_elsewhere(browser: Browser) -> None:
 
 
 def test_a_service_that_is_away_loses_nothing(browser: Browser) -> None:
-    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, _):
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
         expect(page.locator(".answer .tools")).to_have_count(1)
         page.context.set_offline(True)
@@ -280,7 +287,7 @@ def test_a_service_that_is_away_loses_nothing(browser: Browser) -> None:
 
 
 def test_the_keyboard_is_enough(browser: Browser) -> None:
-    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, _):
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, _):
         expect(page.locator("#message")).to_be_focused()
         page.keyboard.type("One")
         page.keyboard.press("Shift+Enter")
@@ -302,6 +309,9 @@ RICH = """# Title
 
 Some `code`, a [link](https://example.com) and $x^2$.
 
+$$\\color{red}\\frac{\\sqrt[3]{x}}{\\underbrace{\\overline{y}}_{\\cancel{z}}}
+\\begin{pmatrix} a & b \\\\ c & d \\end{pmatrix}$$
+
 ```python
 print('a')  # b
 ```
@@ -319,13 +329,13 @@ print('a')  # b
 def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dark"], width: int) -> None:
     axe = (FOLDER.parent / "node_modules/axe-core/axe.min.js").read_text()
     fake = FakeV1(words=[RICH], thoughts=["Hm."], finish_reason="length")
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
+    with running(fake), open_page(browser, fake.url) as (page, watch):
         page.set_viewport_size({"width": width, "height": 800})
         page.emulate_media(color_scheme=colours)
         for question in (None, "Show it"):
             if question:
                 ask(page, question)
-                expect(page.locator(".katex")).to_be_visible()
+                expect(page.locator(".katex")).to_have_count(2)
                 expect(page.locator(".hljs-string")).to_be_visible()
             page.evaluate(axe)
             found = page.evaluate("axe.run('#surface')")["violations"]
@@ -335,4 +345,4 @@ def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dar
         column = page.locator("#surface .column").bounding_box()
         assert column is not None
         assert column["width"] <= 46 * 16
-        assert watch.outside == []
+        assert (watch.outside, watch.complaints) == ([], [])

@@ -8,10 +8,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from app.accounts import tables
-from app.interface.page_gate.mount import mount_page
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
-from tests.app.interface.page_gate.test_session import Served
+from tests.app.interface.web.test_session import Served
 from tests.browser import WAIT_MS, ask
 from tests.fake_v1 import running
 
@@ -29,7 +28,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def context(site: Site, browser: Browser) -> Iterator[BrowserContext]:
-    with running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served:
+    with running(Served(site)) as served:
         context = browser.new_context(base_url=served.url, viewport={"width": 1100, "height": 800})
         context.set_default_timeout(WAIT_MS)
         yield context

@@ -1,1 +1,0 @@
-"""The chat page, a client of `/v1` that the ingress serves."""

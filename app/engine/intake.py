@@ -82,7 +82,7 @@ class Intake:
 
     def _salt(self, request: GenerateRequest) -> bytes | None:
         """Where the names of the request's pages begin; None: they are not shared."""
-        if self._cache_secret is None or request.needs_whole_prompt:
+        if self._cache_secret is None or request.needs_whole_prompt or not request.uses_cache:
             return None
         if request.memory is not None and self._fingerprint is not None:
             return memory_salt(request.memory.names_key, self._fingerprint)

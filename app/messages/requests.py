@@ -112,6 +112,8 @@ class GenerateRequest:
     tokens of the rest, so it is preferred."""
     reports_progress: bool = False
     """Whether deltas with a `PromptProgress` come before the first token."""
+    uses_cache: bool = True
+    """False: it shares no pages with other requests, in memory or on disk."""
 
     @property
     def needs_scores(self) -> bool:

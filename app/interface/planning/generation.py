@@ -81,6 +81,7 @@ def make_job(
             window=prompt.window,
             search=options.search,
             reports_progress=request.return_progress or False,
+            uses_cache=request.use_cache is not False,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(requests_each)

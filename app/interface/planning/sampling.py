@@ -1,5 +1,6 @@
 """How a request's tokens are sampled: from its fields to the engine's sampling parameters. Knows no prompt."""
 
+from app.interface import errors
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.messages.requests import SamplingParams
@@ -13,7 +14,10 @@ def sampling_params(
     scores: int | None,
     end_token_ids: frozenset[int],
 ) -> SamplingParams:
-    """The parameters of one choice. Raises ApiError (400) for a biased token that the vocabulary does not have.
+    """The parameters of one choice.
+
+    Raises ApiError (400) for a biased token that the vocabulary does not have, and for a `do_sample` that the
+    temperature contradicts.
 
     scores: how many likely tokens to score beside each; None: no scores. end_token_ids: tokens that `min_tokens` keeps
     back.
@@ -27,7 +31,7 @@ def sampling_params(
     model.check_vocabulary(biases, "logit_bias")
     min_new_tokens = request.min_tokens or 0
     return SamplingParams(
-        temperature=given(request.temperature, defaults.temperature),
+        temperature=_temperature(request, defaults.temperature),
         top_k=max(defaults.top_k if request.top_k is None else request.top_k, 0),
         top_p=given(request.top_p, defaults.top_p),
         min_p=given(request.min_p, defaults.min_p),
@@ -41,3 +45,15 @@ def sampling_params(
         min_new_tokens=min_new_tokens,
         end_token_ids=end_token_ids if min_new_tokens else frozenset(),
     )
+
+
+def _temperature(request: GenerationRequest, default: float) -> float:
+    given = request.temperature
+    if request.do_sample is None:
+        return default if given is None else float(given)
+    if given is not None and (given > 0) != request.do_sample:
+        why = "true, and a temperature of 0 draws nothing" if request.do_sample else "false, and a temperature is given"
+        raise errors.invalid(f"'do_sample' is {why}.", "do_sample", "invalid_value")
+    if not request.do_sample:
+        return 0.0
+    return float(given or default or 1)

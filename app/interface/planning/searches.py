@@ -82,7 +82,12 @@ def _contrastive(request: _Request, max_beams: int) -> ContrastiveParams:
 
 def _refuse_what_has_no_effect(request: _Request) -> None:
     """Refuses fields that a search does not use. Many clients always send a temperature, so 0 and 1 are accepted."""
-    for field, harmless in (("temperature", (None, 0, 1)), ("top_p", (None, 1)), ("min_p", (None, 0))):
+    for field, harmless in (
+        ("temperature", (None, 0, 1)),
+        ("top_p", (None, 1)),
+        ("min_p", (None, 0)),
+        ("do_sample", (None, False)),
+    ):
         if getattr(request, field) not in harmless:
             raise _invalid(field, "does not go with a search, which draws nothing")
     if request.scores is not None:

@@ -130,6 +130,10 @@ class GenerationRequest(Wire):
     ) = None
     """Token id, as a string, to what is added to its logit."""
     seed: Seed | None = None
+    do_sample: bool | None = None
+    """Extension: false: the likeliest token each time, as with temperature 0; true: they are drawn."""
+    use_cache: bool | None = None
+    """Extension: false: keys and values of earlier requests are not used, and this one's are not kept."""
     use_beam_search: bool | None = None
     """Extension: beam search, as wide as `num_beams`, `best_of` or `n` says."""
     num_beams: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

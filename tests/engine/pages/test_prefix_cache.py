@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -135,6 +136,15 @@ def test_without_a_prefix_cache_nothing_is_found() -> None:
         assert [counter.run(ask(name, PROMPT)) for name in ("first", "again")] == [57, 57]
         counts = engine.statistics()
         assert (counts.pages_cached, counts.cached_tokens) == (0, 0)
+
+
+def test_a_request_without_the_cache_finds_and_leaves_nothing() -> None:
+    runner = FakeRunner()
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        without = [replace(ask(name, PROMPT), uses_cache=False) for name in ("first", "third")]
+        assert [counter.run(one) for one in (without[0], ask("second", PROMPT), without[1])] == [57] * 3
+        assert counter.run(ask("fourth", PROMPT)) == 9
 
 
 def test_statistics_count_cached_pages_and_cached_tokens() -> None:

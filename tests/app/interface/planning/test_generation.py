@@ -56,6 +56,33 @@ def test_every_sampling_parameter_reaches_the_engine() -> None:
     assert job.requests[0].max_new_tokens == 3
 
 
+@pytest.mark.parametrize(
+    ("fields", "temperature"),
+    [
+        ({"do_sample": False}, 0.0),
+        ({"do_sample": False, "temperature": 0}, 0.0),
+        ({"do_sample": True}, 1.0),
+        ({"do_sample": True, "temperature": 0.3}, 0.3),
+        ({"do_sample": None, "temperature": 0}, 0.0),
+    ],
+)
+def test_sampling_is_turned_on_and_off(fields: dict[str, object], temperature: float) -> None:
+    assert chat(**fields).requests[0].sampling.temperature == temperature
+
+
+@pytest.mark.parametrize("fields", [{"do_sample": True, "temperature": 0}, {"do_sample": False, "temperature": 0.5}])
+def test_a_temperature_that_contradicts_it_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ApiError) as refused:
+        chat(**fields)
+    assert refused.value.status == 400
+    assert "do_sample" in str(refused.value)
+
+
+def test_a_request_may_leave_the_cache_out() -> None:
+    uses = [chat(**fields).requests[0].uses_cache for fields in ({}, {"use_cache": True}, {"use_cache": False})]
+    assert uses == [True, True, False]
+
+
 def test_a_request_that_does_not_say_is_sampled_as_its_model_recommends() -> None:
     recommended = {"temperature": 0.2, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
     model = tiny_model(generation_config=recommended)

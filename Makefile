@@ -105,7 +105,7 @@ NATIVE_CHANGES = $(if $(wildcard $(NATIVE_BUILT)),$(shell find kernels -newer $(
   -o -name CMakeLists.txt \) -print -quit),all)
 build: $(BUILD_ENV) page
 	@mkdir -p build
-	@$(if $(NATIVE_CHANGES),$(call step,3,Building the engine with $(JOBS) jobs (one to two minutes on 2 cores)))
+	@$(if $(NATIVE_CHANGES),$(call step,3,Building the engine with $(JOBS) jobs (two to three minutes on 2 cores)))
 	@cmake -S kernels -B build/native -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/cmake.log 2>&1 \
 	  || { cat build/cmake.log >&2; $(call say_and_fail,$(NO_BUILD)); }

@@ -49,11 +49,11 @@ def check_model(card: ModelCard, command: str, *, passed: Path, cpu_s: int = CPU
             with suppress(OSError):
                 passed.mkdir(mode=0o700, parents=True, exist_ok=True)
                 mark.write_text(json.dumps(answer), encoding="utf-8")
-    remedy = f"give it a template that does with {command} --chat-template FILE"
+    remedy = f"{command} --chat-template FILE"
     if not answer["can_chat"]:
-        return [f"{card.name} has no chat template: it serves completions only. To chat, {remedy}."]
+        return [f"{card.name} has no chat template: it serves completions only. To chat, give it one: {remedy}."]
     if answer["refusal"]:
-        return [f"{card.name} may not chat: {answer['refusal']} If no chat works, {remedy}."]
+        return [f"{card.name} may not chat: {answer['refusal']} If no chat works, give it another template: {remedy}."]
     return []
 
 

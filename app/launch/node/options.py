@@ -6,6 +6,7 @@ Knows names and defaults, and checks no machine.
 import ipaddress
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 AGENT_PORT = 52365
 METRICS_PORT = 8080
+_ELSEWHERE = "192.0.2.1:9"
+"""An address for documentation (RFC 5737), which is on no network but on the way of the default route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def node_options(
     own = environment.get("POD_IP") or environment.get("MY_POD_IP")
     head = address or environment.get("FQ_RAY_IP") or environment.get("RAY_ADDRESS")
     if role is Role.HEAD:
-        own = own or socket.gethostbyname(socket.gethostname())
+        own = own or _own_address()
         head = f"{own}:{environment.get('RAY_PORT', GCS_PORT)}"
     elif not head:
         raise SettingsError("a worker needs the head's address: --address HOST:6379, or FQ_RAY_IP in the environment")
@@ -100,6 +103,22 @@ def _checked(address: str) -> str:
     except ValueError as error:
         raise SettingsError(f"POD_IP: {address!r} is no IP address") from error
     return str(ipaddress.ip_address(found.packed))  # without the zone of an IPv6 address, in which anything may stand
+
+
+def _own_address() -> str:
+    """This machine's address for other nodes. Raises SettingsError.
+
+    Its name has it in a pod. Elsewhere /etc/hosts often gives the name a loopback address: then it is the address on
+    the default route.
+    """
+    with suppress(OSError):
+        named = socket.gethostbyname(socket.gethostname())
+        if not ipaddress.ip_address(named).is_loopback:
+            return named
+    try:
+        return _address_towards(_ELSEWHERE)
+    except SettingsError as error:
+        raise SettingsError("which address of this machine do other machines reach? set POD_IP to it") from error
 
 
 def _address_towards(head: str) -> str:

@@ -113,6 +113,25 @@ class TestOptions:
         made = options(Role.HEAD, {"POD_IP": "10.1.2.3", "RAY_ADDRESS": "127.0.0.1:6379"})
         assert (made.head_address, made.address) == ("10.1.2.3:6379", "10.1.2.3")
 
+    @pytest.mark.parametrize("known_as", ["127.0.1.1", None], ids=["Debian's /etc/hosts", "unknown name"])
+    def test_a_head_is_where_other_machines_reach_it(
+        self, known_as: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def resolve(name: str) -> str:
+            if known_as is None:
+                raise socket.gaierror(f"{name} is not known")
+            return known_as
+
+        monkeypatch.setattr(socket, "gethostbyname", resolve)
+        monkeypatch.setattr("app.launch.node.options._address_towards", lambda where: "10.1.2.5")
+        assert options(Role.HEAD, {"PATH": ""}).head_address == "10.1.2.5:6379"
+
+    def test_a_head_that_no_other_machine_reaches_is_told_what_to_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
+        monkeypatch.setattr("app.launch.node.options._ELSEWHERE", "nowhere.invalid:9")
+        with pytest.raises(SettingsError, match="set POD_IP"):
+            options(Role.HEAD, {"PATH": ""})
+
     @pytest.mark.parametrize("address", ["redoubt-head", "10.1.2.3\nbind *:80"])
     def test_what_is_no_address_of_its_own_is_named(self, address: str) -> None:
         with pytest.raises(SettingsError, match=r"POD_IP: .* is no IP address"):

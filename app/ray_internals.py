@@ -6,11 +6,15 @@ fails when a new version of Ray has moved it. Knows nothing of what the service 
 Imports Ray: a process that still has to set Ray's environment variables imports this file only afterwards.
 """
 
+import contextlib
 import ipaddress
+import shlex
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,10 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 import ray
 from ray import serve
+from ray._private import log_monitor
+from ray._private import node as ray_node
 from ray._private import services as ray_services
+from ray._private import utils as ray_utils
 from ray.serve._private import constants as serve_constants
 from ray.serve._private import replica as serve_replica
 from ray.serve._private.common import RequestMetadata
@@ -26,35 +33,113 @@ from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+from app import idle_agent
+
 _LONGEST_START_S = 150.0
 # The names that `ray.init` gives the processes whose end leaves a service that can replace nothing.
 _VITAL_PROCESSES = ("gcs_server", "raylet")
+# The raylet waits until its agents have written which ports they serve (Ray 2.60).
+_PORTS_OF_AGENTS = {
+    "--dashboard_agent_command": ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
+    "--runtime_env_agent_command": ("runtime_env_agent_port",),
+}
 
 
 # --- The local Ray
 
 
-def start_local_ray(*, address: str, folder: Path, **options: Any) -> Any:
+def start_local_ray(*, address: str, folder: Path, include_dashboard: bool, **options: Any) -> Any:
     """`ray.init` of a new Ray that listens on `address` and keeps its files in `folder`; returns Ray's context.
 
+    Without the dashboard neither it nor the processes that serve it alone are started (see `_without_helpers`).
     Raises RuntimeError if it does not start within minutes, as on a machine that is too busy.
 
     Ray 2.60: `ray.init` has `_node_ip_address` and `_temp_dir`, which `ray start` has as public options. It asks the
     GCS for its node with `services.get_node`, and after half a minute raises an Exception of no other type. Beside a
     service that computes on all cores that is too short, so the question itself is repeated here.
     """
-    ask = ray_services.get_node
-    ray_services.get_node = partial(_until_known, ask)
+    ask = partial(_until_known, ray_services.get_node)
+    helpers = nullcontext() if include_dashboard else _without_helpers()
     try:
-        return ray.init(address="local", _node_ip_address=address, _temp_dir=str(folder), **options)
+        with _replaced(ray_services, get_node=ask), helpers:
+            context = ray.init(
+                address="local",
+                _node_ip_address=address,
+                _temp_dir=str(folder),
+                include_dashboard=include_dashboard,
+                **options,
+            )
     except Exception as error:
         if type(error) is not Exception:
             raise
         raise RuntimeError(
             f"Ray did not start within {_LONGEST_START_S:.0f} s. Is the machine busy with something else? Try again."
         ) from error
+    if not include_dashboard:
+        threading.Thread(target=_watch_logs, name="log_monitor", daemon=True).start()
+    return context
+
+
+@contextmanager
+def _without_helpers() -> Iterator[None]:
+    """`ray.init` starts only the GCS and the raylet, and five Python processes less: 10 s of processor time, 0.5 GB.
+
+    A Ray on one machine needs no autoscaler. The dashboard and its agent show what runs to somebody who opens them; the
+    agent of runtime environments prepares those, and ours has none. The raylet demands both agents, so it gets
+    `app.idle_agent` twice. The log monitor is a thread here (`_watch_logs`).
+
+    Ray 2.60: `Node.start_monitor`, `start_log_monitor` and `start_api_server` start one process each and nothing needs
+    their result; the raylet's command line has the agents' commands.
+    """
+    start = ray_services.start_ray_process
+
+    def start_with_idle_agents(command: list[str], *arguments: Any, **options: Any) -> Any:
+        return start([_with_idle_agent(part) for part in command], *arguments, **options)
+
+    nothing = dict.fromkeys(("start_monitor", "start_log_monitor", "start_api_server"), lambda *_, **__: None)
+    with (
+        _replaced(ray_node.Node, **nothing),
+        _replaced(ray_services, start_ray_process=start_with_idle_agents),
+        # Asked only for the command that is not used, and by importing all that a dashboard needs.
+        _replaced(ray_utils, get_dashboard_dependency_error=lambda: None),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of `owner` that have other values within the block."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
     finally:
-        ray_services.get_node = ask
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+def _with_idle_agent(option: str) -> str:
+    """The raylet's option with another program in place of an agent; any other option as it is."""
+    name, _, command = option.partition("=")
+    ports = _PORTS_OF_AGENTS.get(name)
+    if ports is None:
+        return option
+    kept = [part for part in shlex.split(command) if part.startswith(("--session-dir=", "--node-id="))]
+    return f"{name}={shlex.join([sys.executable, '-I', '-S', idle_agent.__file__, *kept, *ports])}"
+
+
+def _watch_logs() -> None:
+    """Sends what Ray's processes write to who prints it; ends with the GCS.
+
+    Ray 2.60: the class behind Ray's own program for it; the node has the folder and a client of the GCS.
+    """
+    node: Any = ray._private.worker._global_node
+    monitor = log_monitor.LogMonitor(
+        node.node_ip_address, node.get_logs_dir_path(), node.get_gcs_client(), log_monitor.is_proc_alive
+    )
+    with contextlib.suppress(Exception):  # without a GCS, of Ray's own types
+        monitor.run()
 
 
 def _until_known(ask: Callable[..., Any], *arguments: Any) -> Any:

@@ -37,7 +37,7 @@ LOCAL_RAY = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from app import ray_internals
-from bench.processes import command_line
+from bench.processes import command_line, descendants
 
 folder = Path(sys.argv[1])
 assert ray_internals.ended_vital_processes() == []
@@ -45,6 +45,10 @@ ray_internals.start_local_ray(
     address="127.0.0.1", folder=folder, include_dashboard=False, num_cpus=1, object_store_memory=80 << 20
 )
 assert ray_internals.ended_vital_processes() == []
+programs = [command_line(pid).split(chr(0))[:4] for pid in descendants(os.getpid()) - {os.getpid()}]
+names = {Path(name).name for line in programs for name in line if name[:1] != "-" and "python" not in name and name}
+assert names <= {"gcs_server", "raylet", "idle_agent.py", "ray::IDLE", "default_worker.py", "setup_worker.py"}, programs
+assert sum(line[-1].endswith("idle_agent.py") for line in programs) == 2, programs
 assert ray_internals.session_folder("lines").parent.parent == folder
 assert ray_internals.controller_pid(1.0) is None  # there is no Serve
 for name, process in (("raylet", "raylet/raylet"), ("gcs_server", "gcs/gcs_server")):

@@ -1,8 +1,8 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone. A second run
 # builds nothing, and the service is there in half a minute.
 #
-#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
-#   make bench    make lint    make image    make page    make pictures    make clean
+#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make test-faults    make conformance    make cluster
+#   make sanitize    make bench    make lint    make image    make page    make pictures    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -21,7 +21,7 @@ TEST_ENV := $(VENV)/.test
 IMAGE_ENV := $(VENV)/.image
 LOCK_ENV := $(VENV)/.lock
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
-ENV := $(if $(filter test conformance cluster sanitize lint pictures,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
+ENV := $(if $(filter test test-faults conformance cluster sanitize lint pictures,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
 # Python compiles what it imports, a small part of all that comes.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 # Others' packages, from requirements/*.lock; pip refuses a file with another hash. It installs no folder that way: ours comes
@@ -50,7 +50,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
+.PHONY: help serve test test-faults conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
 .PHONY: pictures image image-check image-test image-lock
 
 help:
@@ -67,6 +67,10 @@ serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 test: $(TEST_ENV) build model test-tools kubectl
 	@tools/node npm --prefix $(WEB) run --silent test
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run $(ARGS)
+
+# What takes a Ray, a cluster, a database or a whole service away under load: as long as all other tests together.
+test-faults: $(TEST_ENV) build model test-tools kubectl
+	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run --faults
 
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
 # schemas, of which `make test` tries fewer, the keys of models' configurations, and real templates and tokenizers.

@@ -1,10 +1,12 @@
-"""`make test`: every test, in two runs of pytest at the same time.
+"""`make test`, in two runs of pytest at the same time; `make test-faults`.
 
     python -m tests.run [ARGUMENTS OF PYTEST]
+    python -m tests.run --faults
 
 One run has the services, the cluster and the browser, one test after the other: they wait for the clock much of the
 time. The other has everything else, with one pytest worker a core and at a lower priority; its output is shown at the
-end. With arguments there is one ordinary run with these. Knows nothing of what is tested.
+end. With arguments there is one ordinary run with these. The tests marked `faults` are in neither: they start whole
+services of their own and kill what those depend on, which takes as long as all others. Knows nothing of what is tested.
 """
 
 import os
@@ -40,6 +42,8 @@ TMPFS_LEAST_BYTES = 4 << 30
 def main(arguments: Sequence[str]) -> int:
     """pytest's exit status; of two, one that failed."""
     environment = {**os.environ, **_temporary_folders()}
+    if list(arguments) == ["--faults"]:
+        arguments = [SLOWEST, "-m", "faults", *ALONE]
     if arguments:
         return subprocess.run([*PYTEST, *arguments], cwd=ROOT, env=environment, check=False).returncode
     LOG.parent.mkdir(exist_ok=True)
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         beside = subprocess.Popen(
             _beside(), cwd=ROOT, env=environment | _one_thread(), stdout=log, stderr=subprocess.STDOUT
         )
-    alone = subprocess.Popen([*PYTEST, SLOWEST, *ALONE], cwd=ROOT, env=environment)
+    alone = subprocess.Popen([*PYTEST, SLOWEST, "-m", "not faults", *ALONE], cwd=ROOT, env=environment)
     try:  # Ctrl-C reaches both of them too
         alone.wait()
     finally:

@@ -63,10 +63,10 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     RAY_AUTH_MODE and what the user has set in `environment` are kept.
     """
-    package_root = str(Path(__file__).resolve().parents[2])
-    python_path = environment.get("PYTHONPATH", "")
+    package_root = Path(__file__).resolve().parents[2]
+    python_path = [str(package_root / "app/launch/without"), str(package_root), environment.get("PYTHONPATH", "")]
     return {
-        "PYTHONPATH": f"{package_root}{os.pathsep}{python_path}" if python_path else package_root,
+        "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's processes set their titles, which may overwrite their environment where others read it: `cleanup` does.
         "SPT_NOENV": "1",

@@ -16,6 +16,7 @@ from bench.common import ROOT
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
     pytest.mark.timeout(1500),
+    pytest.mark.faults,
 ]
 
 TOKEN = "0123456789abcdef" * 4

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.model_runner import Batch, ModelRunner
-from app.launch.ray_environment import ray_environment
+from app.launch.ray_environment import LOOPBACK, ray_environment
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import ServiceSettings, parse_settings
 from app.workers.numa import Slot
@@ -113,13 +113,15 @@ def main() -> None:
         os.environ.update(ray_environment(Path(folder), os.environ))
         import ray
 
-        ray.init(
-            address="local",
-            namespace="serve",
+        from app.ray_internals import start_local_ray
+
+        start_local_ray(
+            address=LOOPBACK,
+            folder=Path(folder) / "ray",
             include_dashboard=False,
+            namespace="serve",
             object_store_memory=100 << 20,
             log_to_driver=False,
-            _temp_dir=f"{folder}/ray",
         )
         try:
             results = {}

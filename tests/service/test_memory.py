@@ -95,6 +95,7 @@ def save_after(config: Path, *, seconds: int) -> None:
     config.write_text(before.replace("save_after_s: 600", f"save_after_s: {seconds}"))
 
 
+@pytest.mark.faults
 def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     memory = {"folder": str(pages), "save_after_s": 600, "restore": "always", "min_tokens": 1}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.faults]
 
 Answers = list[dict[str, Any]]
 

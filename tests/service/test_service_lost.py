@@ -95,6 +95,7 @@ def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None
         assert not folder.exists()
 
 
+@pytest.mark.faults
 def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Path) -> None:
     """The GCS, the raylet, the serving program, HAProxy: each is replaced, and requests are answered or wait.
 
@@ -195,6 +196,7 @@ def rows(running: RunningService) -> list[dict[str, Any]]:
         return []
 
 
+@pytest.mark.faults
 def test_a_stop_and_changes_wait_for_answers(service_model: Path, tmp_path: Path) -> None:
     """SIGUSR1 and a changed file start the service anew beside itself, and SIGTERM lets a stream come to its end.
 

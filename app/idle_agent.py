@@ -14,7 +14,7 @@ _LOOK_S = 1.0
 def main(arguments: list[str]) -> None:
     """Runs until the process that has started this one ends."""
     raylet = os.getppid()
-    options = dict(one.split("=", 1) for one in arguments if one.startswith("--"))
+    options = dict(one.split("=", 1) for one in arguments if "=" in one)  # the raylet adds some of its own
     for name in arguments:
         if not name.startswith("--"):
             path = f"{options['--session-dir']}/{name}_{options['--node-id']}"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,10 +63,7 @@ class MarkedTokens:
 
     def model(self, template: str, ends: Sequence[str] = ()) -> ChatModel:
         """A chat model without weights."""
-        names = {"eos_token": "<|im_end|>"}
-        return ChatModel(
-            tokenizer=self.tokenizer(), config=self.config(ends), tokenizer_config=names, template=template
-        )
+        return _loaded(self, template, tuple(ends))
 
     @contextmanager
     def constraints(self, ends: Sequence[str] = ()) -> Iterator[Constraints]:
@@ -86,3 +83,12 @@ class MarkedTokens:
 
     def _plain(self, text: str) -> list[int]:
         return list(reference_tokenizer().encode(text).ids)
+
+
+@lru_cache(maxsize=8)
+def _loaded(marked: MarkedTokens, template: str, ends: tuple[str, ...]) -> ChatModel:
+    """The same object for the same values: loading one starts a process."""
+    names = {"eos_token": "<|im_end|>"}
+    return ChatModel(
+        tokenizer=marked.tokenizer(), config=marked.config(ends), tokenizer_config=names, template=template
+    )

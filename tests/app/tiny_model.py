@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,13 @@ def tiny_model(
     generation_config: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> ChatModel:
+    """The same object for the same values: loading one starts a process."""
+    return _loaded(json.dumps([template, context_tokens, on_overflow, generation_config, config]))
+
+
+@lru_cache(maxsize=4)
+def _loaded(values: str) -> ChatModel:
+    template, context_tokens, on_overflow, generation_config, config = json.loads(values)
     tokenizer = tokenizer_json()
     vocab_size = len(tokenizer["model"]["vocab"])
     return ChatModel(

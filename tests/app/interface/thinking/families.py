@@ -1,6 +1,7 @@
 """What matters of thinking models' templates, each in a few lines, and a model of each without weights."""
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from app.interface.text.chat_model import ChatModel
@@ -43,6 +44,7 @@ def thinking_tokenizer(*, is_special: bool) -> dict[str, Any]:
     return tokenizer
 
 
+@lru_cache(maxsize=8)
 def thinking_model(template: str = SWITCHED, *, tokens: bool | None = None) -> ChatModel:
     """tokens: whether the marks are special tokens or not; None: they are plain text."""
     sizes = {"vocab_size": MARK_IDS[-1] + 1, "max_position_embeddings": 2048, "hidden_size": 8}

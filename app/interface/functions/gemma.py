@@ -8,41 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from app.interface.functions.dialect import MAX_HEAD_CHARACTERS, NAME, CallableFunction, CallStart, Dialect, Spelling
+from app.interface.functions.stepped_call import SteppedCall
 from app.interface.functions.values import string_json, value_json
 from app.interface.text.detokenizer import possible_start
 
 _QUOTE = '<|"|>'
 
 
-class GemmaCall:
+class GemmaCall(SteppedCall):
     """Reads one call's arguments, from their first brace on."""
 
-    is_call = True
-
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.done = False
-        self._passed: list[str] = []
-        self._held = ""
+        super().__init__(name)
         self._open: list[str] = []  # the brackets that are open
         self._state: Literal["key", "value", "string", "json", "after"] = "value"
         self._is_key = False  # whether the string that is being read is a key
-
-    def feed(self, text: str) -> int:
-        """See `CallReader.feed`."""
-        self._held += text
-        while self._held and not self.done and self._step():
-            pass
-        if not self.done:
-            return len(text)
-        left, self._held = len(self._held), ""
-        return len(text) - left
-
-    def take_arguments(self) -> str:
-        """See `CallReader.take_arguments`."""
-        arguments = "".join(self._passed)
-        self._passed.clear()
-        return arguments
 
     def finish(self) -> str:
         """See `CallReader.finish`."""
@@ -53,6 +33,8 @@ class GemmaCall:
 
     def _step(self) -> bool:
         """Reads one piece; False when more text is needed."""
+        if not self._held:
+            return False
         match self._state:
             case "string":
                 return self._in_string()

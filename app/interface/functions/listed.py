@@ -13,39 +13,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.interface.functions.dialect import MAX_HEAD_CHARACTERS, NAME, CallableFunction, CallStart, Dialect, Spelling
+from app.interface.functions.stepped_call import SteppedCall
 from app.interface.functions.values import string_json
 
 _KEY = re.compile(r"\s*,?\s*([A-Za-z_]\w*)\s*=\s*")
 _CONSTANTS = {None: "None", True: "True", False: "False"}
 
 
-class PythonCall:
+class PythonCall(SteppedCall):
     """Reads one call's arguments after its first parenthesis: each is given as JSON when it is complete."""
 
-    is_call = True
-
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.done = False
-        self._passed: list[str] = []
-        self._held = ""
+        super().__init__(name)
         self._keys = 0
-
-    def feed(self, text: str) -> int:
-        """See `CallReader.feed`."""
-        self._held += text
-        while not self.done and self._step():
-            pass
-        if not self.done:
-            return len(text)
-        left, self._held = len(self._held), ""
-        return len(text) - left
-
-    def take_arguments(self) -> str:
-        """See `CallReader.take_arguments`."""
-        arguments = "".join(self._passed)
-        self._passed.clear()
-        return arguments
 
     def finish(self) -> str:
         """See `CallReader.finish`: a text that is cut is given, other values are not."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.interface.functions.stepped_call import SteppedCall
 from app.interface.functions.values import string_json, value_json
 from app.interface.text.detokenizer import possible_start
 
@@ -28,18 +29,13 @@ class Tags:
     """Whether a value has lines of its own: then a line end on either side is no part of it."""
 
 
-class TaggedCall:
+class TaggedCall(SteppedCall):
     """Reads one call after its name."""
-
-    is_call = True
 
     def __init__(self, name: str, tags: Tags, types: Callable[[str], frozenset[str]]) -> None:
         """types: those that an argument's value may have, by its key (`values`)."""
-        self.name = name
-        self.done = False
+        super().__init__(name)
         self._tags, self._types_of = tags, types
-        self._held = ""
-        self._passed: list[str] = []
         self._keys = 0
         self._types: frozenset[str] | None = None  # of the value that is being read
         self._has_begun = False  # whether a character of that value has come
@@ -48,22 +44,6 @@ class TaggedCall:
         self._key = re.compile(f"{re.escape(tags.key)}([^<>]*?){re.escape(tags.after_key)}{begin}", re.DOTALL)
         line_end = r"\n?" if tags.in_lines else ""
         self._value_end = re.compile(f"{line_end}{re.escape(tags.after_value)}(?={space}(?:{end}))")
-
-    def feed(self, text: str) -> int:
-        """See `CallReader.feed`."""
-        self._held += text
-        while not self.done and (self._read_key() if self._types is None else self._read_value(self._types)):
-            pass
-        if not self.done:
-            return len(text)
-        left, self._held = len(self._held), ""
-        return len(text) - left
-
-    def take_arguments(self) -> str:
-        """See `CallReader.take_arguments`."""
-        arguments = "".join(self._passed)
-        self._passed.clear()
-        return arguments
 
     def finish(self) -> str:
         """See `CallReader.finish`."""
@@ -77,6 +57,9 @@ class TaggedCall:
             whole = self._ends_at(held) >= 0
             self._passed.append(string_json(held[:certain] if whole else held)[1 : None if whole else -1])
         return self.take_arguments()
+
+    def _step(self) -> bool:
+        return self._read_key() if self._types is None else self._read_value(self._types)
 
     def _read_key(self) -> bool:
         """Reads up to a value, or the call's end; False when more text is needed."""

@@ -26,7 +26,7 @@ CANARY = "a-canary-that-nobody-should-find"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration with accounts, their key, and the first administrator."""
     folder = tmp_path_factory.mktemp("accounts")
-    configure_accounts(folder, {})
+    configure_accounts(folder, {"ingress": {"trusted_proxies": ["127.0.0.1"]}})
     return folder
 
 
@@ -62,6 +62,7 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
         assert client(key).models.list().data[0].id == site.model
         assert "laptop" in done("key", "list", *url, REDOUBT_API_KEY=key)
         session = log_in(site, "ann", ANN_PASSWORD)
+        check_address(site, root)
         check_overview(site, root, key)
         check_capacity(site, root)
         check_background(site, root, key)
@@ -105,6 +106,14 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
 
 def got(site: RunningService, path: str, key: str) -> httpx.Response:
     return httpx.get(site.url + path, headers={"Authorization": f"Bearer {key}"}, timeout=150)
+
+
+def check_address(site: RunningService, root: str) -> None:
+    """HAProxy says that a proxy on this machine asks, whatever the client says, and the proxy says for whom."""
+    headers = {"X-Redoubt-Client": "192.0.2.1", "X-Forwarded-For": "192.0.2.2, 198.51.100.7"}
+    wrong = {"name": "nobody", "password": "not it"}
+    assert httpx.post(f"{site.url}/v1/auth/login", json=wrong, headers=headers, timeout=60).status_code == 401
+    assert "login refused from 198.51.100.7\n" in done("audit", "--url", site.url, REDOUBT_API_KEY=root)
 
 
 def check_overview(site: RunningService, root: str, key: str) -> None:

@@ -24,7 +24,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +240,7 @@ async def _row(service: Service, load: Load, stored: StoredLoad | None, name: st
         "restarts": service.starts - starts,
         "new_workers": len({row["worker_id"] for row in service.rows()} - ids),
         "left": left,
-        "stored": None if kept is None else asdict(kept),
+        "stored": None if kept is None else {one.name: getattr(kept, one.name) for one in fields(kept)},
     }
 
 

@@ -1,8 +1,8 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone. A second run
 # builds nothing, and the service is there in half a minute.
 #
-#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make test-faults    make conformance    make cluster
-#   make sanitize    make bench    make lint    make image    make page    make pictures    make clean
+#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make check [ARGS=tests/engine]    make test    make test-faults
+#   make conformance    make cluster    make sanitize    make bench    make lint    make image    make page    make pictures    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -17,6 +17,7 @@ WEB := app/interface/web
 BIN := $(VENV)/bin
 BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
+CHECK_ENV := $(VENV)/.check
 TEST_ENV := $(VENV)/.test
 IMAGE_ENV := $(VENV)/.image
 LOCK_ENV := $(VENV)/.lock
@@ -50,7 +51,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test test-faults conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
+.PHONY: help serve check test test-faults conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
 .PHONY: pictures image image-check image-test image-lock
 
 help:
@@ -62,6 +63,11 @@ serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@$(if $(HAS_WORKED),$(call step,5,Starting the service (half a minute to a minute)))
 	@$(if $(filter soft,$(ATTEST)),REDOUBT_ALLOW_SOFT_EVIDENCE=1) exec $(BIN)/python -m app.cli serve --config $(CONFIG) \
 	  --port $(PORT) --model $(MODEL) $(if $(ATTEST),--attest $(ATTEST))
+
+# The fast tests, with pytest and little else beside what serving needs; a module that needs more is skipped, and says what.
+# ARGS go to pytest: make check ARGS="tests/engine -k fair"
+check: $(CHECK_ENV) build
+	@$(BIN)/python -m pytest -m "not service and not browser and not parity" $(ARGS)
 
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
 test: $(TEST_ENV) build model test-tools kubectl
@@ -91,13 +97,20 @@ cluster: $(TEST_ENV) build model test-tools
 sanitize: $(TEST_ENV) build
 	@$(BIN)/python -m tests.sanitize.run $(ARGS)
 
+# make lint ARGS=path: ruff's part, of that path alone.
 lint: $(TEST_ENV) $(WEB)/node_modules/.installed
+ifdef ARGS
+	@$(BIN)/ruff check $(ARGS)
+	@$(BIN)/ruff format --check $(ARGS)
+	@$(BIN)/mypy $(filter %.py,$(shell find $(ARGS) -name '*.py'))
+else
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@tools/node npm --prefix $(WEB) run --silent check
 	@$(BIN)/clang-format --dry-run -Werror $$(find kernels -name '*.h' -o -name '*.cc')
+endif
 
 # ARGS go to `redoubt bench engine`: make bench ARGS="--batch 1,8"
 bench: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
@@ -177,10 +190,15 @@ $(SERVE_ENV): $(BUILD_ENV)
 	@$(call install_with,serve) || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $@
 
+$(CHECK_ENV): $(BUILD_ENV)
+	@$(call step,1,Installing what serving and pytest need into $(VENV) (1 to 4 minutes))
+	@$(call install_with,serve check) || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@touch $(SERVE_ENV) $@
+
 $(TEST_ENV): $(BUILD_ENV)
 	@$(call step,1,Installing what serving and the tests need into $(VENV) (2 to 6 minutes))
-	@$(call install_with,serve postgres traces verify image test,'.[parity]') || { $(call say_and_fail,$(NO_PACKAGES)); }
-	@touch $(SERVE_ENV) $(IMAGE_ENV) $@
+	@$(call install_with,serve postgres traces verify image check test,'.[parity]') || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@touch $(SERVE_ENV) $(IMAGE_ENV) $(CHECK_ENV) $@
 
 $(IMAGE_ENV): $(BUILD_ENV)
 	@$(call install_with,serve image)
@@ -190,8 +208,8 @@ $(LOCK_ENV): $(BUILD_ENV)
 	@$(call install_locked,lock)
 	@touch $@
 else
-.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV)
-$(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV): ;
+.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(CHECK_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV)
+$(BUILD_ENV) $(SERVE_ENV) $(CHECK_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV): ;
 endif
 
 # What the tests drive: a browser, HAProxy with TLS, Postgres, networks of pods, and Prometheus' tool for alert rules. Not beside the compiler's installation: apt-get runs once at a time.

@@ -26,9 +26,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "traces": ("What traces need beside serve.lock.", ("serve",)),
     "verify": ("What redoubt-verify needs.", ()),
     "image": ("What `make image` needs beside serve.lock.", ("serve",)),
+    "check": ("What `make check` needs beside serve.lock.", ("serve",)),
     "test": (
         "What tests and lint need beside the other locks, but for torch: tools/locks.py says why.",
-        ("build", "serve", "postgres", "traces", "verify", "image"),
+        ("build", "serve", "postgres", "traces", "verify", "image", "check"),
     ),
     "lock": ("What `make lock` needs.", ()),
 }

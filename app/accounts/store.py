@@ -109,8 +109,8 @@ class Store:
         self.audit.note(connection, self.now(), actor, action, target, outcome, address)
 
     def forget_addresses(self) -> None:
-        """Those that the audit has kept long enough."""
-        before_s = self.now() - self.settings.audit_addresses_days * _DAY_S
+        """Those that the audit has kept long enough: of whole days, for the audit is checked before."""
+        before_s = (self.now() // _DAY_S - self.settings.audit_addresses_days) * _DAY_S
         with self.transaction() as connection:
             if not self.audit.forget_addresses(connection, before_s):
                 logger.error("the audit was changed: it keeps addresses that are to be forgotten")

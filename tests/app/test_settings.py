@@ -70,6 +70,7 @@ def test_our_own_configs_are_accepted(name: str) -> None:
             "ingress.allowed_hosts.0: this is no host name",
         ),
         ({"ingress": {"allowed_hosts": ["a..b"]}}, "ingress.allowed_hosts.0: this is no host name"),
+        ({"ingress": {"trusted_proxies": ["10.0.0.1/8"]}}, "ingress.trusted_proxies.0: 10.0.0.1/8 has host bits set"),
         *(
             ({"ingress": {"allowed_origins": [origin]}}, "ingress.allowed_origins.0: this is no origin")
             for origin in (

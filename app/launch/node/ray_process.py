@@ -18,7 +18,7 @@ from app.launch.node.checks import NodeCores
 from app.launch.node.options import AGENT_PORT, METRICS_PORT, NodeOptions
 from app.launch.node.roles import Role
 from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment, node_environment
-from app.settings import ATTESTED_FRONT
+from app.settings import ATTESTED_FRONT, OWN_PROXY
 
 _OBJECT_STORE_BYTES = 100 << 20
 """Hardly anything uses Ray's store of shared objects: requests and tokens travel by value."""
@@ -76,6 +76,7 @@ def start_environment(options: NodeOptions, folder: Path, environment: Mapping[s
     variables = dict(environment) | node_environment(environment)
     # KubeRay's own command for `ray start`: the node makes its own, and the host must not choose what runs here.
     variables.pop("KUBERAY_GEN_RAY_START_CMD", None)
+    variables.pop(OWN_PROXY, None)  # it is said below, where it is true
     variables.setdefault("HOME", str(folder))
     variables["TMPDIR"] = str(folder)  # what is killed leaves files there
     if options.confidential is not None:

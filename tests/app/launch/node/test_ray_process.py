@@ -63,6 +63,13 @@ def test_with_tls_between_nodes_requests_stay_on_theirs(tmp_path: Path, monkeypa
     assert (plain["REDOUBT_PROXY_STAY_ON_NODE"], encrypted["REDOUBT_PROXY_STAY_ON_NODE"]) == ("0", "1")
 
 
+def test_addresses_are_believed_of_our_haproxy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert start_environment(options(), tmp_path, {})["REDOUBT_OWN_PROXY"] == "1"
+    without = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "REDOUBT_OWN_PROXY": "1"}
+    assert "REDOUBT_OWN_PROXY" not in start_environment(options(), tmp_path, without)
+
+
 def test_why_ray_ended_is_in_its_last_lines(tmp_path: Path) -> None:
     process = RayProcess(["--no-such-option"], {"PATH": "", "PYTHONPATH": ":".join(sys.path)}, tmp_path / "log")
     wait_until(lambda: not process.is_running(), "it ends")

@@ -188,7 +188,7 @@ def test_errors_have_no_values_in_them(anywhere: World) -> None:
     with pytest.raises(IntegrityError) as error, anywhere.accounts.store.transaction() as connection:
         connection.execute(insert(tables.meta).values(name="root_key", value=b"a canary"))
     assert "canary" not in str(error.value).replace("parameters hidden", "")
-    assert anywhere.accounts.users.all(OPERATOR_ACTS)[0] == ann
+    assert anywhere.accounts.users.all(OPERATOR_ACTS)[0].id == ann.id
 
 
 def test_a_lost_connection_is_made_anew(anywhere: World) -> None:

@@ -17,7 +17,15 @@ from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
 from app.model_check import check_files
-from app.settings import ATTESTED_FRONT, IngressSettings, ModelApplicationSettings, ServiceSettings, SettingsError
+from app.ray_internals import keep_on_loopback
+from app.settings import (
+    ATTESTED_FRONT,
+    AccountsSettings,
+    IngressSettings,
+    ModelApplicationSettings,
+    ServiceSettings,
+    SettingsError,
+)
 from app.workers.worker import Worker
 
 AnySettings = TypeVar("AnySettings", bound=ModelApplicationSettings)
@@ -145,6 +153,11 @@ def accounts_deployment() -> Deployment:
     # Here, because a service without accounts needs no database's library.
     from app.accounts.shared import SharedAccounts
 
+    class Accounts(SharedAccounts):
+        def __init__(self, settings: AccountsSettings) -> None:
+            keep_on_loopback()
+            super().__init__(settings)
+
     decorate = serve.deployment(
         name="Accounts",
         num_replicas=1,
@@ -153,7 +166,7 @@ def accounts_deployment() -> Deployment:
         graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
         ray_actor_options={"num_cpus": 0},
     )
-    return decorate(SharedAccounts)
+    return decorate(Accounts)
 
 
 def _spread(ingress: IngressSettings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.app.accounts.world import FIRST
 from tests.browser import ask
+from tests.listening import listening_addresses
 from tests.service.operator import ROOT_PASSWORD, choose_password, configure_accounts, done, log_in, redoubt
 from tests.service.running import RunningService, descendants, started_service, wait_until
 
@@ -39,6 +40,8 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
     config = str(folder / "service.yaml")
     with service_of(folder, service_model) as site, ExitStack() as clients:
         url = ("--url", site.url)
+        listening = listening_addresses(descendants(site.process.pid))
+        assert [address for address in listening if not address.is_loopback] == []
         # The operator adds a user through the running service; the database has an owner now.
         refused = redoubt("user", "list", "--config", config)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -48,6 +48,15 @@ def test_a_conversation(browser: Browser) -> None:
         assert watch.complaints == []
 
 
+def test_a_model_that_cannot_chat_invites_nobody(browser: Browser) -> None:
+    fake = FakeV1(capabilities=("completions",))
+    with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
+        expect(page.locator(".welcome")).to_contain_text("fake-model has no chat template, so it can't chat.")
+        expect(page.locator("#message")).to_be_disabled()
+        assert page.locator(".starters").count() == 0
+        assert watch.complaints == []
+
+
 def test_text_streams_in_and_stop_ends_the_work(browser: Browser) -> None:
     fake = FakeV1(words=MANY_WORDS, pause_s=0.01)
     with running(fake), open_page(browser, fake.url) as (page, watch):

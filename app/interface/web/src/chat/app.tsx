@@ -96,7 +96,7 @@ function Models({ chat }: { chat: Chat }) {
       )}
       <span class={isReachable && models.length ? "dot ready" : "dot"} aria-hidden="true" />
       <span class="quiet small">
-        {!isReachable ? "reconnecting" : shown && !service.canChat(shown) ? "no chat template: can't chat" : shown ? "ready" : ""}
+        {!isReachable ? "reconnecting" : service.isMute(models, model) ? "no chat template: can't chat" : shown ? "ready" : ""}
       </span>
     </div>
   );

@@ -3,10 +3,11 @@ import { useEffect, useRef } from "preact/hooks";
 
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
+import { isMute } from "./service";
 import { path } from "./tree";
 
 export function Composer({ chat }: { chat: Chat }) {
-  const { draft, writing } = chat.state;
+  const { draft, writing, models, model } = chat.state;
   const box = useRef<HTMLTextAreaElement>(null);
   useEffect(() => {
     const area = box.current;
@@ -24,6 +25,7 @@ export function Composer({ chat }: { chat: Chat }) {
       <div class="box">
         <textarea
           id="message" ref={box} rows={1} aria-label="Message" placeholder="Message…" value={draft} enterkeyhint="send"
+          disabled={isMute(models, model)}
           onInput={(event) => chat.draft(event.currentTarget.value)}
           onKeyDown={(event) => {
             if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -36,7 +38,7 @@ export function Composer({ chat }: { chat: Chat }) {
             <Icon name="stop" />
           </button>
         ) : (
-          <button class="main round" aria-label="Send" disabled={!draft.trim()}>
+          <button class="main round" aria-label="Send" disabled={!draft.trim() || isMute(models, model)}>
             <Icon name="send" />
           </button>
         )}

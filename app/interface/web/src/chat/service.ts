@@ -108,6 +108,9 @@ function worded(wire: Wire | null | undefined, status: number, retryAfterS: numb
 /** Whether it has a chat template. */
 export const canChat = (model: Model): boolean => model.capabilities.includes("chat");
 
+/** Whether the model of that name is known to have no chat template. */
+export const isMute = (models: Model[], name: string): boolean => models.some((one) => one.id === name && !canChat(one));
+
 export async function models(): Promise<Model[]> {
   return (await ask<{ data: Model[] }>("GET", "/v1/models")).data;
 }

@@ -6,6 +6,7 @@ import type { Chat } from "./chat";
 import { Icon } from "./icons";
 import { Question } from "./question";
 import { focusComposer } from "./sidebar";
+import { isMute } from "./service";
 import { path } from "./tree";
 
 const NEAR_PX = 48;
@@ -90,7 +91,14 @@ export function Thread({ chat }: { chat: Chat }) {
 }
 
 function Welcome({ chat }: { chat: Chat }) {
-  const { model, user, isTemporary } = chat.state;
+  const { models, model, user, isTemporary } = chat.state;
+  if (isMute(models, model)) {
+    return (
+      <section class="welcome">
+        <p><b>{model}</b> has no chat template, so it can't chat. Whoever runs this service can give it one.</p>
+      </section>
+    );
+  }
   return (
     <section class="welcome">
       <h1>What can I help with?</h1>

@@ -50,7 +50,7 @@ def test_a_conversation(browser: Browser) -> None:
 
 def test_a_model_that_cannot_chat_invites_nobody(browser: Browser) -> None:
     fake = FakeV1(capabilities=("completions",))
-    with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
+    with running(fake), open_page(browser, fake.url) as (page, watch):
         expect(page.locator(".welcome")).to_contain_text("fake-model has no chat template, so it can't chat.")
         expect(page.locator("#message")).to_be_disabled()
         assert page.locator(".starters").count() == 0

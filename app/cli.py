@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.commands import accounts, benches, memory, models, plan
+from app.commands import accounts, benches, memory, models, plan, playground
 from app.commands.one_line import OneLineGroup, fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
@@ -33,7 +33,7 @@ cli.add_typer(memory.memory, name="memory")
 cli.command()(accounts.keygen)
 cli.command()(accounts.rotate_key)
 cli.command()(accounts.audit)
-for command in (models.convert, models.export, models.seal, models.synth, plan.plan):
+for command in (models.convert, models.export, models.seal, models.synth, plan.plan, playground.playground):
     cli.command()(command)
 # For commands whose options are read by who does the work.
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

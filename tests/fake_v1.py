@@ -27,6 +27,20 @@ MODEL = {
     "max_context_tokens": 8192,
     "sampling": {"top_p": 0.9},
 }
+WORKER = {
+    "worker_id": "0123456789",
+    "model_names": ["fake-model"],
+    "state": "alive",
+    "speed": 41.5,
+    "queue_length": 1,
+    "running": 1,
+    "waiting": 0,
+    "generated_tokens_per_s": 40.25,
+    "kv_pages": 100,
+    "kv_pages_free": 90,
+    "tier": "avx512_vnni",
+    "last_heart_beat": 0,
+}
 
 
 @dataclass
@@ -60,6 +74,10 @@ class FakeV1:
             if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
                 return _error(401, "Show a key.")
             return {"object": "list", "data": [{**MODEL, "capabilities": self.capabilities}]}
+
+        @app.get("/v1/workers")
+        async def workers() -> dict[str, Any]:
+            return {"object": "list", "data": [WORKER]}
 
         @app.get("/health")
         async def health() -> dict[str, Any]:

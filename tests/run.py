@@ -21,6 +21,7 @@ ALONE = (
     "tests/service",
     "tests/cloud/test_cluster.py",
     "tests/app/interface/web",
+    "tests/app/playground/test_page.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
     "tests/verify/test_proxy_page.py",

@@ -1,0 +1,19 @@
+"""`redoubt playground`."""
+
+from typing import Annotated
+
+import typer
+
+from app.commands.one_line import one_line_errors
+
+
+def playground(
+    url: Annotated[str, typer.Option(help="The address of the service.")] = "http://127.0.0.1:8000",
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0: a free one.", min=0, max=65535)] = 7860,
+) -> None:
+    """Compare two models, or two ways of decoding, on the same question in the browser. Ctrl-C stops it."""
+    from app.playground.program import PlaygroundError, serve
+
+    with one_line_errors(PlaygroundError):
+        serve(url, host, port)

@@ -77,8 +77,6 @@ def application(url: str, host: str) -> FastAPI:
 
 def serve(url: str, host: str, port: int) -> None:
     """Serves until Ctrl-C. Raises PlaygroundError."""
-    if not url.startswith(("http://", "https://")):
-        raise PlaygroundError(f"--url {url}: not an address such as http://127.0.0.1:8000")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -87,6 +85,7 @@ def serve(url: str, host: str, port: int) -> None:
             raise PlaygroundError(f"{host}:{port}: {error.strerror}; choose another --port.") from None
         app = application(url, host)
         print(f"The playground of {url} is at http://{host}:{listener.getsockname()[1]}", flush=True)
-        config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=2)
+        # Errors of a server quote what was asked.
+        config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2)
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])

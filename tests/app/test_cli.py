@@ -113,6 +113,7 @@ def test_convert_names_a_source_that_is_not_there(tmp_path: Path) -> None:
         (("synth", "gpt-9", "out"), "shape 'gpt-9' is not one of smollm2-135m, smollm2-1.7b"),
         (("bench", "coffee"), "there is no bench 'coffee'"),
         (("chat", "--url", "localhost:8000"), "not an address such as http://"),
+        (("playground", "--url", "localhost:8000"), "not an address such as http://"),
     ],
 )
 def test_a_mistake_is_named(arguments: tuple[str, ...], complaint: str) -> None:

@@ -2,6 +2,7 @@
 
 import re
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -9,6 +10,16 @@ from tests.browser import ask, open_page
 from tests.service.running import RunningService
 
 pytestmark = pytest.mark.browser
+
+
+def test_the_page_comes_through_haproxy_as_it_was_built(service: RunningService) -> None:
+    for path in ("/", "/ui/icon.svg"):
+        for coding in ("br", "gzip"):
+            answer = httpx.get(service.url + path, headers={"Accept-Encoding": coding}, timeout=60)
+            assert (answer.headers["content-encoding"], answer.headers["vary"]) == (coding, "Accept-Encoding")
+            assert answer.text.startswith(("<!doctype html>", "<svg"))
+            known = {"Accept-Encoding": coding, "If-None-Match": answer.headers["etag"]}
+            assert httpx.get(service.url + path, headers=known, timeout=60).status_code == 304
 
 
 def rave(page: Page) -> None:

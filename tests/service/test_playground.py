@@ -1,6 +1,7 @@
 """The playground as its users start it, against the real service: each decoding answers, and is measured."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,13 +25,14 @@ def url(service: RunningService) -> Iterator[str]:
         try:
             yield process.stdout.readline().split()[-1]
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
             assert (process.wait(60), process.stderr.read()) == (0, "")
 
 
 def choose(page: Page, label: str, value: str) -> None:
     page.get_by_label(label).click()
     page.get_by_role("option", name=value, exact=True).click()
+    expect(page.get_by_role("option")).to_have_count(0)
 
 
 def test_every_decoding_answers(service: RunningService, url: str, browser: Browser) -> None:
@@ -50,6 +52,8 @@ def test_every_decoding_answers(service: RunningService, url: str, browser: Brow
         choose(page, "Decoding A", one)
         choose(page, "Decoding B", other)
         page.get_by_role("button", name="New chat").click()
+        expect(page.locator("#told-a")).to_be_empty()
+        expect(page.locator("#told-b")).to_be_empty()
         page.get_by_label("Question").fill(f"What is the capital of France? ({number})")
         page.keyboard.press("Enter")
         for side in ("a", "b"):

@@ -139,7 +139,7 @@ def _watch_logs() -> None:
         node.node_ip_address, node.get_logs_dir_path(), node.get_gcs_client(), log_monitor.is_proc_alive
     )
     with contextlib.suppress(Exception):  # without a GCS, of Ray's own types
-        monitor.run()
+        monitor.run()  # type: ignore[no-untyped-call]
 
 
 def _until_known(ask: Callable[..., Any], *arguments: Any) -> Any:

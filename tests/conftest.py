@@ -60,7 +60,7 @@ class _Module(pytest.Module):
 
     def _getobj(self) -> Any:
         try:
-            return super()._getobj()
+            return super()._getobj()  # type: ignore[no-untyped-call]
         except self.CollectError as error:
             cause = error.__cause__
             if os.environ.get("REDOUBT_TEST_ALL") or not isinstance(cause, ModuleNotFoundError) or not cause.name:
@@ -71,7 +71,8 @@ class _Module(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
-    return _Module.from_parent(parent, path=module_path)  # type: ignore[no-any-return]
+    module: pytest.Module = _Module.from_parent(parent, path=module_path)
+    return module
 
 
 def missing(reason: str) -> NoReturn:

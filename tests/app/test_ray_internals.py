@@ -90,7 +90,7 @@ def test_a_ray_that_does_not_start_is_told_from_a_mistake_of_ours(monkeypatch: p
     for error, wanted in ((Exception("timed out during startup"), RuntimeError), (KeyError("a"), KeyError)):
         monkeypatch.setattr(ray, "init", Mock(side_effect=error))
         with pytest.raises(wanted):
-            ray_internals.start_local_ray(address="127.0.0.1", folder=Path("/nowhere"))
+            ray_internals.start_local_ray(address="127.0.0.1", folder=Path("/nowhere"), include_dashboard=False)
 
 
 def test_serves_controller_has_a_process_id() -> None:

@@ -12,7 +12,6 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "serving": ("bench.serving", "the service over the bare engine"),
     "conversations": ("bench.conversations.command", "real conversations that arrive at random, also at other servers"),
     "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
-    "structured": ("bench.structured", "masks of schemas and grammars"),
     "memory": ("bench.memory", "saved pages: first tokens after a restart"),
     "faults": ("bench.faults.measure", "requests that are lost when something dies"),
     "overload": ("bench.faults.overload", "who waits how long under a flood"),

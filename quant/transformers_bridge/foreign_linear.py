@@ -2,7 +2,7 @@
 
 Both compute in floats: torchao in the activations' type, IPEX in fp32. Neither is a requirement; each is imported when
 it is used. IPEX 2.8 needs torch 2.8 and transformers 4.51, Int4OpaqueTensor needs torchao 0.18, so they are installed
-in environments of their own (`bench.foreign_linear`).
+in environments of their own (`bench.experiments.foreign_linear`).
 """
 
 from collections.abc import Callable, Mapping

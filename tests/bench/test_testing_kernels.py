@@ -22,6 +22,6 @@ def test_a_module_without_the_kernels_of_tests_is_named_in_one_line(
 def test_what_needs_no_single_kernel_does_without() -> None:
     code = (
         "import sys; from kernels import _native; del _native.testing; sys.modules['kernels._native.testing'] = None\n"
-        "import bench.rates, bench.engine, bench.serving, bench.structured, bench.eval.command"
+        "import bench.rates, bench.engine, bench.serving, bench.eval.command"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

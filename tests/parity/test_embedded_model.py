@@ -146,7 +146,7 @@ def exact_text(exact: Runner, text_ids: list[int]) -> NDArray[np.float64]:
 def test_kv_of_16_bits_costs_next_to_nothing(
     exact_text: NDArray[np.float64], embedded_model: Path, text_ids: list[int], kv_type: str, bound: float
 ) -> None:
-    """Measured: 0.0000007 and 0.000025 (bench.kv_error)."""
+    """Measured: 0.0000007 and 0.000025 (bench.experiments.kv_error)."""
     ours = log_softmax(Runner(embedded_model, "fp32", kv_type).logits(text_ids))
     assert 0 < float((np.exp(exact_text) * (exact_text - ours)).sum(axis=-1).mean()) < bound
 
@@ -155,7 +155,7 @@ def test_int8_kv_costs_little(exact_text: NDArray[np.float64], embedded_model: P
     """Keys and values alone: everything else is fp32 on both sides."""
     ours = log_softmax(Runner(embedded_model, "fp32", "int8").logits(text_ids))
     kl = (np.exp(exact_text) * (exact_text - ours)).sum(axis=-1)
-    # Measured: 0.0007 here. One scale per head costs four times as much, one per tensor five (bench.kv_error).
+    # Measured: 0.0007 here. One scale per head costs four times as much, one per tensor five (the same bench).
     assert 0 < float(kl.mean()) < 0.0012, float(kl.mean())
     assert float(np.percentile(kl, 99)) < 0.01, float(np.percentile(kl, 99))
 

@@ -116,7 +116,7 @@ def test_kernels_that_are_not_installed_are_named(backend: str, package: str) ->
     from quant import RedoubtConfig
 
     if importlib.util.find_spec(package) is not None:
-        pytest.skip("installed: `python -m bench.foreign_linear` proves it")
+        pytest.skip("installed: `python -m bench.experiments.foreign_linear` proves it")
     with pytest.raises(ImportError, match=package):
         RedoubtConfig(backend=backend)
 

@@ -3,7 +3,7 @@
 Each scenario alternates without and with guesses on one loaded model, and both must generate the same tokens. The model
 ends its answers. Reported are the decoding speeds (from the first token on) and the ratio of the speed with guesses to
 that without: of each pair of runs, and their median.
-Run: `python -m bench.speculation MODEL --threads 2`; prints one JSON object.
+Run: `python -m bench.experiments.speculation MODEL --threads 2`; prints one JSON object.
 """
 
 import argparse

@@ -1,9 +1,5 @@
-"""The schemas for measuring structured output, each with a matching output, and hostile schemas.
+"""The schemas for measuring structured output, each with a matching output, and hostile schemas."""
 
-Standard library only: a peer's environment imports `walk` too. Knows no grammar library.
-"""
-
-from collections.abc import Callable, Sequence
 from typing import Any
 
 _TEXT = "A quiet street by the sea, where old boats lie on the sand and gulls wait for the evening's catch."
@@ -89,25 +85,3 @@ HOSTILE: dict[str, Any] = {
     "a thousand fields": {"type": "object", "properties": {f"field{i}": {"type": "string"} for i in range(1000)}},
     "a thousand names": {"enum": [f"value number {i}" for i in range(1000)]},
 }
-
-
-def walk(
-    token_ids: Sequence[int],
-    fill_mask: Callable[[], object],
-    is_allowed: Callable[[int], object],
-    accept: Callable[[int], object],
-    now_s: Callable[[], float],
-) -> tuple[list[float], list[float]]:
-    """Microseconds of each mask and of each accepted token. Raises ValueError where the output is not allowed."""
-    masks_us, accepts_us = [], []
-    for token in token_ids:
-        began_s = now_s()
-        fill_mask()
-        filled_s = now_s()
-        if not is_allowed(token):
-            raise ValueError(f"token {token} does not follow the schema")
-        accepting_s = now_s()
-        accept(token)
-        masks_us.append((filled_s - began_s) * 1e6)
-        accepts_us.append((now_s() - accepting_s) * 1e6)
-    return masks_us, accepts_us

@@ -5,7 +5,7 @@ each scheme, over windows of a text. By scheme: the relative error of keys, valu
 square over layers, with unrounded inputs), the mean KL divergence from the pass with exact keys and values, in nats a
 token, and the change of perplexity. Then the last two for the native engine's own pages. Does not measure speed.
 
-    python -m bench.kv_error models/smollm2-135m-instruct text.txt --json
+    python -m bench.experiments.kv_error models/smollm2-135m-instruct text.txt --json
 """
 
 import argparse

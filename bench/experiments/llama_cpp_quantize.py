@@ -1,6 +1,6 @@
 """Rewrites a GGUF in another of llama.cpp's types, with an importance matrix or without; run by the peer's interpreter.
 
-    python -m bench.peers.llama_cpp_quantize IN OUT TYPE [--imatrix FILE] [--threads N]
+    python -m bench.experiments.llama_cpp_quantize IN OUT TYPE [--imatrix FILE] [--threads N]
 
 TYPE is Q4_0, IQ4_NL, ...; F32 gives a quantized file's own values back. FILE is an .npz: a tensor's name -> mean square
 of each of its inputs, as llama.cpp's own tool would have measured it. Does not know where either came from.

@@ -1,8 +1,8 @@
 """The engine's own time in a step, without the model, by the number of running requests.
 
 The model is replaced by one that returns at once, so that the time of a step is the engine's: intake, scheduling,
-arrays, postprocessing and one callback for all requests. Run: `python -m bench.engine_overhead`; prints one JSON object
-with microseconds a step, medians over decode steps.
+arrays, postprocessing and one callback for all requests. Run: `python -m bench.experiments.engine_overhead`; prints one
+JSON object with microseconds a step, medians over decode steps.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Measures the quality of llama.cpp's 4-bit types, each with an importance matrix from our calibration text.
 
-    python -m bench.eval.llama_types GGUF --text FILE --windows N --work FOLDER [--dither SEED] [--ours FOLDER ...]
+    python -m bench.experiments.llama_types GGUF --text FILE --windows N --work FOLDER [--dither SEED] [--ours FOLDER]
 
 An importance matrix is the mean square of every input of every matrix, as llama.cpp's own tool measures it, here on the
 windows that `redoubt convert` calibrates with. llama.cpp (bench/peers) quantizes with it and dequantizes the result;
@@ -177,7 +177,7 @@ def _write_importance(exact: Path, out: Path, options: argparse.Namespace) -> No
 
 def _quantized(options: argparse.Namespace, source: Path, out: Path, kind: str, imatrix: Path | None) -> None:
     python = PEER.python(options.environments).absolute()
-    command = [str(python), "-m", "bench.peers.llama_cpp_quantize", str(source), str(out), kind]
+    command = [str(python), "-m", "bench.experiments.llama_cpp_quantize", str(source), str(out), kind]
     if imatrix is not None:
         command += ["--imatrix", str(imatrix)]
     partial = out.with_suffix(".partial")

@@ -3,7 +3,7 @@
 On a shared machine the read rate changes within a run, so that the best sample is no good limit for a median of
 decoding. Here each measurement of decoding lies between two of streaming reads (by the same threads, through 512 MiB),
 and the medians are compared, both in wall time. Run:
-`python -m bench.read_share MODEL --threads 2`; prints one JSON object.
+`python -m bench.experiments.read_share MODEL --threads 2`; prints one JSON object.
 """
 
 import argparse

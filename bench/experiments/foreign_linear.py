@@ -1,6 +1,6 @@
 """Checks and times torchao's and IPEX's kernels in place of ours, on a whole transformers model.
 
-    python -m bench.foreign_linear MODEL [--backend torchao,ipex] [--json]
+    python -m bench.experiments.foreign_linear MODEL [--backend torchao,ipex] [--json]
 
 MODEL is a converted folder. It is exported; then each library gets an environment of its own (`--environments`), where
 `RedoubtConfig(backend=...)` runs the model. `logits_error` is the difference of its logits from those of the same
@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from bench.peers import Environment, InstallError
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 900.0
 PROMPT_TOKENS: Final = 64
 NEW_TOKENS: Final = 32
@@ -108,7 +108,7 @@ def measure(model: Path, backends: Sequence[str], environments: Path) -> dict[st
 
 
 def _child(python: Path, folder: Path, backend: str, qtype: str, group: int) -> dict[str, Any]:
-    command = [str(python), "-m", "bench.foreign_linear", str(folder), "--run", backend, "--qtype", qtype]
+    command = [str(python), "-m", "bench.experiments.foreign_linear", str(folder), "--run", backend, "--qtype", qtype]
     command += ["--group", str(group)]
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     ended = subprocess.run(
@@ -127,7 +127,7 @@ def _child(python: Path, folder: Path, backend: str, qtype: str, group: int) -> 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 where a library is missing or crashed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.foreign_linear", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, metavar="MODEL", help="a converted folder")
     parser.add_argument("--backend", default=",".join(ENVIRONMENTS), help="which, with commas (default %(default)s)")
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")

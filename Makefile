@@ -79,11 +79,12 @@ test-faults: $(TEST_ENV) build model test-tools kubectl
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run --faults
 
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
-# schemas, of which `make test` tries fewer, the keys of models' configurations, and real templates and tokenizers.
+# whole grids of which `make test` tries fewer cases (tests/sizes.py), the keys of models' configurations, and real
+# templates and tokenizers.
 conformance: $(TEST_ENV) build model
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
-	  tests/app/workers/test_constraints.py tests/service/test_schemas.py tests/families/long_flags.py)
+	  $$(grep -rlE '^from tests(\.sizes import| import sizes)' tests) tests/families/long_flags.py)
 	$(if $(ARGS),,@$(BIN)/python -m tests.conformance.chat_templates)
 	$(if $(ARGS),,@$(BIN)/python -m tests.conformance.tokenizers)
 

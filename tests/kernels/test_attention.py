@@ -21,6 +21,7 @@ from tests.kernels.paged_attention import (
     reference,
     rounded,
 )
+from tests.sizes import some
 
 TIERS = _native.available_tiers()
 VECTOR_TIERS = TIERS[1:]
@@ -34,8 +35,7 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("group_heads", GROUP_HEADS)
+@pytest.mark.parametrize(("head_dim", "group_heads"), some(HEAD_DIMS, GROUP_HEADS))
 def test_every_tier_on_ragged_contexts(kv_type: str, head_dim: int, group_heads: int) -> None:
     rng = np.random.default_rng(head_dim * 10 + group_heads)
     scale = 1 / head_dim**0.5
@@ -254,8 +254,7 @@ def test_weights_are_powers_of_two(tier: str, kv_type: str, bf16: bool) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("kv_type", ["int16", "int8"])
-@pytest.mark.parametrize("head_dim", [64, 1024])
-@pytest.mark.parametrize("value", [1.0, 0.50375])
+@pytest.mark.parametrize(("head_dim", "value"), [(64, 1.0), (1024, 1.0), (1024, 0.50375)])
 def test_sums_of_integers_do_not_overflow(tier: str, kv_type: str, head_dim: int, value: float) -> None:
     """Every product at its largest: all weights equal, all elements the same, and a head wider than 512.
 

@@ -11,6 +11,7 @@ from kernels._native import testing
 from tests.kernels.paged_attention import F32, KV_TYPES, PLAIN, PagedSequence, Rules, make_sequence, reference
 from tests.kernels.test_amx import EMULATED
 from tests.kernels.test_linear import same_bits
+from tests.sizes import some
 
 TIERS = _native.available_tiers()
 AMX_TIERS = [name for name in ("amx_int8", EMULATED) if name in {*TIERS, *testing.linear_tiers()}]
@@ -43,9 +44,9 @@ def check(sequence: PagedSequence, queries: F32, context: int, scale: float, rul
     return scalar
 
 
-@pytest.mark.parametrize(("kv_type", "bf16"), KINDS)
-@pytest.mark.parametrize("window", WINDOWS)
-def test_windows(kv_type: str, bf16: bool, window: int) -> None:
+@pytest.mark.parametrize(("window", "kind"), some(WINDOWS, KINDS))
+def test_windows(window: int, kind: tuple[str, bool]) -> None:
+    kv_type, bf16 = kind
     rng = np.random.default_rng(window)
     shapes = itertools.cycle([(1, 64), (3, 96), (8, 32), (4, 128)])
     for (context, query_tokens), (heads, head_dim) in zip(CONTEXTS, shapes, strict=False):
@@ -57,20 +58,19 @@ def test_windows(kv_type: str, bf16: bool, window: int) -> None:
         assert unchanged.tolist() == [context + i < window for i in range(query_tokens)]
 
 
-@pytest.mark.parametrize(("kv_type", "bf16"), KINDS)
-@pytest.mark.parametrize(
-    "rules",
-    [
-        Rules(softcap=5.0),
-        Rules(slopes=np.array([0.5, 0.0, 2.0**-8], np.float32)),
-        Rules(sinks=np.array([-4.0, 0.5, 9.0], np.float32)),
-        head_rules(3, softcap=20.0),
-        head_rules(3, softcap=3.0, window=75),
-        head_rules(3, window=530),
-    ],
-    ids=["softcap", "slopes", "sinks", "all", "all with a window", "slopes, sinks and a window"],
+ALL_RULES = head_rules(3, softcap=3.0, window=75)
+SOME_RULES = (
+    Rules(softcap=5.0),
+    Rules(slopes=np.array([0.5, 0.0, 2.0**-8], np.float32)),
+    Rules(sinks=np.array([-4.0, 0.5, 9.0], np.float32)),
+    head_rules(3, softcap=20.0),
+    head_rules(3, window=530),
 )
-def test_rules(kv_type: str, bf16: bool, rules: Rules) -> None:
+
+
+@pytest.mark.parametrize(("rules", "kind"), [*((ALL_RULES, kind) for kind in KINDS), *some(SOME_RULES, KINDS)])
+def test_rules(rules: Rules, kind: tuple[str, bool]) -> None:
+    kv_type, bf16 = kind
     rng = np.random.default_rng(20)
     for (context, query_tokens), head_dim in zip(CONTEXTS, itertools.cycle((64, 80, 128, 96, 256)), strict=False):
         if bf16 and head_dim in (80, 256):
@@ -83,9 +83,9 @@ def test_rules(kv_type: str, bf16: bool, rules: Rules) -> None:
 
 
 @pytest.mark.parametrize(("kv_type", "bf16"), KINDS)
-@pytest.mark.parametrize("window", [0, 10, 64, 500])
-@pytest.mark.parametrize(("context", "heads"), [(0, 3), (480, 1), (1000, 8)])
-def test_rows_do_not_depend_on_the_chunk(kv_type: str, bf16: bool, window: int, context: int, heads: int) -> None:
+@pytest.mark.parametrize(("window", "place"), some([0, 10, 64, 500], [(0, 3), (480, 1), (1000, 8)]))
+def test_rows_do_not_depend_on_the_chunk(kv_type: str, bf16: bool, window: int, place: tuple[int, int]) -> None:
+    context, heads = place
     rng = np.random.default_rng(7)
     sequence = make_sequence(rng, context + 70, 32, kv_type)
     queries = rng.standard_normal((70, heads, 32), np.float32)

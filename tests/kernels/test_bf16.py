@@ -24,6 +24,7 @@ from tests.kernels.test_amx import AMX_TIERS
 from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits
 from tests.kernels.test_model import QWEN3, TIERS, one_by_one, tokens
 from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences, random_tensors, write_model, write_random_model
+from tests.sizes import some
 
 TYPES = ("sym_int4", "asym_int4", "lut4", "int8")
 CUT = 2.0**-7  # of a weight, at most, goes when three bits of it are cut off
@@ -201,8 +202,7 @@ def test_gate_and_up_in_one(case: LinearCase, tier: str) -> None:
 
 
 @amx_tiers
-@pytest.mark.parametrize("rows", [1, 16, 31, 33, 100])
-@pytest.mark.parametrize("batch", [1, 9, 17, 40])
+@pytest.mark.parametrize(("rows", "batch"), some([1, 16, 31, 33, 100], [1, 9, 17, 40]))
 def test_nothing_is_written_beyond_the_outputs(batch: int, rows: int, tier: str) -> None:
     case = LinearCase("sym_int4", rows, 64, 64)
     weights = make_weights(case, np.random.default_rng(2))
@@ -226,8 +226,7 @@ def test_other_weights_are_refused() -> None:
 
 @amx_tiers
 @pytest.mark.parametrize("kv_type", ["bf16", "int8"])
-@pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
-@pytest.mark.parametrize("group_heads", [1, 3, 8])
+@pytest.mark.parametrize(("head_dim", "group_heads"), some([32, 64, 96, 128], [1, 3, 8]))
 def test_attention_on_ragged_contexts(kv_type: str, head_dim: int, group_heads: int, tier: str) -> None:
     rng = np.random.default_rng(head_dim * 10 + group_heads)
     scale = 1 / head_dim**0.5
@@ -312,17 +311,12 @@ def feed(model: Sequences, chunks: dict[int, list[int]], prompts: int) -> None:
 
 @pytest.mark.parametrize("compute_type", ["int8", "bf16"])
 @pytest.mark.parametrize("tier", MODEL_TIERS)
-@pytest.mark.parametrize(("kind", "group", "kv_type"), MODELS)
-@pytest.mark.parametrize("config", [LLAMA, WIDE], ids=lambda config: str(config["model_type"]))
+@pytest.mark.parametrize(("weights", "config"), some(MODELS, [LLAMA, WIDE]))
 def test_a_prompt_gives_the_same_bits_however_it_is_fed(
-    make: MakeModel,
-    config: dict[str, Any],
-    kind: str,
-    group: int,
-    kv_type: str,
-    tier: str,
-    compute_type: str,
+    make: MakeModel, config: dict[str, Any], weights: tuple[str, int, str], tier: str, compute_type: str
 ) -> None:
+    kind, group, kv_type = weights
+
     def fresh(threads: int = 1) -> Sequences:
         prompts = "bf16" if compute_type == "int8" else "same"
         options = {
@@ -400,17 +394,15 @@ def check_threads_that_share_rows(make: MakeModel, tier: str, compute_type: str,
         assert np.array_equal(after, outcomes[0][1])
 
 
-@pytest.mark.parametrize("answers", [0, 5, 220])
-@pytest.mark.parametrize(("compute_type", "prompts"), [("int8", "bf16"), ("bf16", "same")])
+@pytest.mark.parametrize(("answers", "types"), some([0, 5, 220], [("int8", "bf16"), ("bf16", "same")]))
 @pytest.mark.parametrize("tier", MODEL_TIERS)
 def test_threads_that_share_rows_give_the_same(
-    make: MakeModel, tier: str, compute_type: str, prompts: str, answers: int
+    make: MakeModel, tier: str, types: tuple[str, str], answers: int
 ) -> None:
-    check_threads_that_share_rows(make, tier, compute_type, prompts, answers)
+    check_threads_that_share_rows(make, tier, *types, answers)
 
 
-@pytest.mark.parametrize("answers", [0, 220])
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("tier", "answers"), some(TIERS, [0, 220]))
 def test_threads_that_share_int8_rows_give_the_same(make: MakeModel, tier: str, answers: int) -> None:
     check_threads_that_share_rows(make, tier, "int8", "same", answers)
 

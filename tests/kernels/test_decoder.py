@@ -13,6 +13,7 @@ from quant.codes.matrix import WeightType
 from quant.families.description import Attention, Decoder, Experts, Latent, Layer, LayerInputs, Mlp, Rope
 from tests.families import decoder_reference
 from tests.kernels.tiny_model import F32, Sequences, described_tensors, write_described
+from tests.sizes import some
 
 VOCABULARY, TOKENS = 96, 70
 ROUNDING_MULTIPLE = 8.0
@@ -225,8 +226,7 @@ def in_double(tensors: Mapping[str, F32]) -> dict[str, decoder_reference.F64]:
     return {name: values.astype(np.float64) for name, values in tensors.items()}
 
 
-@pytest.mark.parametrize("tier", _native.available_tiers())
-@pytest.mark.parametrize("name", [*FEATURES, *MIXTURES])
+@pytest.mark.parametrize(("name", "tier"), some([*FEATURES, *MIXTURES], _native.available_tiers()))
 def test_logits(name: str, tier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDOUBT_ISA", tier)
     decoder, ids = {**FEATURES, **MIXTURES}[name], tokens(TOKENS)
@@ -268,12 +268,12 @@ COMPUTE: list[tuple[str, WeightType, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("tier", "kind", "options"), COMPUTE)
-@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize(("name", "compute"), some([*MIXTURES], COMPUTE))
 def test_rows_do_not_depend_on_their_step(
-    name: str, tier: str, kind: WeightType, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, compute: tuple[str, WeightType, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks, one by one, on several threads and beside others: the same bits."""
+    tier, kind, options = compute
     monkeypatch.setenv("REDOUBT_ISA", tier)
     folder, ids = written(tmp_path / "model", MIXTURES[name], kind), tokens(TOKENS)
     whole = Sequences(folder, **options).logits({0: ids})
@@ -299,8 +299,7 @@ def test_integers_are_near_floats(name: str, tmp_path: Path) -> None:
     assert 0 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 8 / 127
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize(("name", "threads"), some([*ENDINGS], [1, 3]))
 def test_a_last_layer_that_ends_early(name: str, threads: int, tmp_path: Path) -> None:
     """A step that samples and reads computes few rows of the last layer: as logits() and hidden_states() have them."""
     decoder = ENDINGS[name]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.kernels.hybrid_model import (
     write_hybrid,
 )
 from tests.kernels.tiny_model import F32, Sequences, write_described
+from tests.sizes import some
 
 PAGE = _native.PAGE_TOKENS
 DELTAS: Mapping[str, DeltaNet] = {
@@ -94,13 +96,15 @@ def parts(ids: list[int], cuts: Sequence[int]) -> list[list[int]]:
     return [ids[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
 
 
-@pytest.mark.parametrize("compute_type", ["fp32", "int8"])
-@pytest.mark.parametrize("tier", _native.available_tiers())
-@pytest.mark.parametrize("name", ["groups", "odd sizes", "eight taps"])
+@pytest.mark.parametrize(
+    ("name", "compute"),
+    some(["groups", "odd sizes", "eight taps"], list(product(_native.available_tiers(), ["fp32", "int8"]))),
+)
 def test_rows_do_not_depend_on_their_step(
-    name: str, tier: str, compute_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, compute: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks, one by one, on several threads and beside others."""
+    tier, compute_type = compute
     monkeypatch.setenv("REDOUBT_ISA", tier)
     decoder = with_delta(DELTAS[name])
     folder = write_hybrid(tmp_path / "model", decoder, "sym_int4" if compute_type == "int8" else "fp32")

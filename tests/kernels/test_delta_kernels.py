@@ -10,6 +10,7 @@ from kernels import _native
 from kernels._native import testing
 from tests.kernels.hybrid_model import F64, convolved, recurrence, sigmoid
 from tests.kernels.tiny_model import F32
+from tests.sizes import some
 
 PAGE = _native.PAGE_TOKENS
 EPSILON = 2.0**-24
@@ -110,9 +111,9 @@ def test_a_page_is_the_same_however_it_is_cut(tier: str) -> None:
 
 
 @pytest.mark.parametrize("tier", _native.available_tiers())
-@pytest.mark.parametrize(("key_dim", "value_dim"), SHAPES)
-@pytest.mark.parametrize(("begin", "end"), [(0, 32), (3, 4), (10, 21), (31, 32)])
-def test_nothing_else_is_written(tier: str, key_dim: int, value_dim: int, begin: int, end: int) -> None:
+@pytest.mark.parametrize(("shape", "part"), some(SHAPES, [(0, 32), (3, 4), (10, 21), (31, 32)]))
+def test_nothing_else_is_written(tier: str, shape: tuple[int, int], part: tuple[int, int]) -> None:
+    (key_dim, value_dim), (begin, end) = shape, part
     page = page_of(key_dim, value_dim)
     mine, count = slice(begin, end), end - begin
     rows = np.ascontiguousarray(np.concatenate([page.queries[mine], page.keys[mine], page.values[mine]], 1))
@@ -150,8 +151,7 @@ def test_nan_stays_in_what_it_belongs_to(tier: str) -> None:
 
 
 @pytest.mark.parametrize("tier", _native.available_tiers())
-@pytest.mark.parametrize("taps", [1, 2, 4, 8])
-@pytest.mark.parametrize("channels", [1, 16, 24, 100, 128])
+@pytest.mark.parametrize(("channels", "taps"), some([1, 16, 24, 100, 128], [1, 2, 4, 8]))
 def test_convolution(tier: str, taps: int, channels: int) -> None:
     rng = np.random.default_rng(taps)
     x = rng.standard_normal((taps - 1 + 20, channels)).astype(np.float32)

@@ -13,6 +13,7 @@ from quant.families.description import Attention
 from tests.kernels.test_page_groups import CONTEXT, Grouped
 from tests.kernels.test_windows import ALL, PLAIN, decoder_of, random_model, tokens
 from tests.kernels.tiny_model import F32, Sequences
+from tests.sizes import some
 
 PAGE = _native.PAGE_TOKENS
 NUMBER_BYTES = 4
@@ -88,8 +89,7 @@ class Cleared(Grouped):
             self.dropped += 1
 
 
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16", "int16", "int8"])
-@pytest.mark.parametrize("tier", _native.available_tiers())
+@pytest.mark.parametrize(("kv_type", "tier"), some(["fp32", "bf16", "int16", "int8"], _native.available_tiers()))
 def test_groups_change_no_bit(tier: str, kv_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDOUBT_ISA", tier)
     folder = random_model(tmp_path / "model", decoder_of(*READING, layers=(*LAYERS, 4, 5, 4)))

@@ -15,6 +15,7 @@ from quant.families.description import Attention, Decoder, Latent, Layer, Mlp, R
 from tests.families import decoder_reference
 from tests.kernels.test_weights import join, load, refused, split
 from tests.kernels.tiny_model import F32, Sequences, described_tensors, write_described
+from tests.sizes import some
 
 TOKENS = 70
 LATENT = Latent(kv_rank=512, nope_dim=192, rope_dim=64, value_dim=256, query_rank=96)
@@ -66,8 +67,7 @@ def test_logits(
     assert 0 < np.linalg.norm(Sequences(floats, threads=2).logits({0: ids}) - exact) < allowed
 
 
-@pytest.mark.parametrize("tier", VECTOR_TIERS)
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16", "int16", "int8"])
+@pytest.mark.parametrize(("kv_type", "tier"), some(["fp32", "bf16", "int16", "int8"], VECTOR_TIERS))
 def test_the_same_bits_in_every_step(
     tier: str,
     kv_type: str,

@@ -10,6 +10,7 @@ import pytest
 from kernels import _native
 from tests.kernels.test_windows import ALL, HEAD_DIM, KV_HEADS, PLAIN, decoder_of, random_model, tokens
 from tests.kernels.tiny_model import F32, Sequences
+from tests.sizes import some
 
 PAGE = _native.PAGE_TOKENS
 CONTEXT = 256
@@ -115,8 +116,7 @@ class Grouped:
         self.dropped += 1
 
 
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16", "int16", "int8"])
-@pytest.mark.parametrize("tier", _native.available_tiers())
+@pytest.mark.parametrize(("kv_type", "tier"), some(["fp32", "bf16", "int16", "int8"], _native.available_tiers()))
 def test_dropped_pages_change_no_bit(tier: str, kv_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDOUBT_ISA", tier)
     folder = random_model(tmp_path / "model", decoder_of(*WINDOWS, layers=LAYERS))

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from kernels import _native
 from quant.codes.lut4 import NF4
+from tests.sizes import some
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -82,10 +83,10 @@ def test_codes_are_those_of_the_formula(kind: str) -> None:
     assert different <= 1  # fp32 may break a tie, and what follows differs
 
 
-@pytest.mark.parametrize("kind", LEVELS)
-@pytest.mark.parametrize(("inputs", "rows", "candidates"), [(64, 37, 18), (32, 16, 25), (1, 1, 1), (96, 100, 4)])
+@pytest.mark.parametrize(("size", "kind"), some([(64, 37, 18), (32, 16, 25), (1, 1, 1), (96, 100, 4)], [*LEVELS]))
 @pytest.mark.parametrize("tier", _native.available_tiers())
-def test_tiers_agree(tier: str, kind: str, inputs: int, rows: int, candidates: int) -> None:
+def test_tiers_agree(tier: str, kind: str, size: tuple[int, int, int]) -> None:
+    inputs, rows, candidates = size
     levels = LEVELS[kind]
     given = arrays(levels, inputs, rows, candidates)
     wanted, found = round_group(given, levels, "scalar"), round_group(given, levels, tier)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernels import _native
 from kernels._native import Sampler, testing
+from tests.sizes import some
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -190,8 +191,7 @@ CHOICES: tuple[dict[str, float], ...] = (
 )
 
 
-@pytest.mark.parametrize("options", CHOICES)
-@pytest.mark.parametrize("vocab_size", [200, 3001])
+@pytest.mark.parametrize(("options", "vocab_size"), some(CHOICES, [200, 3001]))
 def test_draws_follow_the_kept_distribution(options: dict[str, float], vocab_size: int) -> None:
     logits = np.random.default_rng(vocab_size).standard_normal(vocab_size, np.float32) * 2
     assert_draws_follow(draw(logits, 2500, seed=5, **options), kept(logits, **options))  # type: ignore[arg-type]
@@ -218,9 +218,11 @@ def test_ties() -> None:
     assert set(draw(logits, 500, min_p=0.99).tolist()) == set(range(10))
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0, 12.0])
 @pytest.mark.parametrize(
-    "options", [{"top_k": 50}, {"top_k": 5000}, {"top_p": 0.9}, {"top_p": 0.999}, {"min_p": 0.05}, {}]
+    ("options", "spread"),
+    some(
+        [{"top_k": 50}, {"top_k": 5000}, {"top_p": 0.9}, {"top_p": 0.999}, {"min_p": 0.05}, {}], [0.01, 1.0, 4.0, 12.0]
+    ),
 )
 def test_large_vocabularies(spread: float, options: dict[str, float]) -> None:
     # From nearly uniform (a hundred thousand tokens kept) to one token that is nearly certain.
@@ -323,8 +325,9 @@ def test_logits_of_another_size_are_refused() -> None:
 # --- masks, late ends and scores -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1000])
-@pytest.mark.parametrize("options", [{"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+@pytest.mark.parametrize(
+    ("vocab_size", "options"), some([1, 31, 32, 33, 1000], [{"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+)
 def test_a_masked_token_is_never_drawn(vocab_size: int, options: dict[str, float]) -> None:
     rng = np.random.default_rng(vocab_size)
     allowed = rng.random(vocab_size) < 0.3

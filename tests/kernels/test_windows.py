@@ -12,6 +12,7 @@ from kernels import _native
 from quant.families.description import Attention, Decoder, Layer, Mlp
 from tests.kernels.paged_attention import Rules
 from tests.kernels.tiny_model import F32, Sequences, described_tensors, write_described
+from tests.sizes import some
 
 HIDDEN, VOCABULARY, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 6, 2, 32
 SLOPES = tuple(2.0**-power for power in range(1, HEADS + 1))
@@ -109,8 +110,7 @@ def test_a_window_longer_than_the_context_is_none(tmp_path: Path) -> None:
     assert not np.array_equal(logits[3], logits[0])
 
 
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16", "int16", "int8"])
-@pytest.mark.parametrize("tier", _native.available_tiers())
+@pytest.mark.parametrize(("kv_type", "tier"), some(["fp32", "bf16", "int16", "int8"], _native.available_tiers()))
 def test_rows_do_not_depend_on_their_step(
     tier: str, kv_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

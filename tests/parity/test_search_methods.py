@@ -4,6 +4,7 @@ A vocabulary of few tokens, some of which end the text: so beams end early, late
 """
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from app.engine.searches.methods import Row, SearchMethod, make_method
 from app.messages.requests import BeamParams, ContrastiveParams
 from tests.parity.search_definitions import contrastive, diverse_beams
+from tests.sizes import some
 
 pytestmark = pytest.mark.parity
 
@@ -83,12 +85,15 @@ def unchanged(logprobs: NDArray[np.float64], text: list[int]) -> NDArray[np.floa
     return logprobs
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [1.0, 0.0, -1.5, 2.5])
-@pytest.mark.parametrize(("beams", "ends"), [(1, [5]), (3, [5]), (4, [5, 6, 7]), (6, list(range(12))), (4, [])])
-def test_beam_search_is_transformers(
-    tiny: Tiny, beams: int, ends: list[int], length_penalty: float, early_stopping: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("ending", "size"),
+    some(
+        list(product([1.0, 0.0, -1.5, 2.5], [False, True, "never"])),
+        [(1, [5]), (3, [5]), (4, [5, 6, 7]), (6, list(range(12))), (4, [])],
+    ),
+)
+def test_beam_search_is_transformers(tiny: Tiny, ending: tuple[float, Any], size: tuple[int, list[int]]) -> None:
+    (length_penalty, early_stopping), (beams, ends) = ending, size
     output = (
         tiny.model.generate(
             tiny.torch.tensor([PROMPT]),

@@ -5,6 +5,7 @@ Knows no engine and no model, and not what the machine can do at most (`bench.ra
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ ROOT: Final = Path(__file__).parent.parent
 
 NO_CODE: Final = ("docs", "bench/results")
 """Folders in which a change makes no other code, such as the results of the bench that runs."""
+_PLAIN: Final = re.compile(r"([\[{])\n\s+([^\[\]{}]*?)\n\s+([\]}])")
+_LINE: Final = 100
 
 
 def commit() -> str:
@@ -105,6 +108,17 @@ def number_list(text: str) -> tuple[int, ...]:
     return numbers
 
 
+def json_text(result: object) -> str:
+    """JSON to be kept, with an indent: a short list or object of plain values is one line."""
+
+    def one_line(found: re.Match[str]) -> str:
+        text = found[1] + re.sub(r"\n\s+", " ", found[2]) + found[3]
+        return text if len(text) <= _LINE else found[0]
+
+    # Only JSON's own line breaks are ones: those of texts are escaped.
+    return _PLAIN.sub(one_line, json.dumps(result, indent=1)) + "\n"
+
+
 def print_result(
     measure: Callable[[], object], errors: tuple[type[Exception], ...], *, indent: int | None, out: Path | None = None
 ) -> int:
@@ -115,7 +129,7 @@ def print_result(
     try:
         result = measure()
         if out is not None:
-            out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            out.write_text(json_text(result), encoding="utf-8")
     except errors as error:
         print(f"redoubt: {error}", file=sys.stderr)
         return 2

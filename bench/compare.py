@@ -28,7 +28,7 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.code_age import last_engine_change
-from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals, machine, number_list
+from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals, json_text, machine, number_list
 from bench.compare_table import table
 from bench.limits import Demand
 from bench.models import NAMES, bench_model
@@ -304,7 +304,7 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
                     "crashes": comparison.crashes,
                 }
                 options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(json.dumps(result, indent=1) + "\n")
+                options.out.write_text(json_text(result))
     finally:
         for one in contenders:
             one.stop()

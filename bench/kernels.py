@@ -14,7 +14,6 @@ Knows no model: the matrices are those of `kernel_cases`, which the tests use to
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.common import OneLineParser, machine, number_list
+from bench.common import OneLineParser, json_text, machine, number_list
 from bench.cores import pinned_cpus
 from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights, matrix_of
 from bench.rates import best_cpu_s, compute_peaks, time_reads
@@ -201,8 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "peaks": peaks,
             "results": [asdict(result) for result in results],
         }
-        json.dump(report, sys.stdout, indent=1)
-        print()
+        sys.stdout.write(json_text(report))
     return 0
 
 

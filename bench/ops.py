@@ -8,14 +8,13 @@ larger of the two, which can't exceed 1 for floats; integers are multiplied at t
 """
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.common import machine
+from bench.common import json_text, machine
 from bench.cores import pinned_cpus
 from bench.rates import READ_BYTES, best_cpu_s, compute_peaks, time_reads
 from bench.testing_kernels import testing
@@ -206,8 +205,7 @@ def main() -> None:
             "limits": asdict(limits),
             "results": [asdict(result) for result in results],
         }
-        json.dump(report_object, sys.stdout, indent=1)
-        print()
+        sys.stdout.write(json_text(report_object))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bench.common import exit_on_end_signals, machine
+from bench.common import exit_on_end_signals, json_text, machine
 from bench.conversations.data import Conversations, DataError, read_conversations
 from bench.conversations.figures import Promise, pooled, without_samples
 from bench.conversations.fleet import Fleet, RunningService, fit_together
@@ -288,7 +288,7 @@ def write(result: dict[str, Any], out: Path | None) -> None:
     """The JSON."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        out.write_text(json_text(result), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import OneLineParser, at_least
+from bench.common import OneLineParser, at_least, json_text
 from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
 from bench.eval.errors import EvalError
@@ -196,7 +196,7 @@ def _run_report(options: argparse.Namespace) -> Iterator[Result]:
     with _journal(options, paths, read_text(options.text)) as journal:
         result = make_report(asked, journal, _bar)
         if options.out is not None:
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(json_text(result), encoding="utf-8")
         if options.page is not None:
             names = [path.name for path in draw(result, options.page.parent / "plots")]
             plots = "\n".join(f"![{name}](plots/{name})" for name in names)

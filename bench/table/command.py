@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench import compare
 from bench.code_age import last_engine_change
-from bench.common import ROOT, OneLineParser, at_least, available_memory_bytes, commit, exit_on_end_signals
+from bench.common import ROOT, OneLineParser, at_least, available_memory_bytes, commit, exit_on_end_signals, json_text
 from bench.cores import default_threads
 from bench.models import bench_model, weights_of
 from bench.peers import Peer
@@ -243,7 +243,7 @@ def adopt(partial: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     gone = sorted(peers_before(path) - set(new["engines"]))
     if gone:  # so that the tables say what is not compared any more
-        partial.write_text(json.dumps(new | {PEERS_BEFORE: gone}, indent=1) + "\n", encoding="utf-8")
+        partial.write_text(json_text(new | {PEERS_BEFORE: gone}), encoding="utf-8")
     shutil.move(partial, path)
 
 

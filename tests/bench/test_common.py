@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import common
-from bench.common import at_least, machine, memory_bytes, number_list, print_result
+from bench.common import at_least, json_text, machine, memory_bytes, number_list, print_result
 from bench.rates import Rates, best_rates
 
 
@@ -54,6 +54,16 @@ def test_memory_is_read_from_proc() -> None:
 
 def test_the_best_of_each_rate_counts() -> None:
     assert best_rates([Rates(1.0, 9.0, "vnni"), Rates(2.0, 8.0, "vnni")]) == Rates(2.0, 9.0, "vnni")
+
+
+def test_kept_json_has_short_lists_on_one_line() -> None:
+    result = {"a": [1, 2.5, None], "texts": ["[\n 1\n]", "{}"], "rounds": {"b": [3], "c": list(range(60))}, "empty": []}
+    text = json_text(result)
+    assert json.loads(text) == result
+    lines = text.splitlines()
+    assert ' "a": [1, 2.5, null],' in lines
+    assert '  "b": [3],' in lines
+    assert len(lines) > 60, "a long list stays as it is"
 
 
 def test_a_command_ends_with_a_result_or_a_message(capsys: pytest.CaptureFixture[str]) -> None:

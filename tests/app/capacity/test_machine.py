@@ -75,7 +75,7 @@ def test_a_tier_without_measurements_takes_another_one_s_shares_and_says_so() ->
 @pytest.mark.parametrize(
     ("result", "processor"),
     [
-        ("compare-1.1b-zen3.json", "epyc-7763"),
+        ("compare-1.1b-zen3-3.json", "epyc-7763"),
         ("compare-1.1b.json", "epyc-9654"),
         ("compare-1.1b-zen5.json", "epyc-9755"),
         ("compare-1.1b-amx.json", "xeon-platinum-8480"),

@@ -7,21 +7,39 @@ asks for.
 import hashlib
 import hmac
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fastapi import Request
 
 from app.interface import errors
 from app.interface.client_address import known_address
+from app.interface.observers import Observer, Permit
 from app.messages.accounts import Identity
-from app.messages.outputs import Generate
+from app.messages.requests import GenerateRequest
 from app.settings import SettingsError
 
-if TYPE_CHECKING:
-    from app.interface.accounts.gate import Meter
-    from app.interface.accounts.grants import Grants
+
+class Meter(Protocol):
+    """Counts what one request of a user takes, and can end it: `app.interface.accounts.gate` has it."""
+
+    def asks(self, model: str, prompt_tokens: int) -> None:
+        """A worker is asked. prompt_tokens: of the request, each prompt counted once."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Around each of the request's sequences. Raises AccountsError where the request is ended."""
+
+    def observer(self, request: GenerateRequest) -> Observer:
+        """Counts what a sequence makes."""
+
+
+class Grants(Protocol):
+    """Gives users' requests leave to their saved pages: `app.interface.accounts.grants` has it."""
+
+    def permit(self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int) -> Permit:
+        """To the pages of a conversation of the user's; None: the default one. secret: the user's credential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +53,21 @@ class Caller:
     """The user, where there are accounts; None also for a guest."""
     secret: str = field(default="", repr=False)
     """The user's credential, with which the accounts are asked."""
-    meter: "Meter | None" = None
+    meter: Meter | None = None
     """Counts what the request takes; on routes that ask a worker, for users only."""
-
-    grants: "Grants | None" = None
+    grants: Grants | None = None
     """Gives leave to the user's saved pages; on routes that ask a worker, where pages are saved, for users only."""
     client: bytes = b""
     """SHA-256 of the client's address where nobody shows a key: among these addresses time is shared."""
 
-    def remembered(self, conversation: str | None, generate: Generate, shared_tokens: int) -> Generate:
-        """`generate`, with leave to the pages saved for that conversation of the user's; None: for the default one.
+    def permit(self, conversation: str | None, shared_tokens: int) -> Permit | None:
+        """Leave to the pages saved for that conversation of the user's; None: for the default one.
 
         shared_tokens: of system prompt and tools at the beginning of each prompt.
         """
         if self.identity is None or self.grants is None:
-            return generate
-        return self.grants.granting(self.identity, self.secret, conversation, generate, shared_tokens)
-
-    def metered(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
-        """`generate`, with what it makes counted for the user. prompt_tokens: each prompt counted once."""
-        return generate if self.meter is None else self.meter.observed(model, prompt_tokens, generate)
+            return None
+        return self.grants.permit(self.identity, self.secret, conversation, shared_tokens)
 
 
 def anonymous(request: Request) -> Caller:

@@ -1,14 +1,14 @@
-"""The one procedure of the endpoints that generate text: plan a job, run it, write its answer.
+"""The procedure of the endpoints that generate text, in stages: receive, plan, run, write.
 
-`reception` reads and parses the body and calls `plan` here. `answers/deltas.py` runs the job, through the `generate` of
-`controller/worker_client.py`. A family of endpoints (chat, completions, responses) adds a `Family`, and this file knows
-none of them.
+`reception` receives a request. `Generation` has the other stages for a request of which nothing is stored;
+`app.interface.accounts.stored_answers` has them for one that goes on from stored texts, or whose answer is stored. A
+family of endpoints (chat, completions, responses) adds a `Family`, and this file knows none of them.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -18,128 +18,119 @@ from app.interface.answers.answer import (
     Answer,
     AnswerHead,
     BodyWriter,
-    DetachedAnswer,
     EventWriter,
-    Keeper,
     StreamedAnswer,
     WholeAnswer,
     collected,
 )
-from app.interface.answers.deltas import choice_deltas
+from app.interface.answers.deltas import Deltas, choice_deltas
 from app.interface.callers import Caller
-from app.interface.errors import ApiError
+from app.interface.observers import Observe
 from app.interface.planning.job import Job
 from app.interface.planning.limits import Limits
-from app.interface.reception import Reception, unchanged
-from app.interface.request_record import record_of
+from app.interface.reception import Endpoint, Received, Reception
+from app.interface.sequences import sequences
+from app.interface.service import ServedModel, Service
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.interface.wire.responses import ResponseRequest
-from app.messages.outputs import Generate
 
 Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
-Planned = TypeVar("Planned", bound=GenerationRequest | ResponseRequest, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Family(Generic[Body]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(Endpoint[Body]):
     """What one family of endpoints adds to the procedure."""
 
-    id_prefix: str
-    """How its answers' ids begin."""
-    request: type[Body]
     plan: Callable[[ChatModel, Body, Limits, Caller, str], Job]
     """From (model, body, limits, caller, request id) to a job; may run in a thread. Raises ApiError (400)."""
     body: Callable[[Body, AnswerHead, Job], BodyWriter]
     events: Callable[[Body, AnswerHead, Job], EventWriter]
-    renamed: Callable[[ApiError], ApiError] = unchanged
-    """A failure in the field names of the client's request."""
 
 
-class StoredAnswer(Protocol[Planned]):
-    """An answer that goes on from what is stored, or that will be; `app.interface.accounts.stored_answers` has it."""
+class Generation(Generic[Body]):
+    """A request that was received, and the stages after that: plan, run, write. Nothing of it is stored."""
 
-    @property
-    def request(self) -> Planned:
-        """What to plan in place of the request that came."""
+    may_plan_again = True
 
-    @property
-    def conversation_name(self) -> str | None:
-        """Whose saved pages it goes on with; None: the request's `prompt_cache_key` says it."""
+    def __init__(self, service: Service, family: Family[Body], received: Received[Body]) -> None:
+        self.service = service
+        self.family = family
+        self.received = received
 
-    @property
-    def answers(self) -> Mapping[str, Sequence[int]]:
-        """The model's own tokens of the answers before, by their texts."""
+    def answer(self) -> Answer:
+        """All stages; the worker is asked when the answer is read. May run in a thread. Raises ApiError (4xx)."""
+        body = self.received.body
+        _check_stream(body)
+        served = self.service.model(body.model)
+        job = self.plan(served.chat)
+        head = AnswerHead(self.received.answer_id, int(time.time()), body.model)
+        return self.write(head, job, self.run(served, job))
 
-    def recording(self, generate: Generate) -> Generate:
-        """`generate`, with the answer's tokens kept beside its text."""
+    def plan(self, chat: ChatModel) -> Job:
+        """From the request to a job for the engine."""
+        received = self.received
+        limits = self.service.settings.limits
+        return self.family.plan(chat, received.body, limits, received.caller, received.answer_id)
 
-    @property
-    def is_detached(self) -> bool:
-        """Whether it goes on without its client."""
+    def run(
+        self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
+    ) -> Deltas:
+        """From the job to what the worker makes of it.
 
-    def keeper(self, writer: Any) -> Keeper:
-        """writer: the answer's."""
+        stored: keeps the answer's tokens. conversation: with whose saved pages it goes on; None: the request says it.
+        """
+        received = self.received
+        body, record = received.body, received.record
+        record.asks(body.model, job.prompt_tokens)
+        record.is_stream = bool(body.stream)
+        generate = sequences(
+            self.service,
+            served.generate,
+            received.caller,
+            body.model,
+            job.prompt_tokens,
+            record=record,
+            stored=stored,
+            conversation=conversation or body.prompt_cache_key,
+            shared_tokens=job.shared_tokens,
+        )
+        return choice_deltas(job, served.chat, generate)
 
-    def detached(self, answer: StreamedAnswer[Any]) -> DetachedAnswer:
-        """The answer, which goes on without its client."""
+    def write(self, head: AnswerHead, job: Job, deltas: Deltas) -> Answer:
+        """From what the worker makes to the answer."""
+        body = self.received.body
+        if body.stream:
+            return StreamedAnswer(deltas, self.family.events(body, head, job))
+        whole = self.family.body(body, head, job)
+        return WholeAnswer(lambda: collected(whole, deltas))
 
     def leave(self) -> None:
-        """It has come to nothing; does nothing once it runs without its client."""
+        """It has come to nothing."""
 
 
 async def generate(
     reception: Reception,
     request: Request,
     family: Family[Body],
-    begin: Callable[[Body, Caller, str], Awaitable[StoredAnswer[Body] | None]] | None = None,
+    store: Callable[[Generation[Body]], Awaitable[Generation[Body]]] | None = None,
 ) -> Response:
     """Answers one request of a family. Raises ApiError, ClientGoneError.
 
-    begin: from (body, caller, request id) to what is stored of it; None: nothing is.
+    store: from the stages of a request of which nothing is stored to those that it needs.
     """
-    service, record = reception.service, record_of(request)
-    stored: StoredAnswer[Body] | None = None
 
-    async def prepare(body: Body, caller: Caller, request_id: str) -> Body:
-        nonlocal stored
-        assert begin is not None
-        stored = await begin(body, caller, request_id)
-        return body if stored is None else stored.request
+    async def stages(received: Received[Body]) -> Generation[Body]:
+        plain = Generation(reception.service, family, received)
+        return plain if store is None else await store(plain)
 
-    def plan(body: Body, caller: Caller, request_id: str) -> Answer:
-        if body.stream_options is not None and not body.stream:
-            message = "'stream_options' is allowed only with 'stream': true."
-            raise errors.invalid(message, "stream_options", "invalid_value")
-        if body.return_progress and not body.stream:
-            message = "'return_progress' is allowed only with 'stream': true."
-            raise errors.invalid(message, "return_progress", "invalid_value")
-        served = service.model(body.model)
-        chat, worker = served.chat, served.generate
-        if stored is not None:
-            chat, worker = chat.knowing(stored.answers), stored.recording(worker)
-        job = family.plan(chat, body, service.settings.limits, caller, request_id)
-        head = AnswerHead(request_id, int(time.time()), body.model)
-        name = None if stored is None else stored.conversation_name
-        record.asks(body.model, job.prompt_tokens)
-        record.is_stream = bool(body.stream)
-        remembered = caller.remembered(name or body.prompt_cache_key, record.observed(worker), job.shared_tokens)
-        deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, remembered))
-        if body.stream or (stored is not None and stored.is_detached):
-            events = family.events(body, head, job)
-            if stored is not None and stored.is_detached:
-                return stored.detached(StreamedAnswer(deltas, events))
-            return StreamedAnswer(deltas, events, None if stored is None else stored.keeper(events))
-        whole = family.body(body, head, job)
-        keeper = None if stored is None else stored.keeper(whole)
-        return WholeAnswer(lambda: collected(whole, deltas, keeper))
+    return await reception.answer(request, family, stages)
 
-    prepares = None if begin is None else prepare
-    try:
-        return await reception.answer(
-            request, family.id_prefix, family.request, plan, family.renamed, prepares, lambda: stored is None
-        )
-    except BaseException:
-        if stored is not None:
-            stored.leave()
-        raise
+
+def _check_stream(body: GenerationRequest | ResponseRequest) -> None:
+    if body.stream_options is not None and not body.stream:
+        message = "'stream_options' is allowed only with 'stream': true."
+        raise errors.invalid(message, "stream_options", "invalid_value")
+    if body.return_progress and not body.stream:
+        message = "'return_progress' is allowed only with 'stream': true."
+        raise errors.invalid(message, "return_progress", "invalid_value")

@@ -22,7 +22,7 @@ from app.interface.client_address import ClientAddresses
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.hosts import ANY, AllowedHosts, HostCheck
-from app.interface.metrics import Metrics, ObservedModels
+from app.interface.metrics import Metrics
 from app.interface.origins import AllowedOrigins
 from app.interface.paths import VersionlessPaths, hint_of
 from app.interface.places import BodyDeadline, OpenRequests, Places
@@ -73,7 +73,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.state.addresses = ClientAddresses(
         service.settings.trusted_proxies, behind_own_proxy=service.settings.behind_own_proxy
     )
-    service = replace(service, models=ObservedModels(service.models, metrics))
+    service = replace(service, counting=metrics.counting)
     accounts = service.accounts
     reception = Reception(service)
     routes = service_routes(reception, metrics)

@@ -5,9 +5,7 @@ and workers only, and none takes its value from a request's text. HTTP is counte
 their counts in their heartbeats. It knows neither Ray nor the engine.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from platform import python_version
 from time import perf_counter
 
@@ -23,9 +21,10 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.interface.service import IngressFacts, ServedModel
+from app.interface.observers import Observe, Observer
+from app.interface.service import IngressFacts
 from app.interface.worker_series import WorkerSeries
-from app.messages.outputs import Generate, Loss, TokenDelta
+from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import BeamParams, GenerateRequest
 from app.messages.workers import WorkerRow
 
@@ -129,49 +128,47 @@ class Metrics:
         """An answer has ended, or its client has gone; `route` as in `answered`."""
         self._duration_s.labels(route, f"{status // 100}xx").observe(duration_s)
 
-    def observed(self, model: str, generate: Generate) -> Generate:
-        """The same generator, with its sequences and tokens counted."""
+    def counting(self, model: str) -> Observe:
+        """Counts a model's sequences and their tokens."""
         sequences = {reason: self._sequences.labels(model, reason) for reason in ("stop", "length", "error", "closed")}
         prompt_tokens, cached_tokens = self._prompt_tokens.labels(model), self._cached_tokens.labels(model)
         generated_tokens = self._generated_tokens.labels(model)
         resumed = {loss: self._resumed.labels(model, loss) for loss in Loss}
         first_token_s, next_token_s = self._first_token_s.labels(model), self._next_token_s.labels(model)
 
-        async def counted(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        def observer(request: GenerateRequest) -> Observer:
             last_s = perf_counter()
             began = has_tokens = False
             reason = "closed"
-            try:
-                async with aclosing(generate(request)) as deltas:
-                    async for delta in deltas:
-                        for loss in delta.losses:
-                            resumed[loss].inc()
-                        if not began and delta.has_output:
-                            began = True
-                            prompt_tokens.inc(len(request.prompt_token_ids))
-                        if delta.cached_tokens:
-                            cached_tokens.inc(delta.cached_tokens)
-                        if isinstance(request.search, BeamParams):
-                            # A beam search's answers come all at once, so there is no first token to time.
-                            made = len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more)
-                            generated_tokens.inc(made)
-                        elif delta.token_ids:
-                            now_s = perf_counter()
-                            if has_tokens:
-                                next_token_s.observe((now_s - last_s) / len(delta.token_ids))
-                            else:
-                                first_token_s.observe(now_s - last_s)
-                            last_s, has_tokens = now_s, True
-                            generated_tokens.inc(len(delta.token_ids))
-                        reason = delta.finish_reason or reason
-                        yield delta
-            except Exception:
-                reason = "error"
-                raise
-            finally:
-                sequences[reason].inc()
 
-        return counted
+            def saw(delta: TokenDelta) -> None:
+                nonlocal last_s, began, has_tokens, reason
+                for loss in delta.losses:
+                    resumed[loss].inc()
+                if not began and delta.has_output:
+                    began = True
+                    prompt_tokens.inc(len(request.prompt_token_ids))
+                if delta.cached_tokens:
+                    cached_tokens.inc(delta.cached_tokens)
+                if isinstance(request.search, BeamParams):
+                    # A beam search's answers come all at once, so there is no first token to time.
+                    generated_tokens.inc(len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more))
+                elif delta.token_ids:
+                    now_s = perf_counter()
+                    if has_tokens:
+                        next_token_s.observe((now_s - last_s) / len(delta.token_ids))
+                    else:
+                        first_token_s.observe(now_s - last_s)
+                    last_s, has_tokens = now_s, True
+                    generated_tokens.inc(len(delta.token_ids))
+                reason = delta.finish_reason or reason
+
+            def ended(error: BaseException | None) -> None:
+                sequences["error" if isinstance(error, Exception) else reason].inc()
+
+            return Observer(saw, ended)
+
+        return observer
 
 
 class _OfIngress(Collector):
@@ -186,21 +183,3 @@ class _OfIngress(Collector):
         for metric in self._registry.collect():
             metric.samples = [sample._replace(labels=self._label | sample.labels) for sample in metric.samples]
             yield metric
-
-
-class ObservedModels(Mapping[str, ServedModel]):
-    """The models that are served now; what each generates is counted."""
-
-    def __init__(self, models: Mapping[str, ServedModel], metrics: Metrics) -> None:
-        self._models = models
-        self._metrics = metrics
-
-    def __getitem__(self, name: str) -> ServedModel:
-        model = self._models[name]
-        return replace(model, generate=self._metrics.observed(name, model.generate))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)

@@ -7,7 +7,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -29,7 +29,7 @@ from app.interface.errors import ApiError
 from app.interface.preparation import LONG_BODY_BYTES, Preparation
 from app.interface.recent_failures import RecentFailures, request_id_of
 from app.interface.request_body import read_body
-from app.interface.request_record import record_of
+from app.interface.request_record import RequestRecord, record_of
 from app.interface.service import Service
 from app.interface.streaming import (
     ClientGoneError,
@@ -52,6 +52,47 @@ _MOST_PLANS: Final = 3
 def unchanged(error: ApiError) -> ApiError:
     """Returns the error as it is: for endpoints whose plans use the field names of the client's request."""
     return error
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Body]):
+    """What an endpoint that asks a worker says of its requests."""
+
+    id_prefix: str
+    """How its answers' ids begin."""
+    request: type[Body]
+    renamed: Callable[[ApiError], ApiError] = unchanged
+    """A failure in the field names of the client's request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Generic[Body]):
+    """A request after the first stage."""
+
+    body: Body
+    size_bytes: int
+    """Of the body, which decides where it is planned."""
+    caller: Caller
+    answer_id: str
+    record: RequestRecord
+
+
+class Stages(Protocol):
+    """The stages after the first one."""
+
+    @property
+    def received(self) -> Received[Any]:
+        """What to plan; not always what came."""
+
+    @property
+    def may_plan_again(self) -> bool:
+        """Whether it may be planned for the new model, if its model is replaced before the answer begins."""
+
+    def answer(self) -> Answer:
+        """Plans it; the worker is asked when the answer is read. May run in a thread. Raises ApiError."""
+
+    def leave(self) -> None:
+        """It has come to nothing; does nothing once it runs without its client."""
 
 
 class Reception:
@@ -87,62 +128,53 @@ class Reception:
         return await self._preparation.run(len(raw), lambda: parse(body_type, raw)), len(raw)
 
     async def answer(
-        self,
-        request: Request,
-        id_prefix: str,
-        body_type: type[Body],
-        plan: Callable[[Body, Caller, str], Answer],
-        renamed: Callable[[ApiError], ApiError] = unchanged,
-        prepare: Callable[[Body, Caller, str], Awaitable[Body]] | None = None,
-        may_plan_again: Callable[[], bool] = lambda: True,
+        self, request: Request, endpoint: Endpoint[Body], stages: Callable[[Received[Body]], Awaitable[Stages]]
     ) -> Response:
-        """Answers a request that needs a worker: plans it, then waits for the whole answer, or streams it.
+        """Answers a request that needs a worker: receives it, then waits for the whole answer, or streams it.
 
-        prepare: makes the request that is planned from the one that came. plan: from the body, the caller and the
-        answer's id to the answer. renamed: a failure in the field names of the client's request. may_plan_again:
-        whether it may be planned for the new model, if its model is replaced before the answer begins.
-
-        Raises ApiError, ClientGoneError.
+        stages: those of a request that was received. Raises ApiError, ClientGoneError.
         """
-        answer_id = f"{id_prefix}{uuid.uuid4().hex}"
-        record_of(request).answer_id = answer_id
+        record = record_of(request)
+        record.answer_id = answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
 
         def as_api_error(error: Exception) -> ApiError:
-            return renamed(errors.as_api_error(error, request_id_of(request), self.service.settings.retry_after_s))
+            failure = errors.as_api_error(error, request_id_of(request), self.service.settings.retry_after_s)
+            return endpoint.renamed(failure)
 
         def broken_off(error: Exception) -> ApiError:
             failure = as_api_error(error)
             failures: RecentFailures = request.app.state.failures
             failures.add(request, failure, is_stream=True)
-            record_of(request).failed(failure)
+            record.failed(failure)
             return failure
 
-        async def begun() -> Response:
-            """Plans it, and again if its model is replaced before the answer begins."""
-            for _ in range(_MOST_PLANS - 1):
-                try:
-                    answer = await self._preparation.run(size_bytes, lambda: plan(asked, caller, answer_id))
-                    return await self._begun(answer, opening)
-                except (ModelReplacedError, ApiError) as error:
-                    is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
-                    if not is_of_model or not may_plan_again():
-                        raise
-                await self.service.follow_models()
-            answer = await self._preparation.run(size_bytes, lambda: plan(asked, caller, answer_id))
-            return await self._begun(answer, opening)
-
+        opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s)
         try:
             caller = caller_of(request)
-            body, size_bytes = await self._received(request, body_type)
-            asked = body if prepare is None else await prepare(body, caller, answer_id)
-            if asked is not body:  # how long another one is nobody knows: what was stored may come before it
-                size_bytes = max(size_bytes, LONG_BODY_BYTES)
-            opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s)
-            return await opening.response(request.receive, begun())
+            body, size_bytes = await self._received(request, endpoint.request)
+            following = await stages(Received(body, size_bytes, caller, answer_id, record))
+            try:
+                return await opening.response(request.receive, self._answered(following, opening))
+            except BaseException:
+                following.leave()
+                raise
         except (ApiError, ClientGoneError):
             raise
         except Exception as error:
             raise as_api_error(error) from None
+
+    async def _answered(self, stages: Stages, opening: "_Opening") -> Response:
+        """Plans it, and again if its model is replaced before the answer begins."""
+        size_bytes = stages.received.size_bytes
+        for _ in range(_MOST_PLANS - 1):
+            try:
+                return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
+            except (ModelReplacedError, ApiError) as error:
+                is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
+                if not is_of_model or not stages.may_plan_again:
+                    raise
+            await self.service.follow_models()
+        return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
 
     async def _begun(self, answer: Answer, opening: "_Opening") -> Response:
         """The response to a planned request, when it is complete, or its first events have come.

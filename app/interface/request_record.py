@@ -3,15 +3,14 @@
 The middleware of `app.interface.watched_requests` makes the record and reads it at the end. Routes only fill it in.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from fastapi import Request
 
 from app.interface.errors import ApiError
-from app.messages.outputs import Generate, TokenDelta
+from app.interface.observers import Observer
+from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 
 
@@ -46,25 +45,21 @@ class RequestRecord:
         """The client is told of a failure."""
         self.error = error.code or error.type
 
-    def observed(self, generate: Generate) -> Generate:
-        """The same generator, with what it makes noted."""
-        if not self.is_logged:
-            return generate
+    def observer(self, request: GenerateRequest) -> Observer:
+        """Notes what a sequence makes."""
+        has_ended = False
 
-        async def noted(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-            has_ended = False
-            try:
-                async with aclosing(generate(request)) as deltas:
-                    async for delta in deltas:
-                        self._note(delta)
-                        has_ended = delta.finish_reason is not None
-                        yield delta
-            except GeneratorExit:
-                if not has_ended:  # a stop string has; or the client has gone, and the middleware knows that
-                    self.finish_reason = "stop"
-                raise
+        def saw(delta: TokenDelta) -> None:
+            nonlocal has_ended
+            self._note(delta)
+            has_ended = delta.finish_reason is not None
 
-        return noted
+        def ended(error: BaseException | None) -> None:
+            # By a stop string; or the client has gone, and the middleware knows that.
+            if isinstance(error, GeneratorExit) and not has_ended:
+                self.finish_reason = "stop"
+
+        return Observer(saw, ended)
 
     def _note(self, delta: TokenDelta) -> None:
         self.resumed += len(delta.losses)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from app.interface import errors
 from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
+from app.interface.observers import Observe
 from app.interface.planning.limits import Limits
 from app.interface.text.chat_model import ChatModel
 from app.interface.traces import Traces
@@ -66,6 +67,10 @@ async def _models_stay() -> None:
     """For a service whose models are always the same."""
 
 
+def _nobody_counts(model: str) -> None:
+    """For a service without metrics."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """Everything the routes need."""
@@ -82,6 +87,8 @@ class Service:
     """None: there are none."""
     follow_models: Callable[[], Awaitable[None]] = _models_stay
     """Brings `models` up to date, where a worker has said that one was replaced."""
+    counting: Callable[[str], Observe | None] = _nobody_counts
+    """Counts a model's sequences, for the metrics."""
 
     def model(self, name: str | None) -> ServedModel:
         """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""

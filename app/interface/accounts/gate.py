@@ -6,8 +6,8 @@ It hears of revocations from the accounts, and ends the requests of who may no l
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -15,8 +15,9 @@ from app.interface import errors
 from app.interface.accounts.grants import Grants
 from app.interface.accounts.user_pages import AllForgotten, UserPages
 from app.interface.answers.running import RunningAnswers
+from app.interface.observers import Observer
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
-from app.messages.outputs import Generate, TokenDelta
+from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.stored import ConversationStore
 
@@ -52,29 +53,30 @@ class Meter:
         for task in self._tasks:
             task.cancel()
 
-    def observed(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
-        """The same generator, with what it makes counted. prompt_tokens: of the request, each prompt counted once."""
+    def asks(self, model: str, prompt_tokens: int) -> None:
+        """A worker is asked. prompt_tokens: of the request, each prompt counted once."""
         self._model, self._prompt_tokens = model, prompt_tokens
 
-        async def counted(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-            self.check()
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks.add(task)
-            try:
-                async with aclosing(generate(request)) as deltas:
-                    async for delta in deltas:
-                        self._count(delta)
-                        yield delta
-            except asyncio.CancelledError:
-                if self._refusal is None:
-                    raise
-                task.uncancel()  # it was `end`
-                raise self._refusal from None
-            finally:
-                self._tasks.discard(task)
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Around a sequence: `end` ends it, if it is still there. Raises AccountsError then."""
+        self.check()
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._refusal is None:
+                raise
+            task.uncancel()  # it was `end`
+            raise self._refusal from None
+        finally:
+            self._tasks.discard(task)
 
-        return counted
+    def observer(self, request: GenerateRequest) -> Observer:
+        """Counts what a sequence makes."""
+        return Observer(self._count)
 
     def usage(self) -> UsageRow:
         """What it has taken. The day is the accounts' to say."""

@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from collections.abc import Collection
 from dataclasses import replace
 
+from app.interface.observers import Permit
 from app.messages.accounts import AccountsClient, AccountsError, ConversationKey, Identity
 from app.messages.memory import MemoryGrant
-from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
 
 logger = logging.getLogger(__name__)
@@ -27,10 +26,8 @@ class Grants:
         """By user and conversation: until when it is kept, of the monotonic clock."""
         self._drops = 0
 
-    def granting(
-        self, identity: Identity, secret: str, conversation: str | None, generate: Generate, shared_tokens: int
-    ) -> Generate:
-        """The same generator for requests that go on with a conversation of the user's; None: the default one.
+    def permit(self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int) -> Permit:
+        """Gives a request leave to the pages of a conversation of the user's; None: the default one.
 
         shared_tokens: of system prompt and tools at the beginning of each prompt. secret: the credential that
         `identity` came from. If the accounts do not give the key, the request is answered without saved pages, unless
@@ -38,14 +35,11 @@ class Grants:
         """
         grant: asyncio.Task[MemoryGrant | None] | None = None
 
-        async def with_grant(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        async def with_grant(request: GenerateRequest) -> GenerateRequest:
             nonlocal grant
             if grant is None:  # once for all choices of a request
                 grant = asyncio.create_task(self._grant(identity, secret, conversation, shared_tokens))
-            request = replace(request, memory=await asyncio.shield(grant))
-            async with aclosing(generate(request)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            return replace(request, memory=await asyncio.shield(grant))
 
         return with_grant
 

@@ -6,9 +6,8 @@ client hears that it is complete, `leave` keeps what the client has seen of it.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -16,16 +15,23 @@ from pydantic import TypeAdapter
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate, Meter
 from app.interface.accounts.texts import Conversation, Item, NewResponse, Said, Texts, off_loop, size_of
-from app.interface.answers.answer import DetachedAnswer, StreamedAnswer
+from app.interface.answers.answer import Answer, AnswerHead, DetachedAnswer, StreamedAnswer, WholeAnswer, collected
+from app.interface.answers.deltas import Deltas
 from app.interface.answers.responses import ResponseBody, ResponseEvents
 from app.interface.answers.running import RunningAnswer
-from app.interface.callers import Caller
 from app.interface.errors import ApiError
+from app.interface.generation import Generation
+from app.interface.observers import Observe, Observer
+from app.interface.planning.job import Job
+from app.interface.preparation import LONG_BODY_BYTES
+from app.interface.reception import Received
+from app.interface.service import ServedModel
+from app.interface.text.chat_model import ChatModel
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.response_items import HostedCallItem, InputItem
 from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.messages.accounts import AccountsError
-from app.messages.outputs import Generate, TokenDelta
+from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 
 _PREFIXES = {
@@ -72,26 +78,13 @@ class StoredAnswer:
     _has_question: bool = False
     """Whether its conversation has `asked`."""
 
-    @property
-    def is_detached(self) -> bool:
-        """Whether it goes on without its client."""
-        return bool(self.request.background)
+    def observer(self, request: GenerateRequest) -> Observer:
+        """Keeps the answer's tokens beside its text."""
 
-    @property
-    def conversation_name(self) -> str | None:
-        """Whose saved pages it goes on with; None: the request's `prompt_cache_key` says it."""
-        return self.request.conversation_id
+        def saw(delta: TokenDelta) -> None:
+            self._token_ids += delta.token_ids
 
-    def recording(self, generate: Generate) -> Generate:
-        """`generate`, with the answer's tokens kept beside its text."""
-
-        async def recorded(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-            async with aclosing(generate(request)) as deltas:
-                async for delta in deltas:
-                    self._token_ids += delta.token_ids
-                    yield delta
-
-        return recorded
+        return Observer(saw)
 
     def keeper(self, writer: ResponseBody | ResponseEvents) -> "ResponseKeeper":
         """Keeps what the writer has."""
@@ -258,24 +251,67 @@ class ResponseKeeper:
         self._answer.leave(self._writer.so_far() if isinstance(self._writer, ResponseEvents) else None)
 
 
+class StoredGeneration(Generation[ResponseRequest]):
+    """The stages of a request that goes on from what is stored, or whose answer is stored."""
+
+    may_plan_again = False
+
+    def __init__(self, plain: Generation[ResponseRequest], answer: StoredAnswer) -> None:
+        """plain: the stages of the request as it came. How long its history is nobody knows."""
+        came = plain.received
+        received = replace(came, body=answer.request, size_bytes=max(came.size_bytes, LONG_BODY_BYTES))
+        super().__init__(plain.service, plain.family, received)
+        self._answer = answer
+
+    def plan(self, chat: ChatModel) -> Job:
+        """Answers before are planned as the model's own tokens."""
+        return super().plan(chat.knowing(self._answer.answers))
+
+    def run(
+        self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
+    ) -> Deltas:
+        """With the saved pages of its conversation."""
+        return super().run(served, job, stored=self._answer.observer, conversation=self._answer.request.conversation_id)
+
+    def write(self, head: AnswerHead, job: Job, deltas: Deltas) -> Answer:
+        """The answer is stored at its end; one in the background goes on without its client."""
+        body = self.received.body
+        if body.background:
+            return self._answer.detached(StreamedAnswer(deltas, ResponseEvents(body, head, job)))
+        if body.stream:
+            events = ResponseEvents(body, head, job)
+            return StreamedAnswer(deltas, events, self._answer.keeper(events))
+        whole = ResponseBody(body, head, job)
+        return WholeAnswer(lambda: collected(whole, deltas, self._answer.keeper(whole)))
+
+    def leave(self) -> None:
+        """Its turn ends, unless it runs without its client."""
+        self._answer.leave()
+
+
 class StoredAnswers:
     """Begins them, for the users of one ingress."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
 
-    async def begin(self, request: ResponseRequest, caller: Caller, response_id: str) -> StoredAnswer | None:
-        """None: nothing comes before the request, and nothing is stored.
+    async def begin(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
+        """The stages of that request; `plain`: nothing comes before it, and nothing is stored.
 
         Raises ApiError (400, 500), AccountsError: `not_found`, `conversation_conflict`.
         """
+        answer = await self._begun(plain.received)
+        return plain if answer is None else StoredGeneration(plain, answer)
+
+    async def _begun(self, received: Received[ResponseRequest]) -> StoredAnswer | None:
+        request, caller, response_id = received.body, received.caller, received.answer_id
         if caller.identity is None:
             refuse_stored(request)
             return None
         if request.conversation is not None and request.previous_response_id is not None:
             message = "'conversation' and 'previous_response_id' exclude each other."
             raise errors.invalid(message, "previous_response_id", "invalid_value")
-        assert caller.meter is not None  # the route asks a worker
+        assert isinstance(caller.meter, Meter)  # the route asks a worker
         texts = Texts(self._gate.stored, caller.identity, caller.secret)
         stores = request.store is not False
         if request.background and not stores:

@@ -9,7 +9,7 @@ from app.interface.planning.chat import plan_chat
 from app.interface.reception import Reception
 from app.interface.wire.chat import ChatCompletionRequest
 
-CHAT = Family("chatcmpl-", ChatCompletionRequest, plan_chat, ChatBody, chat_events)
+CHAT = Family("chatcmpl-", ChatCompletionRequest, plan=plan_chat, body=ChatBody, events=chat_events)
 
 
 class ChatRoutes:

@@ -9,7 +9,7 @@ from app.interface.planning.completions import plan_completion
 from app.interface.reception import Reception
 from app.interface.wire.completions import CompletionRequest
 
-COMPLETIONS = Family("cmpl-", CompletionRequest, plan_completion, CompletionBody, completion_events)
+COMPLETIONS = Family("cmpl-", CompletionRequest, plan=plan_completion, body=CompletionBody, events=completion_events)
 
 
 class CompletionRoutes:

@@ -8,12 +8,11 @@ from fastapi.responses import Response
 
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.stored_answers import StoredAnswer, StoredAnswers, refuse_stored
+from app.interface.accounts.stored_answers import StoredAnswers, refuse_stored
 from app.interface.answers.chunks import event_json
 from app.interface.answers.responses import ResponseBody, ResponseEvents
 from app.interface.answers.running import RunningAnswer
-from app.interface.callers import Caller
-from app.interface.generation import Family, generate
+from app.interface.generation import Family, Generation, generate
 from app.interface.guard import json_response
 from app.interface.planning.responses import plan_response, renamed_for_responses
 from app.interface.reception import Reception
@@ -30,7 +29,9 @@ _LAST_EVENTS = {
     "cancelled": "response.incomplete",
 }
 
-RESPONSES = Family("resp_", ResponseRequest, plan_response, ResponseBody, ResponseEvents, renamed_for_responses)
+RESPONSES = Family(
+    "resp_", ResponseRequest, renamed_for_responses, plan=plan_response, body=ResponseBody, events=ResponseEvents
+)
 
 
 class ResponseRoutes:
@@ -45,11 +46,11 @@ class ResponseRoutes:
         """`POST /v1/responses`."""
         return await generate(self._reception, request, RESPONSES, self._begin)
 
-    async def _begin(self, body: ResponseRequest, caller: Caller, response_id: str) -> StoredAnswer | None:
+    async def _begin(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
         if self._stored is None:
-            refuse_stored(body)
-            return None
-        return await self._stored.begin(body, caller, response_id)
+            refuse_stored(plain.received.body)
+            return plain
+        return await self._stored.begin(plain)
 
 
 class StoredResponseRoutes:

@@ -15,6 +15,7 @@ from app.interface.planning.responses import plan_response
 from app.interface.reception import Reception
 from app.interface.request_body import read_body
 from app.interface.routes.users import texts_of
+from app.interface.sequences import sequences
 from app.interface.service import ServedModel
 from app.interface.streaming import until_disconnect
 from app.interface.wire.memory import WarmedMemory, WarmRequest
@@ -53,7 +54,14 @@ class WarmRoute:
 
     async def _run(self, job: Job, conversation_id: str, name: str, served: ServedModel, caller: Caller) -> int:
         """Returns how many of the tokens were not computed."""
-        remembered = caller.remembered(conversation_id, served.generate, job.shared_tokens)
-        generate = caller.metered(name, job.prompt_tokens, remembered)
+        generate = sequences(
+            self._reception.service,
+            served.generate,
+            caller,
+            name,
+            job.prompt_tokens,
+            conversation=conversation_id,
+            shared_tokens=job.shared_tokens,
+        )
         async with aclosing(generate(job.requests[0])) as deltas:
             return sum([delta.cached_tokens async for delta in deltas])

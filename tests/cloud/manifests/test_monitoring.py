@@ -23,7 +23,7 @@ def series() -> dict[str, set[str]]:
     """The labels of each series of the service, by the name that Prometheus stores it under."""
     metrics = Metrics(lambda: [WORKER])
     metrics.answered("GET", "/health", 200)
-    metrics.observed("m", lambda request: iter(()))  # type: ignore[arg-type, return-value]
+    metrics.counting("m")
     metrics.ended("/health", 200, 0.1)
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):

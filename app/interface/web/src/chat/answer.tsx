@@ -5,8 +5,8 @@ import { useEffect, useState } from "preact/hooks";
 import type { Chat } from "./chat";
 import { CopyButton } from "./copy";
 import { Icon } from "./icons";
-import { Versions } from "./thread";
 import type { Progress, Turn } from "./tree";
+import { Versions } from "./versions";
 
 interface Props {
   chat: Chat;

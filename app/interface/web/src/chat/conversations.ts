@@ -2,10 +2,9 @@
 import { inWords } from "../common/api";
 import { saveConversation, saveFile } from "../common/download";
 import { bytes } from "../common/numbers";
-import type { Chat } from "./chat";
 import { AnswerFailure } from "./service";
-import type { Entry } from "./shelf";
-import { newId } from "./state";
+import type { Entry, Shelf, TabShelf } from "./shelf";
+import { type State, newId } from "./state";
 import { asMarkdown, exported, imported } from "./transfer";
 
 const SEARCH_AFTER_MS = 200;
@@ -20,12 +19,25 @@ type Timer = ReturnType<typeof setTimeout> | undefined;
 /** Whether this browser keeps a guest's chats when the tab is closed. */
 export const isKeptHere = () => localStorage.getItem(KEPT) === "yes";
 
+/** The chat that the list stands beside. */
+interface Open {
+  readonly state: State;
+  readonly shelf: Shelf;
+  readonly tab: TabShelf;
+  readonly storage: Storage;
+  readonly others: BroadcastChannel;
+  set(values: Partial<State>): void;
+  open(id: string): Promise<void>;
+  newChat(): void;
+  flush(): void;
+}
+
 export class Conversations {
   private leaving: Timer;
   private searching: Timer;
   private listing: Timer;
 
-  constructor(private readonly chat: Chat) {}
+  constructor(private readonly chat: Open) {}
 
   /** Lists what has these words, once nothing more is typed: each search reads all that is stored. */
   search(words: string): void {

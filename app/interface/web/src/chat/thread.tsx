@@ -118,19 +118,3 @@ function Welcome({ chat }: { chat: Chat }) {
     </section>
   );
 }
-
-/** The versions of a question or an answer: <1/2>. */
-export function Versions({ chat, id, place, count, isBusy }: { chat: Chat; id: string; place: number; count: number; isBusy: boolean }) {
-  if (count < 2) return null;
-  return (
-    <span class="versions" role="group" aria-label="Versions">
-      <button class="bare" aria-label="Previous version" disabled={isBusy || place === 0} onClick={() => chat.show(id, -1)}>
-        <Icon name="left" />
-      </button>
-      {`${place + 1}/${count}`}
-      <button class="bare" aria-label="Next version" disabled={isBusy || place === count - 1} onClick={() => chat.show(id, 1)}>
-        <Icon name="right" />
-      </button>
-    </span>
-  );
-}

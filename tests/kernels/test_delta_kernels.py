@@ -122,10 +122,10 @@ def test_nothing_else_is_written(tier: str, shape: tuple[int, int], part: tuple[
     keys = np.ascontiguousarray(page.keys.T)
     testing.delta_page(page.state, keys, changes, page.decays, page.betas[mine], rows, outputs, end_state, begin, tier)
     written = [slice(1 + begin, 1 + end), slice(1, -1), slice(1, -1) if end == PAGE else slice(0)]
-    for values, part in zip(framed, written, strict=True):
-        untouched = np.delete(values, part, 0)
+    for values, place in zip(framed, written, strict=True):
+        untouched = np.delete(values, place, 0)
         assert (untouched == 7.0).all()
-        assert (values[part] != 7.0).all()
+        assert (values[place] != 7.0).all()
 
 
 @pytest.mark.parametrize("tier", _native.available_tiers())

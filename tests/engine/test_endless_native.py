@@ -18,6 +18,7 @@ from app.engine.native_runner import NativeRunner
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.engine.test_engine import Receiver
 from tests.kernels.tiny_model import F32, LLAMA, random_tensors, write_model
+from tests.sizes import some
 
 F64 = NDArray[np.float64]
 WINDOW = ContextWindow(tokens=128, keep_tokens=32, discard_tokens=32)
@@ -133,8 +134,7 @@ def test_an_endless_output_is_what_float64_makes_of_the_same_window(tensors: dic
     assert len(set(output)) > 20, "a text that repeats itself shows little"
 
 
-@pytest.mark.parametrize("kv_type", ["fp32", "int16", "bf16", "int8"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("kv_type", "temperature"), some(["fp32", "int16", "bf16", "int8"], [0.0, 1.0]))
 def test_neither_other_requests_nor_guesses_nor_chunks_change_a_token(
     folder: Path, kv_type: str, temperature: float
 ) -> None:

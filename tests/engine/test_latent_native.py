@@ -8,6 +8,7 @@ from quant.families.description import Attention, Decoder, Experts, Latent, Laye
 from tests.engine.native_runs import outputs
 from tests.engine.test_page_groups_native import SHAPES, made_requests, running
 from tests.kernels.tiny_model import described_tensors, write_described
+from tests.sizes import some
 
 LATENT = Attention(0.2, latent=Latent(kv_rank=32, nope_dim=32, rope_dim=16, value_dim=32, query_rank=64))
 EXPERTS = Experts(8, 2, 32, scoring="sigmoid", correction_bias=True, renormalize=True, shared_inner=64)
@@ -31,8 +32,7 @@ def expected(model: Path) -> dict[str, tuple[int, ...]]:
         return {name: tokens for each in made_requests() for name, tokens in outputs(engine, [each]).items()}
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "prefix_cache"), some([*SHAPES], [True, False]))
 def test_the_same_tokens(
     shape: str,
     prefix_cache: bool,

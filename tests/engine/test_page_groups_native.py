@@ -12,6 +12,7 @@ from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.messages.requests import GenerateRequest
 from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
+from tests import sizes
 from tests.engine.native_runs import Outputs, check_second_turn, outputs, outputs_one_by_one, requests_of_lengths
 from tests.kernels.tiny_model import described_tensors, write_described
 
@@ -84,8 +85,7 @@ def expected(model: Path) -> Outputs:
         return outputs_one_by_one(engine, made_requests())
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "prefix_cache"), sizes.some([*SHAPES], [True, False]))
 def test_page_groups_change_no_token(shape: str, prefix_cache: bool, model: Path, expected: Outputs) -> None:
     assert len(set(expected.values())) == len(expected)
     requests = made_requests()
@@ -97,7 +97,7 @@ def test_page_groups_change_no_token(shape: str, prefix_cache: bool, model: Path
         assert (counts.cached_tokens > 0) == prefix_cache
 
 
-@pytest.mark.parametrize("behind", range(60, 75))
+@pytest.mark.parametrize("behind", range(60, 75) if sizes.FULL else (60, 63, 64, 65, 74))
 def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Path) -> None:
     uncached = running(model, "batched", page_groups=False, prefix_cache=False)
     check_second_turn(behind, running(model, "batched"), uncached)

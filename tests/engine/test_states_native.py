@@ -13,6 +13,7 @@ from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
 from app.messages.requests import ContrastiveParams, GenerateRequest
 from quant.families.description import Attention, Decoder, DeltaNet, Layer, Mlp, Rope, ShortConv
+from tests import sizes
 from tests.engine.native_runs import (
     GREEDY,
     Outputs,
@@ -101,8 +102,7 @@ def expected(model: Path) -> Outputs:
         return outputs_one_by_one(engine, made_requests())
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "prefix_cache"), sizes.some([*SHAPES], [True, False]))
 def test_nothing_that_the_engine_does_changes_a_token(
     shape: str, prefix_cache: bool, model: Path, expected: Outputs
 ) -> None:
@@ -117,7 +117,7 @@ def test_nothing_that_the_engine_does_changes_a_token(
         assert (counts.guessed_tokens > 0) == (shape == "guessed")
 
 
-@pytest.mark.parametrize("behind", range(60, 75))
+@pytest.mark.parametrize("behind", range(60, 75) if sizes.FULL else (60, 63, 64, 65, 74))
 def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Path) -> None:
     check_second_turn(behind, running(model, "batched"), running(model, "batched", prefix_cache=False))
 

@@ -26,6 +26,7 @@ from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
 from tests.app.memory.pages import files_in, grant_for
 from tests.engine.test_engine import Receiver
+from tests.sizes import FULL
 
 ADA = grant_for("ada")
 NEW_TOKENS = 24
@@ -112,7 +113,7 @@ def assert_same(one: Output, other: Output) -> None:
 PROMPT = tuple(Random(4).choices(range(1, 49000), k=200))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS if FULL else ["int16", "fp32"])
 def test_restored_is_hot_is_cold(kind: str, embedded_model: Path, tmp_path: Path) -> None:
     with chatting(embedded_model, tmp_path, **KINDS[kind]) as chat:
         cold, cached = chat.ask(PROMPT)

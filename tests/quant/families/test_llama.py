@@ -122,8 +122,7 @@ def test_the_authors_keys_stay_and_the_usual_ones_are_added() -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("family", "bias"), [("Llama", True), ("Mistral", False), ("Qwen2", False), ("Qwen3", True)])
 def test_the_tensors_expected_are_those_that_transformers_makes(family: str, bias: bool) -> None:
     import torch
     import transformers

@@ -19,6 +19,7 @@ from quant.packed.packed_file import PackedFile, PackedPlan, PackedWriter
 from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized, unpack_quantized
 from tests.quant.checkpoints import CONFIG
 from tests.quant.packed import reference_pack
+from tests.sizes import some
 
 QUANTIZERS: dict[str, Callable[[str, F32, int], QuantizedMatrix]] = {
     "sym_int4": quantize_sym_int4,
@@ -40,10 +41,10 @@ def reference(matrix: QuantizedMatrix) -> U8:
     return reference_pack.pack_int4(matrix.codes, matrix.scales, matrix.minima)
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize(("rows", "cols"), SHAPES)
+@pytest.mark.parametrize(("shape", "group"), some(SHAPES, [32, 64, 128]))
 @pytest.mark.parametrize("kind", ["sym_int4", "asym_int4", "lut4", "int8"])
-def test_integer_layout(kind: WeightType, rows: int, cols: int, group: int) -> None:
+def test_integer_layout(kind: WeightType, shape: tuple[int, int], group: int) -> None:
+    rows, cols = shape
     matrix = QUANTIZERS[kind]("w", random_matrix(rows, cols), group)
     info = MatrixInfo(kind, rows, cols, group, matrix.table)
     packed = pack_quantized(matrix)

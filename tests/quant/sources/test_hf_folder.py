@@ -1,7 +1,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,11 +30,6 @@ def test_tensors_come_back_exactly(tmp_path: Path, dtype: str, shards: int) -> N
         part = tensor.read(1, 3)
         assert not isinstance(part, QuantizedMatrix)
         assert np.array_equal(part, values[1:3]), name
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma3"])

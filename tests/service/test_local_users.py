@@ -29,27 +29,35 @@ def status(port: int, path: str) -> int | None:
         return None
 
 
+def refusal(port: int, method: str) -> str:
+    """How this gRPC server refuses a call without Ray's token, in gRPC's words."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as error:
+        channel.unary_unary(method)(b"\x0a\x01x", timeout=60)
+    return str(error.value.code().name)
+
+
 def test_rays_ports_answer_nobody_without_its_token(service: RunningService) -> None:
+    """None of them speaks HTTP, as the dashboard and its agent are not there; the GCS and the raylet speak gRPC."""
     ours = own_ports(service)
     assert len(ours) == 3
     others = listening_ports(descendants(service.process.pid)) - ours
     assert len(others) > 5
-    answered = {(port, path): status(port, path) for port in others for path in PATHS}
-    assert {answer for answer in answered.values() if answer is not None} == {401}
-    assert not [place for place, answer in answered.items() if answer == 200]
+    assert {status(port, path) for port in others for path in PATHS} <= {None, 401}
+    for name, method in (
+        ("gcs_server", "NodeInfoGcsService/GetAllNodeInfo"),
+        ("raylet/raylet", "NodeManagerService/GetNodeStats"),
+    ):
+        refused = {refusal(port, f"/ray.rpc.{method}") for port in listening_ports(service.processes(name))}
+        assert "UNAUTHENTICATED" in refused, (name, refused)
 
 
 def test_workers_and_ingresses_take_no_call_without_rays_token(service: RunningService) -> None:
     """Serve's calls are pickled: whoever may call them can run any code."""
     replicas = service.processes("ray::ServeReplica:")
     assert len(replicas) == 3
-    refused = []
-    for port in listening_ports(replicas) - own_ports(service):
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
-            with pytest.raises(grpc.RpcError) as error:
-                call(b"\x0a\x01x", timeout=60)
-            refused.append(error.value.code().name)
+    refused = [
+        refusal(port, "/ray.serve.ASGIService/HandleRequest") for port in listening_ports(replicas) - own_ports(service)
+    ]
     assert set(refused) <= {"UNAUTHENTICATED", "UNIMPLEMENTED"}
     assert refused.count("UNAUTHENTICATED") >= len(replicas)
 

@@ -111,9 +111,9 @@ def test_a_page_is_the_same_however_it_is_cut(tier: str) -> None:
 
 
 @pytest.mark.parametrize("tier", _native.available_tiers())
-@pytest.mark.parametrize(("shape", "part"), some(SHAPES, [(0, 32), (3, 4), (10, 21), (31, 32)]))
-def test_nothing_else_is_written(tier: str, shape: tuple[int, int], part: tuple[int, int]) -> None:
-    (key_dim, value_dim), (begin, end) = shape, part
+@pytest.mark.parametrize(("shape", "ends"), some(SHAPES, [(0, 32), (3, 4), (10, 21), (31, 32)]))
+def test_nothing_else_is_written(tier: str, shape: tuple[int, int], ends: tuple[int, int]) -> None:
+    (key_dim, value_dim), (begin, end) = shape, ends
     page = page_of(key_dim, value_dim)
     mine, count = slice(begin, end), end - begin
     rows = np.ascontiguousarray(np.concatenate([page.queries[mine], page.keys[mine], page.values[mine]], 1))

@@ -13,6 +13,7 @@ from tests.engine.searches.test_branches import answers
 from tests.engine.test_engine import Receiver
 from tests.parity.reference import Reference
 from tests.parity.search_definitions import contrastive, diverse_beams
+from tests.sizes import some
 
 pytestmark = pytest.mark.parity
 
@@ -59,15 +60,17 @@ def until_end(tokens: list[int]) -> list[int]:
     return tokens[: next((index for index, token in enumerate(tokens) if token in STOPS), len(tokens))]
 
 
-@pytest.mark.parametrize("prompt", ["The capital of France is", "Once upon a time, in a small village by the sea,"])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"num_beams": 4, "num_return_sequences": 4},
-        {"num_beams": 5, "num_return_sequences": 2, "length_penalty": 2.0, "early_stopping": True},
-        {"num_beams": 3, "length_penalty": -1.0, "early_stopping": "never"},
-        {"num_beams": 3, "num_return_sequences": 3, "repetition_penalty": 1.3, "min_new_tokens": 8},
-    ],
+    ("options", "prompt"),
+    some(
+        [
+            {"num_beams": 4, "num_return_sequences": 4},
+            {"num_beams": 5, "num_return_sequences": 2, "length_penalty": 2.0, "early_stopping": True},
+            {"num_beams": 3, "length_penalty": -1.0, "early_stopping": "never"},
+            {"num_beams": 3, "num_return_sequences": 3, "repetition_penalty": 1.3, "min_new_tokens": 8},
+        ],
+        ["The capital of France is", "Once upon a time, in a small village by the sea,"],
+    ),
     ids=str,
 )
 def test_beams_are_transformers(reference: Reference, engine: Engine, prompt: str, options: dict[str, Any]) -> None:

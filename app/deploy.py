@@ -14,8 +14,8 @@ from ray.serve.deployment import Application, Deployment
 from ray.serve.exceptions import RayServeException
 
 from app.controller.router import router_kwargs
+from app.interface.http.places import RESERVED_PLACES
 from app.interface.ingress import Ingress
-from app.interface.places import RESERVED_PLACES
 from app.model_check import check_files
 from app.ray_internals import keep_on_loopback
 from app.settings import (

@@ -16,7 +16,7 @@ _LEAVING = ("DELETING", "NOT_STARTED")
 
 
 class ServeApplications:
-    """The applications of `app.deploy.build_model` in this Serve, for `app.interface.model_directory`."""
+    """The applications of `app.deploy.build_model` in this Serve, for `app.interface.generate.model_directory`."""
 
     def __init__(self, own: str, arrivals: Arrivals, *, wait_for_worker_s: float) -> None:
         """own: the ingress' own application, which is left out. wait_for_worker_s: of its WorkerClients."""

@@ -14,21 +14,20 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Lifespan
 
-from app.interface import errors
-from app.interface.accounts.checks import AdmissionCheck, UserCheck, check_admin
-from app.interface.accounts.gate import AccountsGate
-from app.interface.callers import KeyCheck
-from app.interface.client_address import ClientAddresses
 from app.interface.documents.openapi import Route, document
-from app.interface.guard import Guarded, LingeringClose, http_error
-from app.interface.hosts import ANY, AllowedHosts, HostCheck
-from app.interface.metrics import Metrics
-from app.interface.origins import AllowedOrigins
-from app.interface.paths import VersionlessPaths, hint_of
-from app.interface.places import BodyDeadline, OpenRequests, Places
-from app.interface.recent_failures import RecentFailures
-from app.interface.reception import Reception
-from app.interface.routes.capacity import CapacityRoutes
+from app.interface.generate.reception import Reception
+from app.interface.generate.service import Service
+from app.interface.http.guard import Guarded, LingeringClose, http_error
+from app.interface.http.hosts import ANY, AllowedHosts, HostCheck
+from app.interface.http.metrics import Metrics
+from app.interface.http.origins import AllowedOrigins
+from app.interface.http.paths import VersionlessPaths, hint_of
+from app.interface.http.places import BodyDeadline, OpenRequests, Places
+from app.interface.http.watched_requests import WatchedRequests
+from app.interface.request import errors
+from app.interface.request.callers import KeyCheck
+from app.interface.request.client_address import ClientAddresses
+from app.interface.request.recent_failures import RecentFailures
 from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.completions import CompletionRoutes
@@ -36,13 +35,15 @@ from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
-from app.interface.routes.operator import OperatorRoutes
 from app.interface.routes.pages import PageFiles
-from app.interface.routes.responses import ResponseRoutes
+from app.interface.routes.responses import ResponseRoutes, Store, store_nothing
 from app.interface.routes.tokenization import TokenizationRoutes
-from app.interface.service import Service
-from app.interface.user_routes import operator_routes, user_routes
-from app.interface.watched_requests import WatchedRequests
+from app.interface.users.checks import AdmissionCheck, LoginCheck, UserCheck, check_admin
+from app.interface.users.gate import AccountsGate
+from app.interface.users.routes.capacity import CapacityRoutes
+from app.interface.users.routes.operator import OperatorRoutes
+from app.interface.users.stored_answers import StoredAnswers
+from app.interface.users.user_routes import operator_routes, user_routes
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
@@ -53,15 +54,17 @@ from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeRespons
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
-def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+def build_http_app(
+    service: Service, accounts: AccountsGate | None = None, lifespan: Lifespan[FastAPI] | None = None
+) -> FastAPI:
     """The application. Pages of other sites may not use it, but for those of allowed origins.
 
-    lifespan: what runs from before the first request until after the last.
+    accounts: the users; None: there are none. lifespan: what runs from before the first request until after the last.
     """
     app = FastAPI(
         title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=lifespan
     )
-    metrics = Metrics(service.workers, lambda: list(service.models), service.ingress)
+    metrics = Metrics(service.workers, lambda: list(service.models), service.ingress.id, service.ingress.version)
     failures = RecentFailures()
     places = Places(service.settings.max_open_requests)
     metrics.watch_places(lambda: places.taken, places.limit)
@@ -74,9 +77,9 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         service.settings.trusted_proxies, behind_own_proxy=service.settings.behind_own_proxy
     )
     service = replace(service, counting=metrics.counting)
-    accounts = service.accounts
     reception = Reception(service)
-    routes = service_routes(reception, metrics)
+    store = store_nothing if accounts is None else StoredAnswers(accounts).begin
+    routes = service_routes(reception, metrics, store)
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         operator = OperatorRoutes(service, accounts, places, failures)
@@ -122,26 +125,26 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
     if settings.allowed_origins:
         app.add_middleware(AllowedOrigins, origins=settings.allowed_origins)
-    app.add_middleware(HostCheck, hosts=AllowedHosts(_further_hosts(service)))
+    app.add_middleware(HostCheck, hosts=AllowedHosts(_further_hosts(service, accounts)))
     app.add_middleware(VersionlessPaths)
     app.add_middleware(WatchedRequests, metrics=metrics, log=service.access_log, traces=service.traces)
     app.add_middleware(LingeringClose)
     return app
 
 
-def _further_hosts(service: Service) -> Sequence[str]:
+def _further_hosts(service: Service, accounts: AccountsGate | None) -> Sequence[str]:
     """What `AllowedHosts` gets. A page of another site has no key of ours, and no cookie under that site's name."""
     if service.settings.allowed_hosts is not None:
         return service.settings.allowed_hosts
-    needs_credential = bool(service.settings.api_keys) if service.accounts is None else not service.accounts.guests
+    needs_credential = bool(service.settings.api_keys) if accounts is None else not accounts.guests
     return (ANY,) if needs_credential else ()
 
 
-def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
-    """The endpoints, without the documents that describe them."""
+def service_routes(reception: Reception, metrics: Metrics, store: Store = store_nothing) -> Sequence[Route]:
+    """The endpoints, without the documents that describe them. store: see `ResponseRoutes`."""
     service = reception.service
     models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
-    responses, embeddings = ResponseRoutes(reception), EmbeddingRoutes(reception)
+    responses, embeddings = ResponseRoutes(reception, store), EmbeddingRoutes(reception)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
     return (
         Route(
@@ -205,7 +208,7 @@ def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
 
 def page_routes(pages: PageFiles, accounts: AccountsGate | None) -> Sequence[Route]:
     """The chat page, and the pages that users have besides. Browsers get them without a credential."""
-    chat = ChatPage(pages, accounts)
+    chat = ChatPage(pages, None if accounts is None else LoginCheck(accounts))
     always = (
         Route("GET", "/", chat.chat, "The chat page.", "text/html", open=True),
         Route("GET", "/c/{name}", chat.conversation, "The chat page with a conversation.", "text/html", open=True),

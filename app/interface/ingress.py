@@ -22,16 +22,16 @@ from app.controller.accounts_client import ServeAccounts
 from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
 from app.core_files import leave_no_core_files
-from app.interface.access_log import AccessLog
-from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.user_pages import UserPages
-from app.interface.callers import read_api_keys
-from app.interface.closing_ends import end_by_closing
+from app.interface.generate.model_directory import ModelDirectory
+from app.interface.generate.planning.limits import Limits
+from app.interface.generate.service import HttpSettings, IngressFacts, Service
+from app.interface.http.closing_ends import end_by_closing
 from app.interface.http_api import build_http_app
-from app.interface.model_directory import ModelDirectory
-from app.interface.planning.limits import Limits
-from app.interface.service import HttpSettings, IngressFacts, Service
-from app.interface.traces import Traces
+from app.interface.request.access_log import AccessLog
+from app.interface.request.callers import read_api_keys
+from app.interface.request.traces import Traces
+from app.interface.users.gate import AccountsGate
+from app.interface.users.user_pages import UserPages
 from app.ray_internals import keep_on_loopback, share_held_port
 from app.settings import HELD_PORTS, OWN_PROXY, ServiceSettings, SettingsError
 
@@ -66,12 +66,12 @@ class Ingress:
         others = ServeApplications(replica.app_name, self._arrivals, wait_for_worker_s=wait_s)
         own = WorkerClient(workers, self._arrivals, wait_for_worker_s=wait_s)
         self._directory = ModelDirectory(settings.model_card(), own, others)
-        gate = None
+        self._gate: AccountsGate | None = None
         if settings.accounts is not None and accounts is not None:
             saves = settings.memory.folder is not None
             pages = UserPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
             client = ServeAccounts(accounts, self._arrivals.reader)
-            gate = AccountsGate(
+            self._gate = AccountsGate(
                 client,
                 client,
                 guests=settings.accounts.guests,
@@ -111,7 +111,6 @@ class Ingress:
                 version=version("redoubt"),
                 up_since=time.time(),
             ),
-            accounts=gate,
             traces=self._traces,
             access_log=None if folder is None else _access_log(Path(folder), ingress.access_log_bytes),
             follow_models=self._directory.follow,
@@ -119,7 +118,7 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Serve calls this once, after the constructor."""
-        return build_http_app(self._service, lifespan=self._watching)
+        return build_http_app(self._service, self._gate, self._watching)
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
@@ -130,15 +129,15 @@ class Ingress:
         await self._arrivals.open()
         searching = self._directory.watch(self._search_period_s, first := asyncio.Event())
         watches = [asyncio.create_task(searching)]
-        if self._service.accounts is not None:
-            watches.append(asyncio.create_task(self._service.accounts.watch()))
+        if self._gate is not None:
+            watches.append(asyncio.create_task(self._gate.watch()))
         with suppress(TimeoutError):
             await asyncio.wait_for(first.wait(), _FIRST_SEARCH_TIMEOUT_S)
         try:
             yield
         finally:
-            if self._service.accounts is not None:  # what they have is stored
-                await self._service.accounts.running.close()
+            if self._gate is not None:  # what they have is stored
+                await self._gate.running.close()
             self._arrivals.close()
             for watch in watches:
                 watch.cancel()

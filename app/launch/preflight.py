@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.interface.access_log import check_folder
-from app.interface.callers import read_api_keys
-from app.interface.traces import check_library
+from app.interface.request.access_log import check_folder
+from app.interface.request.callers import read_api_keys
+from app.interface.request.traces import check_library
 from app.launch.config_file import ServiceConfig
 from app.model_check import check_files
 from app.settings import SettingsError, WorkerSettings

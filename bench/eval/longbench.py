@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from tokenizers import Tokenizer
 
-from app.interface.errors import ApiError
+from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
 from bench.eval.choice_files import json_lines

@@ -11,13 +11,13 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 
-from app.interface.access_log import AccessLog
-from app.interface.accounts.gate import AccountsGate
+from app.interface.generate.planning.limits import Limits
+from app.interface.generate.service import HttpSettings, IngressFacts, ServedModel, Service
 from app.interface.http_api import build_http_app
-from app.interface.planning.limits import Limits
-from app.interface.service import HttpSettings, IngressFacts, ServedModel, Service
+from app.interface.request.access_log import AccessLog
+from app.interface.request.traces import Traces
 from app.interface.text.chat_model import ChatModel
-from app.interface.traces import Traces
+from app.interface.users.gate import AccountsGate
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
@@ -72,9 +72,8 @@ def http_app(
     values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
     rows = workers if callable(workers) else lambda: list(workers)
-    return build_http_app(
-        Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, accounts, access_log, traces=traces)
-    )
+    service = Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, access_log, traces=traces)
+    return build_http_app(service, accounts)
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.interface.callers import read_api_keys
+from app.interface.request.callers import read_api_keys
 from app.launch.config_file import HttpOptions, load_config, shared_cores, with_overrides
 from app.settings import ServiceSettings, SettingsError, parse_settings
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from app.interface.errors import ApiError
+from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
 from quant.errors import UnsupportedModelError

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from app.interface.functions.dialect import CallReader, Dialect
 from app.interface.functions.dialects import BARE, DIALECTS
 from app.interface.functions.json_call import JsonCall
-from app.interface.text.detokenizer import possible_start
+from app.interface.thinking.possible_start import possible_start
 
 
 @dataclass(frozen=True, slots=True)

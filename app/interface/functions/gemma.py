@@ -10,7 +10,7 @@ from typing import Any, Literal
 from app.interface.functions.dialect import MAX_HEAD_CHARACTERS, NAME, CallableFunction, CallStart, Dialect, Spelling
 from app.interface.functions.stepped_call import SteppedCall
 from app.interface.functions.values import string_json, value_json
-from app.interface.text.detokenizer import possible_start
+from app.interface.thinking.possible_start import possible_start
 
 _QUOTE = '<|"|>'
 

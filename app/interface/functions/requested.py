@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.interface import errors
 from app.interface.functions.call_grammar import answer_grammar, call_grammar
 from app.interface.functions.dialect import CallableFunction, Dialect
 from app.interface.functions.dialects import DIALECTS, spoken
@@ -21,6 +20,7 @@ from app.interface.functions.schemas import (
     moved_definitions,
     nesting_levels,
 )
+from app.interface.request import errors
 from app.interface.thinking.marks import Thought
 from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.interface import errors
+from app.interface.request import errors
 from app.interface.wire.chat import FunctionDefinition, Tool
 from app.interface.wire.fields import MAX_TOOLS
 from app.interface.wire.response_tools import (

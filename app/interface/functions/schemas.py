@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from app.interface import errors
+from app.interface.request import errors
 
 MAX_SCHEMA_BYTES = 65536
 MAX_SCHEMA_LEVELS = 64

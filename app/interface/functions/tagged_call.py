@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.interface.functions.stepped_call import SteppedCall
 from app.interface.functions.values import string_json, value_json
-from app.interface.text.detokenizer import possible_start
+from app.interface.thinking.possible_start import possible_start
 
 _MAX_KEY_CHARACTERS = 4096
 

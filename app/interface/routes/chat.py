@@ -1,12 +1,12 @@
-"""`/v1/chat/completions`: what the family adds to the procedure of `app.interface.generation`."""
+"""`/v1/chat/completions`: what the family adds to the procedure of `app.interface.generate.generation`."""
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.answers.chat import ChatBody, chat_events
-from app.interface.generation import Family, generate
-from app.interface.planning.chat import plan_chat
-from app.interface.reception import Reception
+from app.interface.generate.answers.chat import ChatBody, chat_events
+from app.interface.generate.generation import Family, generate
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.reception import Reception
 from app.interface.wire.chat import ChatCompletionRequest
 
 CHAT = Family("chatcmpl-", ChatCompletionRequest, plan=plan_chat, body=ChatBody, events=chat_events)

@@ -3,10 +3,10 @@
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.answers.completions import CompletionBody, completion_events
-from app.interface.generation import Family, generate
-from app.interface.planning.completions import plan_completion
-from app.interface.reception import Reception
+from app.interface.generate.answers.completions import CompletionBody, completion_events
+from app.interface.generate.generation import Family, generate
+from app.interface.generate.planning.completions import plan_completion
+from app.interface.generate.reception import Reception
 from app.interface.wire.completions import CompletionRequest
 
 COMPLETIONS = Family("cmpl-", CompletionRequest, plan=plan_completion, body=CompletionBody, events=completion_events)

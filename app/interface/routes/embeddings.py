@@ -3,11 +3,11 @@
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.answers.answer import Answer, WholeAnswer
-from app.interface.answers.embeddings import embed, embeddings_body
-from app.interface.planning.embeddings import plan_embeddings
-from app.interface.reception import Endpoint, Received, Reception
-from app.interface.sequences import sequences
+from app.interface.generate.answers.answer import Answer, WholeAnswer
+from app.interface.generate.answers.embeddings import embed, embeddings_body
+from app.interface.generate.planning.embeddings import plan_embeddings
+from app.interface.generate.reception import Endpoint, Received, Reception
+from app.interface.generate.sequences import sequences
 from app.interface.wire.embeddings import EmbeddingRequest
 
 MANY_NUMBERS = 32 * 1024
@@ -33,7 +33,7 @@ class EmbeddingRoutes:
 
 
 class _Embedding:
-    """The stages of one request; see `app.interface.reception.Stages`."""
+    """The stages of one request; see `app.interface.generate.reception.Stages`."""
 
     may_plan_again = True
 

@@ -3,7 +3,7 @@
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from app.interface.metrics import CONTENT_TYPE, Metrics
+from app.interface.http.metrics import CONTENT_TYPE, Metrics
 
 
 class MetricsRoute:

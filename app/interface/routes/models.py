@@ -4,8 +4,8 @@ import dataclasses
 
 from fastapi.responses import Response
 
-from app.interface.guard import json_response
-from app.interface.service import Service
+from app.interface.generate.service import Service
+from app.interface.http.guard import json_response
 from app.interface.wire.models import Capability, Liveness, Model, ModelList, Readiness
 
 

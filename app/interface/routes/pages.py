@@ -15,7 +15,7 @@ from pathlib import Path
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface import errors
+from app.interface.request import errors
 
 FOLDER = Path(__file__).parents[1] / "web/dist"
 NOT_BUILT = "The pages are not built: run `make page`, and start the service again."

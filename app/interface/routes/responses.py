@@ -1,144 +1,36 @@
-"""`/v1/responses`: answers, and those that are stored for users."""
+"""`/v1/responses`: answers."""
 
-import re
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface import errors
-from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.stored_answers import StoredAnswers, refuse_stored
-from app.interface.answers.chunks import event_json
-from app.interface.answers.responses import ResponseBody, ResponseEvents
-from app.interface.answers.running import RunningAnswer
-from app.interface.generation import Family, Generation, generate
-from app.interface.guard import json_response
-from app.interface.planning.responses import plan_response, renamed_for_responses
-from app.interface.reception import Reception
-from app.interface.routes.listing import listed, page_of
-from app.interface.routes.users import texts_of, user_of
-from app.interface.streaming import EventStream
-from app.interface.wire.conversations import DeletedResponse
-from app.interface.wire.responses import ResponseError, ResponseRequest
-
-_OPEN = ("queued", "in_progress")
-_LAST_EVENTS = {
-    "failed": "response.failed",
-    "incomplete": "response.incomplete",
-    "cancelled": "response.incomplete",
-}
+from app.interface.generate.answers.responses import ResponseBody, ResponseEvents
+from app.interface.generate.generation import Family, Generation, generate
+from app.interface.generate.planning.responses import plan_response, refuse_stored, renamed_for_responses
+from app.interface.generate.reception import Reception
+from app.interface.wire.responses import ResponseRequest
 
 RESPONSES = Family(
     "resp_", ResponseRequest, renamed_for_responses, plan=plan_response, body=ResponseBody, events=ResponseEvents
 )
+Store = Callable[[Generation[ResponseRequest]], Awaitable[Generation[ResponseRequest]]]
+
+
+async def store_nothing(plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
+    """For a service without accounts. Raises ApiError (400) if the request needs some."""
+    refuse_stored(plain.received.body)
+    return plain
 
 
 class ResponseRoutes:
     """The route that answers, over one service."""
 
-    def __init__(self, reception: Reception) -> None:
+    def __init__(self, reception: Reception, store: Store = store_nothing) -> None:
+        """store: see `generate`."""
         self._reception = reception
-        accounts = reception.service.accounts
-        self._stored = None if accounts is None else StoredAnswers(accounts)
+        self._store = store
 
     async def responses(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        return await generate(self._reception, request, RESPONSES, self._begin)
-
-    async def _begin(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
-        if self._stored is None:
-            refuse_stored(plain.received.body)
-            return plain
-        return await self._stored.begin(plain)
-
-
-class StoredResponseRoutes:
-    """The routes for users' stored responses."""
-
-    def __init__(self, gate: AccountsGate, keep_alive_s: float = 0.0) -> None:
-        """keep_alive_s: see `EventStream`."""
-        self._gate = gate
-        self._keep_alive_s = keep_alive_s
-
-    async def response(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}`, with `?stream=true&starting_after=N` as events, from the one after that number."""
-        after = _starting_after(request)
-        running = self._running(request)
-        if running is not None:
-            if after is None:
-                return Response(running.body(), media_type="application/json")
-            return EventStream(running.events(after), keep_alive_s=self._keep_alive_s)
-        body = await self._stored(request)
-        if after is None:
-            return json_response(body)
-        if body["status"] in _OPEN:
-            raise errors.answered_elsewhere()
-        kind = _LAST_EVENTS.get(body["status"], "response.completed")
-        data = event_json({"type": kind, "sequence_number": after + 1, "response": body})
-        return Response(b"event: %b\ndata: %b\n\n" % (kind.encode(), data), media_type="text/event-stream")
-
-    async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`: an answer in the background ends with what it has, which is stored."""
-        running = self._running(request)
-        if running is not None:
-            await running.cancel()
-            return Response(running.body(), media_type="application/json")
-        body = await self._stored(request)
-        if body["status"] in _OPEN:
-            raise errors.answered_elsewhere()
-        if not body["background"]:
-            message = "Only a response with 'background': true can be cancelled: this one has ended."
-            raise errors.invalid(message, code="invalid_value")
-        return json_response(body)
-
-    async def input_items(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}/input_items`."""
-        page = page_of(request)
-        found = (await texts_of(self._gate, request).response(_id(request))).input
-        return json_response(listed(page.cut(found), page.limit))
-
-    async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/responses/{id}`: what goes on from it begins after it; in a conversation its items stay."""
-        running = self._running(request)
-        if running is not None:
-            await running.cancel()
-        await texts_of(self._gate, request).delete_response(_id(request))
-        if running is not None:
-            self._gate.running.forget(_id(request))
-        return json_response(DeletedResponse(id=_id(request)).model_dump())
-
-    def _running(self, request: Request) -> RunningAnswer | None:
-        _, identity = user_of(request)
-        return self._gate.running.find(_id(request), identity.user_id)
-
-    async def _stored(self, request: Request) -> dict[str, Any]:
-        """As it is stored; another ingress may be writing it, and one whose ingress has died has failed."""
-        stored = await texts_of(self._gate, request).response(_id(request))
-        if stored.body["status"] not in _OPEN or stored.is_open:
-            return stored.body
-        lost = ResponseError(code="server_error", message="The service stopped while it wrote this answer.")
-        return {**stored.body, "status": "failed", "error": lost.model_dump()}
-
-
-def _id(request: Request) -> str:
-    return str(request.path_params["id"])
-
-
-def _starting_after(request: Request) -> int | None:
-    """The number of the last event that the client has seen; -1: none; None: it wants no events."""
-    values = request.query_params
-    if unknown := sorted(values.keys() - {"stream", "starting_after", "include_obfuscation"}):
-        raise errors.invalid(f"There is no parameter {unknown[0]!r}.", unknown[0], "unknown_parameter")
-    if values.get("include_obfuscation", "false") != "false":
-        raise errors.invalid("'include_obfuscation' is not supported.", "include_obfuscation", "unsupported_parameter")
-    if values.get("stream", "false") not in ("true", "false"):
-        raise errors.invalid("'stream' is true or false.", "stream", "invalid_value")
-    after = values.get("starting_after", "-1")
-    if not re.fullmatch(r"-1|[0-9]{1,9}", after):
-        raise errors.invalid("'starting_after' is the number of an event.", "starting_after", "invalid_value")
-    if values.get("stream") != "true":
-        if "starting_after" in values:
-            raise errors.invalid("'starting_after' goes with 'stream=true'.", "starting_after", "invalid_value")
-        return None
-    return int(after)
+        return await generate(self._reception, request, RESPONSES, self._store)

@@ -6,9 +6,9 @@ A chat's tokens are those of its rendered template.
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface import errors
-from app.interface.callers import Caller
-from app.interface.reception import Reception
+from app.interface.generate.reception import Reception
+from app.interface.request import errors
+from app.interface.request.callers import Caller
 from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from app.interface.errors import ApiError
+from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
 from app.messages.model_card import ModelCard

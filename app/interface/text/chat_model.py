@@ -15,16 +15,16 @@ from typing import Any, Self
 from tokenizers import Encoding, Tokenizer
 
 from app.control_tokens import Aliases, control_tokens
-from app.interface import errors
 from app.interface.functions.dialects import SPECIAL_TOKENS, read, spoken
+from app.interface.request import errors
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.text.instructions import is_system
-from app.interface.text.sampling_defaults import SamplingDefaults
 from app.interface.thinking.channels import CALL, RETURN, TOKEN_SIGN
 from app.interface.thinking.marks import CHANNELS, Thought, is_known, marks_of, thought_after
 from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import Message, ResponseFormat, Tool
+from app.interface.wire.sampling_defaults import SamplingDefaults
 from app.messages.requests import OnOverflow
 from app.model_folder import (
     ChatModelError,

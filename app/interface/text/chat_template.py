@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.interface import errors
 from app.interface.functions.dialects import written_dialect
+from app.interface.request import errors
 from app.interface.text.earlier_calls import call_value, short_id, with_calls_as_text, with_one_call_each
 from app.interface.text.instructions import (
     definitions,

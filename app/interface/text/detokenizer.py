@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from app.interface.thinking.possible_start import possible_start
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"  # SentencePiece writes a space so
 
@@ -129,16 +131,6 @@ class StopStrings:
         """Gives what was held back."""
         held, self._held = self._held, ""
         return held
-
-
-def possible_start(text: str, stop: str) -> int:
-    """Where the longest end of `text` that begins `stop` starts; the text's length if there is none."""
-    start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
-    while start >= 0:
-        if stop.startswith(text[start:]):
-            return start
-        start = text.find(stop[0], start + 1)
-    return len(text)
 
 
 def _decoder_steps(decoder: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:

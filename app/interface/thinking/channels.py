@@ -12,7 +12,7 @@ tokens, the marks are text, and only one after which the format goes on ends a m
 import re
 from typing import Literal
 
-from app.interface.text.detokenizer import possible_start
+from app.interface.thinking.possible_start import possible_start
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"

@@ -5,9 +5,9 @@ Only an output's beginning can be a thought: marks within an answer are text. Wh
 
 from typing import Literal
 
-from app.interface.text.detokenizer import possible_start
 from app.interface.thinking.channels import ChannelSplitter
 from app.interface.thinking.marks import Thought
+from app.interface.thinking.possible_start import possible_start
 
 
 class ThoughtSplitter:

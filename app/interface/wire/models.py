@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from app.interface.text.sampling_defaults import SamplingDefaults
+from app.interface.wire.sampling_defaults import SamplingDefaults
 from app.messages.workers import WorkerRow
 
 Capability = Literal["completions", "embeddings", "chat"]

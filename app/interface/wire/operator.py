@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from app.interface.recent_failures import FailedRequest
+from app.interface.request.recent_failures import FailedRequest
 from app.messages.workers import WorkerRow
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from app.interface import errors
+from app.interface.request import errors
 
 Request = TypeVar("Request", bound=BaseModel)
 

@@ -11,7 +11,7 @@ from app.client.reader import PlainReader
 from app.client.screen import PlainScreen
 from app.client.terminal import TerminalChat
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import Site
+from tests.app.interface.users.here import Site
 from tests.app.service import loopback_server
 
 

@@ -13,7 +13,7 @@ from app.client import v1
 from app.client.commands import COMMANDS, completions
 from app.client.kept_chat import newest_branch
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
 from tests.fake_v1 import FakeV1, running
 

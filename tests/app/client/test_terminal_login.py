@@ -23,7 +23,7 @@ from app.messages.accounts import AccountsError, UserLimits
 from app.messages.memory import SavedPages
 from tests.app.accounts.world import CHEAP, FIRST, choose
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
 from tests.fake_v1 import FakeV1, running
 

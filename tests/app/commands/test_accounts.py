@@ -15,7 +15,7 @@ from app.accounts import tables
 from app.cli import cli
 from tests.app.accounts.world import FIRST
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.service import loopback_server
 from tests.service.running import free_port
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.app.commands.test_accounts import done, mistake, run
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.memory.test_check import folder_of_pages
 from tests.app.service import loopback_server
 

@@ -10,9 +10,9 @@ import openai
 import pytest
 from fastapi import FastAPI
 
+from app.interface.generate.planning.limits import Limits
+from app.interface.generate.service import HttpSettings, ServedModel, Service
 from app.interface.http_api import build_http_app
-from app.interface.planning.limits import Limits
-from app.interface.service import HttpSettings, ServedModel, Service
 from app.messages.failures import EngineStoppedError, QueueFullError, RequestTooLongError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest

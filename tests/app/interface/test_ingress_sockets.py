@@ -192,7 +192,7 @@ def test_an_answer_to_an_unread_body_arrives(keys: tuple[str, ...], status: byte
 @pytest.mark.parametrize("limits", [(0.5, 1000.0), (1000.0, 0.5)], ids=["in all", "of silence"])
 def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch, limits: tuple[float, float]) -> None:
     for name, seconds in zip(("_LONGEST_LINGER_S", "_LONGEST_SILENCE_S"), limits, strict=True):
-        monkeypatch.setattr(f"app.interface.guard.{name}", seconds)
+        monkeypatch.setattr(f"app.interface.http.guard.{name}", seconds)
     worker = SteppedWorker(0)
     with loopback_server(http_app(worker.generate)) as address, connected(address) as connection:
         announce(connection, "Content-Type: application/json", "Expect: 100-continue")
@@ -234,7 +234,7 @@ def test_an_aborted_upload_is_no_failure_of_ours(route: str, caplog: pytest.LogC
 
 
 def test_a_body_that_stops_coming_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.interface.places._LONGEST_SILENCE_S", 0.5, raising=False)
+    monkeypatch.setattr("app.interface.http.places._LONGEST_SILENCE_S", 0.5, raising=False)
     with loopback_server(http_app(SteppedWorker(0).generate)) as address, contextlib.ExitStack() as stack:
         connection = half_sent(address, stack)
         connection.settimeout(WAIT_S)
@@ -247,10 +247,10 @@ def test_a_body_that_stops_coming_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("pause_s", [0.02, 0.2], ids=["quick", "too slow"])
 def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     """It may take as long as it likes, as long as it is as fast as the slowest that is allowed."""
-    monkeypatch.setattr("app.interface.places._QUICK_BODY_S", 0.1, raising=False)
-    monkeypatch.setattr("app.interface.places._LONGEST_SILENCE_S", 60.0, raising=False)
-    monkeypatch.setattr("app.interface.places._GRACE_S", 1.0, raising=False)
-    monkeypatch.setattr("app.interface.places._SLOWEST_BYTES_PER_S", 100.0, raising=False)
+    monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 0.1, raising=False)
+    monkeypatch.setattr("app.interface.http.places._LONGEST_SILENCE_S", 60.0, raising=False)
+    monkeypatch.setattr("app.interface.http.places._GRACE_S", 1.0, raising=False)
+    monkeypatch.setattr("app.interface.http.places._SLOWEST_BYTES_PER_S", 100.0, raising=False)
     content = json.dumps(CHAT | {"user": "x" * 200, "nonsense": 1}).encode()
     with loopback_server(http_app(SteppedWorker(0).generate)) as address, connected(address) as connection:
         connection.settimeout(WAIT_S)
@@ -265,7 +265,7 @@ def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) 
 
 
 def test_half_sent_requests_leave_places_to_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.interface.places._QUICK_BODY_S", 0.3, raising=False)
+    monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 0.3, raising=False)
     app = http_app(SteppedWorker(0).generate, max_open_requests=8)  # two of them for slow bodies
     with loopback_server(app) as address, contextlib.ExitStack() as stack:
         connections = [half_sent(address, stack) for _ in range(6)]

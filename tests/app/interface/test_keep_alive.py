@@ -10,13 +10,13 @@ import pytest
 from app.client.answers import completed
 from app.client.turns import Asking, Ended, Knobs, Message
 from app.client.v1 import connect
-from app.interface.streaming import KEEP_ALIVE, EventStream
+from app.interface.request.streaming import KEEP_ALIVE, EventStream
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.exchange import Exchange
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.test_replaced_model import RollingService
+from tests.app.interface.generate.test_replaced_model import RollingService
 from tests.app.service import http_app, http_client, loopback_server, openai_client
 from tests.app.tiny_model import reference_tokenizer
 

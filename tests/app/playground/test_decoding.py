@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.interface.callers import Caller
-from app.interface.planning.chat import plan_chat
-from app.interface.planning.limits import Limits
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.limits import Limits
+from app.interface.request.callers import Caller
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest
 from app.playground.decoding import Decoding, SettingError, request_fields

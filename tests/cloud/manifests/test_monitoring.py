@@ -8,7 +8,7 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.interface.metrics import Metrics
+from app.interface.http.metrics import Metrics
 from tests.app.service import WORKER
 from tests.cloud.manifests.kubectl import ROOT, Document, find, render
 from tests.cloud.manifests.operator_pods import pods

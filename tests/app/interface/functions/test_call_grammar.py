@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from app.interface.callers import Caller
-from app.interface.errors import ApiError
 from app.interface.functions.call_grammar import call_grammar
 from app.interface.functions.call_parser import CallParser
 from app.interface.functions.dialect import CallableFunction
 from app.interface.functions.requested import functions_of, grammar_of
-from app.interface.planning.chat import plan_chat
-from app.interface.planning.limits import Limits
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.limits import Limits
+from app.interface.request.callers import Caller
+from app.interface.request.errors import ApiError
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints

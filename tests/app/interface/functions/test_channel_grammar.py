@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.interface.callers import Caller
 from app.interface.functions.harmony import HARMONY
-from app.interface.planning.chat import plan_chat
-from app.interface.planning.job import Job
-from app.interface.planning.limits import Limits
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.limits import Limits
+from app.interface.request.callers import Caller
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints

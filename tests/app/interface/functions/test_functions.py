@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from app.interface.errors import ApiError
 from app.interface.functions.requested import functions_of, grammar_of
+from app.interface.request.errors import ApiError
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.messages.outputs import TokenDelta

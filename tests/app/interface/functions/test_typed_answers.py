@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.interface.callers import Caller
-from app.interface.planning.chat import plan_chat
-from app.interface.planning.limits import Limits
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.limits import Limits
+from app.interface.request.callers import Caller
 from app.interface.wire.chat import ChatCompletionRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.functions.test_written_calls import glm, qwen

@@ -10,7 +10,7 @@ import openai
 import pytest
 from numpy.typing import NDArray
 
-from app.interface.answers.embeddings import MAX_CONCURRENT_INPUTS, embeddings_body
+from app.interface.generate.answers.embeddings import MAX_CONCURRENT_INPUTS, embeddings_body
 from app.interface.routes import embeddings as routes
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import PromptResult, TokenDelta

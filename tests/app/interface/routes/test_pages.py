@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.pages import NOT_BUILT, PageFiles
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import Site
+from tests.app.interface.users.here import Site
 from tests.app.service import http_app, http_client
 
 

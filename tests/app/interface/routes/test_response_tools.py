@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import ResponseCustomToolCall, ResponseFunctionToolCall
 
 from app.interface.functions.response_tools import alias_of
-from app.interface.planning.responses import chat_request
+from app.interface.generate.planning.responses import chat_request
 from app.interface.wire.responses import ResponseRequest
 from app.messages.failures import ConstraintError
 from app.messages.requests import GenerateRequest

@@ -8,8 +8,8 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 from pydantic import BaseModel
 
-from app.interface.errors import ApiError
-from app.interface.planning.responses import chat_request
+from app.interface.generate.planning.responses import chat_request
+from app.interface.request.errors import ApiError
 from app.interface.wire.chat import Message
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.responses import ResponseRequest

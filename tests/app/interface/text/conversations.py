@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from app.interface.errors import ApiError
+from app.interface.request.errors import ApiError
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.wire.chat import Message, Tool
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tokenizers import Encoding
 
-from app.interface.callers import Caller
-from app.interface.planning.chat import plan_chat
-from app.interface.planning.limits import Limits
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.limits import Limits
+from app.interface.request.callers import Caller
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.wire.chat import ChatCompletionRequest, Message

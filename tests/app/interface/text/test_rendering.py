@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.interface.errors import ApiError
+from app.interface.request.errors import ApiError
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.rendering import Rendering, TemplateBoundsError, TemplateRefusedError
 from app.interface.wire.chat import Message

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from openai.types.responses import ResponseReasoningItem
 
-from app.interface.planning.responses import chat_request
+from app.interface.generate.planning.responses import chat_request
 from app.interface.wire.responses import ResponseRequest
 from app.messages.outputs import TokenDelta, TokenScores
 from tests.app.fake_worker import FakeWorker, deltas

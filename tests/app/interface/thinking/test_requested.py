@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.interface.errors import ApiError
-from app.interface.planning.chat import template_options
+from app.interface.generate.planning.chat import template_options
+from app.interface.request.errors import ApiError
 from app.interface.thinking.requested import TemplateOptions, nearest_effort, thinking_variables
 from app.interface.wire.chat import ChatCompletionRequest, Message
 from app.interface.wire.parse import parse

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.service import loopback_server
 from tests.browser import WAIT_MS, serious_violations
 

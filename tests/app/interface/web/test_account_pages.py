@@ -12,7 +12,7 @@ from app.accounts.passwords import new_password
 from app.messages.memory import SavedPages
 from tests.app.accounts.world import CHEAP, FIRST, choose
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.service import loopback_server
 from tests.browser import WAIT_MS, Watch
 

@@ -15,8 +15,8 @@ from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
-from tests.app.interface.accounts.test_capacity import CAPACITY
+from tests.app.interface.users.here import CHAT, PASSWORD, Site
+from tests.app.interface.users.test_capacity import CAPACITY
 from tests.app.service import WORKER, http_app, loopback_server
 from tests.browser import WAIT_MS, Watch, serious_violations
 

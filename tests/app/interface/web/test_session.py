@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, expect
 
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.browser import ask
 from tests.fake_v1 import FakeV1, running
 

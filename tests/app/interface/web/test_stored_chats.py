@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.interface.web.test_session import Served
 from tests.browser import WAIT_MS, Watch, ask
 from tests.fake_v1 import running

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from app.accounts import tables
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.interface.web.test_session import Served
 from tests.browser import WAIT_MS, ask
 from tests.fake_v1 import running

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.interface.errors import ApiError
+from app.interface.request.errors import ApiError
 from app.interface.wire.chat import ChatCompletionRequest
 from app.interface.wire.completions import CompletionRequest
 from app.interface.wire.parse import parse

@@ -1,0 +1,1 @@
+"""A request to a job, and tokens to an answer."""

@@ -1,0 +1,60 @@
+"""A chat completion: as one answer, or as chunks. Knows nothing of HTTP, tokens or the engine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.interface.generate.answers.answer import AnswerHead
+from app.interface.generate.answers.choice import ChoiceDelta
+from app.interface.generate.answers.chunks import ChunkEvents, ChunkShape
+from app.interface.generate.answers.collected import CollectedChoice, CollectedChoices
+from app.interface.generate.planning.job import Job
+from app.interface.wire.chat import AssistantMessage, ChatChoice, ChatCompletion, ChatCompletionRequest
+
+CHAT_CHUNKS = ChunkShape(
+    object="chat.completion.chunk",
+    opening=b'"delta":{"role":"assistant","content":""}',
+    text=b'"delta":{"content":%b}',
+    empty=b'"delta":{}',
+)
+
+
+class ChatBody:
+    """Collects a chat completion."""
+
+    def __init__(self, _: ChatCompletionRequest, head: AnswerHead, job: Job) -> None:
+        self._head = head
+        self._choices = CollectedChoices(job)
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Takes what has come since the last call."""
+        self._choices.add(deltas)
+
+    def body(self) -> bytes:
+        """A `ChatCompletion` as JSON."""
+        completion = ChatCompletion(
+            id=self._head.response_id,
+            created=self._head.created,
+            model=self._head.model,
+            choices=[_choice(i, choice) for i, choice in enumerate(self._choices.best())],
+            usage=self._choices.usage(),
+        )
+        return completion.model_dump_json().encode()
+
+
+def chat_events(request: ChatCompletionRequest, head: AnswerHead, job: Job) -> ChunkEvents:
+    """Writes a chat completion as chunks."""
+    return ChunkEvents(CHAT_CHUNKS, head, job, include_usage=request.include_usage)
+
+
+def _choice(index: int, choice: CollectedChoice) -> ChatChoice:
+    calls: list[dict[str, Any]] = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in choice.calls
+    ]
+    content = None if calls and not choice.text.strip() else choice.text
+    return ChatChoice(
+        index=index,
+        message=AssistantMessage(content=content, reasoning_content=choice.thought or None, tool_calls=calls or None),
+        logprobs={**choice.logprobs, "refusal": None} if choice.logprobs else None,
+        finish_reason=choice.finish_reason,
+    )

@@ -1,0 +1,177 @@
+"""Chunks of streamed chat completions and completions as server-sent events, written as bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from app.interface.functions.call_parser import ToolCallDelta
+from app.interface.generate.answers.answer import AnswerHead
+from app.interface.generate.answers.choice import ChoiceDelta
+from app.interface.generate.answers.usage import TokenCount
+from app.interface.generate.planning.job import Job
+from app.interface.request.errors import ApiError
+from app.interface.wire.generation import PromptProgressObject, Usage
+from app.messages.outputs import PromptProgress
+
+DONE = b"data: [DONE]\n\n"
+
+# Unicode has line ends that event streams do not have. A client that splits decoded text at every line end (httpx'
+# `iter_lines`, for one) would cut an event in two at them. JSON may hold them as they are or as escapes.
+_LINE_ENDS = [(end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029"]
+
+
+def event_json(value: Any) -> bytes:
+    """`value` as JSON that every client reads as one line, whichever line ends it knows."""
+    return _one_line(orjson.dumps(value))
+
+
+def _one_line(data: bytes) -> bytes:
+    if not data.isascii():
+        for end, escape in _LINE_ENDS:
+            data = data.replace(end, escape)
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkShape:
+    """In what chat's chunks and completions' chunks differ; all but `object` are parts of a choice's JSON."""
+
+    object: str
+    opening: bytes
+    """The choice's first chunk; empty: there is none."""
+    text: bytes
+    """New text, with `%b` for it."""
+    empty: bytes
+    """No new text."""
+
+
+class ChunkWriter:
+    """Writes the chunks of one stream."""
+
+    def __init__(self, shape: ChunkShape, head: AnswerHead, *, include_usage: bool) -> None:
+        fields = {
+            "id": head.response_id,
+            "object": shape.object,
+            "created": head.created,
+            "model": head.model,
+            "system_fingerprint": None,
+        }
+        self._shape = shape
+        self._head = b"data: " + event_json(fields)[:-1] + b',"choices":['
+        # With include_usage every chunk has the field, and it is null in all but the last.
+        self._end = b'],"usage":null' if include_usage else b"]"
+        self._tail = self._end + b"}\n\n"
+
+    def start(self, index: int) -> bytes:
+        """The chunk that opens a choice: in chat its role, in completions none."""
+        return self._chunk(index, self._shape.opening, None) if self._shape.opening else b""
+
+    def delta(
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None,
+        logprobs: Mapping[str, Any] | None = None,
+        calls: Sequence[ToolCallDelta] = (),
+        thought: str = "",
+    ) -> bytes:
+        """The chunks of thought, new text, scores and calls, and of the choice's end; there may be none or several."""
+        chunks = b""
+        if thought:
+            chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}' % event_json(thought), None)
+        if text or (logprobs is not None and any(logprobs.values())):
+            chunks += self._chunk(index, self._shape.text % event_json(text), None, logprobs)
+        for call in calls:
+            if call.name is None and not call.arguments:
+                continue  # the call's end, which chunks do not mention
+            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(_call_delta(call)), None)
+        if finish_reason is not None:
+            chunks += self._chunk(index, self._shape.empty, finish_reason)
+        return chunks
+
+    def progress(self, index: int, progress: PromptProgress) -> bytes:
+        """A choice's news of its prompt: a chunk without text, as llama-server writes it."""
+        tail = b'%b,"prompt_progress":%b}\n\n' % (self._end, event_json(wire_progress(progress)))
+        return self._chunk(index, self._shape.empty, None, tail=tail)
+
+    def usage(self, usage: Usage) -> bytes:
+        """The last chunk of a stream with include_usage: the numbers, and no choices."""
+        return self._head + b'],"usage":' + event_json(usage.model_dump()) + b"}\n\n"
+
+    def _chunk(
+        self,
+        index: int,
+        content: bytes,
+        finish_reason: str | None,
+        logprobs: Mapping[str, Any] | None = None,
+        tail: bytes | None = None,
+    ) -> bytes:
+        reason = b"null" if finish_reason is None else b'"%b"' % finish_reason.encode()
+        return b'%b{"index":%d,%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._head,
+            index,
+            content,
+            b"null" if logprobs is None else event_json(logprobs),
+            reason,
+            self._tail if tail is None else tail,
+        )
+
+
+class ChunkEvents:
+    """Writes a chat completion or a completion as events; see `EventWriter`."""
+
+    def __init__(self, shape: ChunkShape, head: AnswerHead, job: Job, *, include_usage: bool) -> None:
+        self._writer = ChunkWriter(shape, head, include_usage=include_usage)
+        self._outputs = job.outputs
+        self._count = TokenCount(job)
+        self._include_usage = include_usage
+
+    def begin(self) -> bytes:
+        """Opens all choices."""
+        return b"".join(map(self._writer.start, range(self._outputs)))
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
+        """The chunks of these deltas."""
+        self._count.add(deltas)
+        return b"".join(map(self._chunks, deltas))
+
+    def end(self) -> bytes:
+        """The usage, if the client asked for it, and OpenAI's end of a stream."""
+        return (self._writer.usage(self._count.usage()) if self._include_usage else b"") + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        """The error; no end follows it."""
+        return error_event(error)
+
+    def _chunks(self, delta: ChoiceDelta) -> bytes:
+        chunks = self._writer.delta(
+            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought
+        )
+        if delta.progress is None:
+            return chunks
+        return self._writer.progress(delta.index, delta.progress) + chunks
+
+
+def wire_progress(progress: PromptProgress) -> dict[str, Any]:
+    """The news of a prompt as `PromptProgressObject`."""
+    return PromptProgressObject(
+        total=progress.total_tokens,
+        cache=progress.cached_tokens,
+        processed=progress.read_tokens,
+        time_ms=round(progress.elapsed_s * 1000),
+        queued_ahead=progress.queued_ahead,
+    ).model_dump()
+
+
+def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    function = {"arguments": call.arguments}
+    if call.name is None:
+        return {"index": call.index, "function": function}
+    return {"index": call.index, "id": call.call_id, "type": "function", "function": {"name": call.name, **function}}
+
+
+def error_event(error: ApiError) -> bytes:
+    """An error after the stream has begun, when the HTTP status is sent already."""
+    return b"data: " + _one_line(error.body()) + b"\n\n"

@@ -1,0 +1,96 @@
+"""All choices of a whole chat completion or completion, collected from their deltas. Knows neither's shape."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.interface.generate.answers.choice import ChoiceDelta
+from app.interface.generate.answers.usage import TokenCount
+from app.interface.generate.planning.job import Job
+from app.interface.wire.generation import FinishReason, Usage
+
+
+@dataclass(slots=True)
+class CollectedCall:
+    """One function call of a choice."""
+
+    call_id: str
+    name: str
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        """The call's whole arguments, JSON as the model wrote it."""
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
+class CollectedChoice:
+    """One choice, from all of its deltas."""
+
+    finish_reason: FinishReason = "length"
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
+    """OpenAI's lists by name; empty where no scores were asked for."""
+    calls: list[CollectedCall] = field(default_factory=list)
+    _texts: list[str] = field(default_factory=list)
+    _thoughts: list[str] = field(default_factory=list)
+    _logprob: float = 0.0
+    _tokens: int = 0
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """Takes the choice's next delta."""
+        self._texts.append(delta.text)
+        self._thoughts.append(delta.thought)
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self._logprob += delta.logprob
+        self._tokens += delta.tokens
+        for name, entries in (delta.logprobs or {}).items():
+            self.logprobs.setdefault(name, []).extend(entries)
+        for call in delta.calls:
+            if call.call_id is not None and call.name is not None:
+                self.calls.append(CollectedCall(call.call_id, call.name))
+            self.calls[call.index].pieces.append(call.arguments)
+
+    @property
+    def text(self) -> str:
+        """The choice's whole text."""
+        return "".join(self._texts)
+
+    @property
+    def thought(self) -> str:
+        """What the model thought before; may be empty."""
+        return "".join(self._thoughts)
+
+    @property
+    def mean_logprob(self) -> float:
+        """By token, as OpenAI ranks choices."""
+        return self._logprob / self._tokens if self._tokens else float("-inf")
+
+
+class CollectedChoices:
+    """All choices of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._choices = [CollectedChoice() for _ in range(job.outputs)]
+        self._count = TokenCount(job)
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Takes what has come since the last call."""
+        self._count.add(deltas)
+        for delta in deltas:
+            self._choices[delta.index].add(delta)
+
+    def usage(self) -> Usage:
+        """The tokens of all choices, those that are not in the answer included."""
+        return self._count.usage()
+
+    def best(self) -> Sequence[CollectedChoice]:
+        """The choices that are the answer; of a prompt with `best_of` the likeliest ones, likeliest first."""
+        if self._job.answers is None:
+            return self._choices
+        best: list[CollectedChoice] = []
+        for begin in range(0, len(self._choices), self._job.choices):
+            ranked = sorted(self._choices[begin : begin + self._job.choices], key=lambda choice: -choice.mean_logprob)
+            best += ranked[: self._job.answers]
+        return best

@@ -1,0 +1,136 @@
+"""The procedure of the endpoints that generate text, in stages: receive, plan, run, write.
+
+`reception` receives a request. `Generation` has the other stages for a request of which nothing is stored;
+`app.interface.users.stored_answers` has them for one that goes on from stored texts, or whose answer is stored. A
+family of endpoints (chat, completions, responses) adds a `Family`, and this file knows none of them.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.generate.answers.answer import (
+    Answer,
+    AnswerHead,
+    BodyWriter,
+    EventWriter,
+    StreamedAnswer,
+    WholeAnswer,
+    collected,
+)
+from app.interface.generate.answers.deltas import Deltas, choice_deltas
+from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.limits import Limits
+from app.interface.generate.reception import Endpoint, Received, Reception
+from app.interface.generate.sequences import sequences
+from app.interface.generate.service import ServedModel, Service
+from app.interface.request import errors
+from app.interface.request.callers import Caller
+from app.interface.request.observers import Observe
+from app.interface.text.chat_model import ChatModel
+from app.interface.wire.generation import GenerationRequest
+from app.interface.wire.responses import ResponseRequest
+
+Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(Endpoint[Body]):
+    """What one family of endpoints adds to the procedure."""
+
+    plan: Callable[[ChatModel, Body, Limits, Caller, str], Job]
+    """From (model, body, limits, caller, request id) to a job; may run in a thread. Raises ApiError (400)."""
+    body: Callable[[Body, AnswerHead, Job], BodyWriter]
+    events: Callable[[Body, AnswerHead, Job], EventWriter]
+
+
+class Generation(Generic[Body]):
+    """A request that was received, and the stages after that: plan, run, write. Nothing of it is stored."""
+
+    may_plan_again = True
+
+    def __init__(self, service: Service, family: Family[Body], received: Received[Body]) -> None:
+        self.service = service
+        self.family = family
+        self.received = received
+
+    def answer(self) -> Answer:
+        """All stages; the worker is asked when the answer is read. May run in a thread. Raises ApiError (4xx)."""
+        body = self.received.body
+        _check_stream(body)
+        served = self.service.model(body.model)
+        job = self.plan(served.chat)
+        head = AnswerHead(self.received.answer_id, int(time.time()), body.model)
+        return self.write(head, job, self.run(served, job))
+
+    def plan(self, chat: ChatModel) -> Job:
+        """From the request to a job for the engine."""
+        received = self.received
+        limits = self.service.settings.limits
+        return self.family.plan(chat, received.body, limits, received.caller, received.answer_id)
+
+    def run(
+        self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
+    ) -> Deltas:
+        """From the job to what the worker makes of it.
+
+        stored: keeps the answer's tokens. conversation: with whose saved pages it goes on; None: the request says it.
+        """
+        received = self.received
+        body, record = received.body, received.record
+        record.asks(body.model, job.prompt_tokens)
+        record.is_stream = bool(body.stream)
+        generate = sequences(
+            self.service,
+            served.generate,
+            received.caller,
+            body.model,
+            job.prompt_tokens,
+            record=record,
+            stored=stored,
+            conversation=conversation or body.prompt_cache_key,
+            shared_tokens=job.shared_tokens,
+        )
+        return choice_deltas(job, served.chat, generate)
+
+    def write(self, head: AnswerHead, job: Job, deltas: Deltas) -> Answer:
+        """From what the worker makes to the answer."""
+        body = self.received.body
+        if body.stream:
+            return StreamedAnswer(deltas, self.family.events(body, head, job))
+        whole = self.family.body(body, head, job)
+        return WholeAnswer(lambda: collected(whole, deltas))
+
+    def leave(self) -> None:
+        """It has come to nothing."""
+
+
+async def generate(
+    reception: Reception,
+    request: Request,
+    family: Family[Body],
+    store: Callable[[Generation[Body]], Awaitable[Generation[Body]]] | None = None,
+) -> Response:
+    """Answers one request of a family. Raises ApiError, ClientGoneError.
+
+    store: from the stages of a request of which nothing is stored to those that it needs.
+    """
+
+    async def stages(received: Received[Body]) -> Generation[Body]:
+        plain = Generation(reception.service, family, received)
+        return plain if store is None else await store(plain)
+
+    return await reception.answer(request, family, stages)
+
+
+def _check_stream(body: GenerationRequest | ResponseRequest) -> None:
+    if body.stream_options is not None and not body.stream:
+        message = "'stream_options' is allowed only with 'stream': true."
+        raise errors.invalid(message, "stream_options", "invalid_value")
+    if body.return_progress and not body.stream:
+        message = "'return_progress' is allowed only with 'stream': true."
+        raise errors.invalid(message, "return_progress", "invalid_value")

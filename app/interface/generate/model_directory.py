@@ -1,0 +1,242 @@
+"""Which models are served: the ingress's own, and those of other applications of the same Serve as they come and go.
+
+An application made by `app.deploy.build_model` has workers and no routes. The directory searches for such applications
+periodically, so a model can be added or removed while the others are in use. What the workers of a known application
+run, their own model included, it follows at once. It knows nothing of Ray: it is given an object that asks Serve.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.interface.generate.service import ServedModel
+from app.interface.text.chat_model import ChatModel
+from app.messages.memory import CallEachWorker, MemoryMethod
+from app.messages.model_card import ModelCard
+from app.messages.outputs import Generate
+from app.messages.workers import FoundApplication, WorkerRow
+from app.model_folder import ChatModelError
+from app.sealing.sealed_model import model_identity, open_model
+
+logger = logging.getLogger("ray.serve")
+_CARD_TRIES, _CARD_WAIT_S = 20, 0.1
+_FOLLOW_PERIOD_S = 0.25
+_TRY_AGAIN_S = 10.0
+
+
+class ModelWorkers(Protocol):
+    """One application's workers."""
+
+    @property
+    def generate(self) -> Generate:
+        """Streams a request's deltas."""
+
+    def workers(self) -> list[WorkerRow]:
+        """Their rows of the worker table."""
+
+    def cards(self) -> list[ModelCard]:
+        """What each live worker runs, the newest last. They differ in a rolling change."""
+
+    @property
+    def call_each(self) -> CallEachWorker:
+        """Calls a method of each of them."""
+
+
+class Applications(Protocol):
+    """The other applications of this Serve."""
+
+    async def find(self) -> Mapping[str, FoundApplication]:
+        """By name, those that have or may have workers of this project and are not being deleted."""
+
+    def connect(self, name: str) -> ModelWorkers:
+        """One application's workers. Their cards arrive a little later."""
+
+
+@dataclass(slots=True)
+class _Application:
+    workers: ModelWorkers
+    promised: ModelCard | None = None
+    """What its settings say that it is to run, until a worker runs it."""
+    served: dict[ModelCard, ServedModel] = field(default_factory=dict)
+    """What it runs, and what is promised; the newest last."""
+    try_again_s: dict[ModelCard, float] = field(default_factory=dict)
+    """When a model that could not be opened may be tried again, by the monotonic clock."""
+    logged_reason: str = ""
+    """Why a model of it is not served, as it was last logged."""
+
+    def model_of(self, card: ModelCard) -> ServedModel | None:
+        """The model of that card, if it has been opened; also if that was before a worker told its identity."""
+        for one, model in self.served.items():
+            if card in (one, replace(one, identity=model.chat.identity)):
+                return model
+        return None
+
+    def log_refusal(self, name: str, reason: str) -> None:
+        """Logs why it is not served, once for each reason."""
+        if reason != self.logged_reason:
+            self.logged_reason = reason
+            logger.warning("Application %r is not served: %s", name, reason)
+
+
+class _Models(Mapping[str, ServedModel]):
+    """What is served now: one dictionary after another, so that any thread always reads a complete one."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, ServedModel] = {}
+
+    def __getitem__(self, name: str) -> ServedModel:
+        return self.now[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.now)
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+
+class ModelDirectory:
+    """The models by name, kept up to date by `watch`. Written on one event loop; read from any thread.
+
+    A model's card comes from its workers. In a rolling change an application has workers of two versions for a while:
+    both are served, and where they have the same name the newer one is.
+    """
+
+    def __init__(self, card: ModelCard, workers: ModelWorkers, applications: Applications) -> None:
+        """Begins with the ingress's own model, whose name no other model can take.
+
+        Raises ChatModelError, SealedModelError, OSError.
+        """
+        self._applications = applications
+        self._own = _Application(workers, promised=card, served={card: _served(card, workers)})
+        self._others: dict[str, _Application] = {}
+        self._updating = asyncio.Lock()
+        self._models = _Models()
+        self._publish()
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The models by name, the ingress's own first; always the same object."""
+        return self._models
+
+    def workers(self) -> list[WorkerRow]:
+        """The worker table of all models; the ingress's own comes first."""
+        return [row for one in self._all() for row in one.workers.workers()]
+
+    async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
+        """See CallEachWorker; the workers of all models."""
+        answers = await asyncio.gather(*(one.workers.call_each(method, *arguments) for one in self._all()))
+        return [answer for of_model in answers for answer in of_model]
+
+    async def watch(self, period_s: float, first: asyncio.Event | None = None) -> None:
+        """Searches every `period_s` seconds until cancelled, and follows what the known workers run all the time.
+
+        first: set after the first search, even if it failed.
+        """
+        await _wait_for_cards(self._own.workers)  # an ingress that is new in a rolling change serves the old model too
+        logged_error = ""
+        while True:
+            searched_s = time.monotonic()
+            try:
+                await self.look()
+                logged_error = ""
+            except Exception as error:  # Serve's controller may be restarting; the served models stay served
+                if str(error) != logged_error:
+                    logged_error = str(error)
+                    logger.warning(
+                        "Other models' applications can't be listed now: %s: %s", type(error).__name__, error
+                    )
+            if first is not None:
+                first.set()
+            while (left_s := searched_s + period_s - time.monotonic()) > 0:
+                await asyncio.sleep(min(left_s, _FOLLOW_PERIOD_S))
+                with suppress(Exception):  # `look` tells of it
+                    await self.follow()
+
+    async def look(self) -> None:
+        """Adds new applications, drops deleted ones, and follows what all of them run."""
+        found = await self._applications.find()
+        for name in [name for name in self._others if name not in found]:
+            del self._others[name]
+        for name, application in found.items():
+            if application.has_worker and name not in self._others:
+                self._others[name] = _Application(self._applications.connect(name))
+                await _wait_for_cards(self._others[name].workers)
+        await self.follow()
+
+    async def follow(self) -> None:
+        """Serves what the known workers run now, and no more what none of them runs. Asks nobody."""
+        async with self._updating:
+            await self._update("", self._own)
+            for name, application in list(self._others.items()):
+                await self._update(name, application)
+            self._publish()
+
+    async def _update(self, name: str, application: _Application) -> None:
+        cards = list(dict.fromkeys(application.workers.cards()))
+        if not cards:  # the workers are starting, or lost
+            return
+        served: dict[ModelCard, ServedModel] = {}
+        for card in cards:
+            if model := application.model_of(card) or await self._opened(card, name, application):
+                served[card] = model
+        if len(served) == len(cards):
+            application.logged_reason = ""
+        promised = application.promised
+        if promised is not None and not any(replace(card, identity="") == promised for card in served):
+            application.served = {promised: application.served[promised]} | served
+        else:
+            application.served, application.promised = served, None
+
+    async def _opened(self, card: ModelCard, name: str, application: _Application) -> ServedModel | None:
+        """The model; None, and logged, if it can't be served now."""
+        others = [one for one in self._all() if one is not application]
+        if application is not self._own and any(card.name == known.name for one in others for known in one.served):
+            application.log_refusal(name, f"the model name {card.name!r} is taken")
+            return None
+        if time.monotonic() < application.try_again_s.get(card, 0.0):
+            return None
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, _served, card, application.workers)
+        except Exception as error:  # concerns this model only
+            application.try_again_s[card] = time.monotonic() + _TRY_AGAIN_S
+            application.log_refusal(name, f"{type(error).__name__}: {error}")
+            return None
+
+    def _publish(self) -> None:
+        now: dict[str, ServedModel] = {}
+        for application in self._all():
+            of_application = {card.name: model for card, model in application.served.items()}
+            now |= {name: model for name, model in of_application.items() if name not in now}
+        self._models.now = now
+
+    def _all(self) -> list[_Application]:
+        return [self._own, *self._others.values()]
+
+
+async def _wait_for_cards(workers: ModelWorkers) -> None:
+    """Returns when it is known what the workers run: a new handle needs a moment."""
+    for _ in range(_CARD_TRIES):
+        if workers.cards():
+            return
+        await asyncio.sleep(_CARD_WAIT_S)
+
+
+def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
+    """Raises ChatModelError, SealedModelError, OSError."""
+    files = open_model(card)
+    identity = model_identity(files)
+    if card.identity not in ("", identity):
+        raise ChatModelError(f"{card.path}: the workers have opened another version of these files")
+    chat = ChatModel.load(
+        files,
+        max_context_tokens=card.max_context_tokens,
+        on_overflow=card.on_overflow,
+        identity=identity,
+        template=None if card.chat_template is None else Path(card.chat_template),
+    )
+    return ServedModel(chat, workers.generate, created=int(time.time()))

@@ -1,0 +1,77 @@
+"""What happens when a request's context is full: it is refused, or its context shifts: the oldest tokens go.
+
+Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and cuts a prompt that is longer
+than the window. It knows tokens and lengths only: no template, no HTTP, no engine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.interface.request import errors
+from app.messages.requests import ContextWindow, OnOverflow
+
+BLOCK_TOKENS = 128
+"""A window is whole blocks: a multiple of every page size."""
+SINK_TOKENS = 4
+"""At least so many first tokens are kept: without them the output degenerates (attention sinks, Xiao et al. 2023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """A request's fields; None: not given."""
+
+    on_overflow: OnOverflow | None = None
+    context_window: int | None = None
+    n_keep: int | None = None
+    n_discard: int | None = None
+
+
+def shifts(options: WindowOptions, default: OnOverflow) -> bool:
+    """Whether the context shifts. Raises ApiError (400) for an option of shifting where it does not."""
+    if (options.on_overflow or default) == "shift":
+        return True
+    for field in ("context_window", "n_keep", "n_discard"):
+        if getattr(options, field) is not None:
+            raise errors.invalid(f'\'{field}\' is for "on_overflow": "shift".', field, "invalid_value")
+    return False
+
+
+def plan_window(
+    options: WindowOptions, context_tokens: int, prompt: Sequence[int], system_tokens: int, prompt_field: str
+) -> tuple[Sequence[int], ContextWindow]:
+    """The prompt, cut if it is longer than the window, and the window. Raises ApiError (400).
+
+    system_tokens: how many of the prompt's first tokens are the template's system prompt. They are kept, unless the
+    request itself asks to shift and to keep fewer.
+    """
+    tokens = _window_tokens(options.context_window, context_tokens)
+    keep = max(SINK_TOKENS, system_tokens)
+    if options.n_keep is not None:
+        keep = len(prompt) if options.n_keep == -1 else options.n_keep
+        if keep < system_tokens and options.on_overflow is None:
+            message = f"'n_keep' is less than the {system_tokens} tokens of the system prompt, which would be lost."
+            raise errors.invalid(message, "n_keep", "invalid_value")
+    discard = options.n_discard
+    if discard is None or discard == -1:
+        discard = max(min((tokens - keep) // 2, tokens - keep - BLOCK_TOKENS), 1)
+    # Whole pages round both up, and at least one block of the latest tokens must stay.
+    if keep + discard + BLOCK_TOKENS > tokens:
+        if options.n_keep is None and options.n_discard is None:
+            raise errors.context_length_exceeded(keep, BLOCK_TOKENS + 1, tokens, prompt_field)
+        field = "n_keep" if options.n_keep is not None else "n_discard"
+        message = f"{keep} tokens to keep, {discard} to discard and {BLOCK_TOKENS} to go on are more than {tokens}."
+        raise errors.invalid(f"'{field}': {message}", field, "invalid_value")
+    if len(prompt) > tokens:
+        prompt = [*prompt[:keep], *prompt[-(tokens - keep - discard) :]]
+    return prompt, ContextWindow(tokens, keep, discard)
+
+
+def _window_tokens(wanted: int | None, context_tokens: int) -> int:
+    if wanted is not None and wanted > context_tokens:
+        message = f"'context_window' is more than the context of {context_tokens} tokens."
+        raise errors.invalid(message, "context_window", "invalid_value")
+    tokens = (wanted or context_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+    if tokens < 2 * BLOCK_TOKENS:
+        message = f"a window has at least {2 * BLOCK_TOKENS} tokens, but this one has {tokens}."
+        raise errors.invalid(f"'context_window': {message}", "context_window", "invalid_value")
+    return tokens

@@ -1,0 +1,231 @@
+"""From a response request to a job, by way of the chat request that makes the same answer.
+
+Errors name the fields of the client's own request, not those of the chat request.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+
+from app.interface.functions.response_tools import OfferedTool, alias_of, chosen, offered_tools
+from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.limits import Limits
+from app.interface.generate.planning.truncation import newest_that_fit
+from app.interface.request import errors
+from app.interface.request.callers import Caller
+from app.interface.request.errors import ApiError
+from app.interface.text.chat_model import ChatModel
+from app.interface.wire.chat import (
+    ChatCompletionRequest,
+    FunctionCall,
+    JsonSchema,
+    Message,
+    ResponseFormat,
+    ToolCall,
+)
+from app.interface.wire.fields import MAX_MESSAGES
+from app.interface.wire.response_items import (
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputMessage,
+    InputTextPart,
+    ReasoningItem,
+)
+from app.interface.wire.responses import ResponseRequest, TextFormat
+
+_FIELDS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "response_format.json_schema.schema": "text.format.schema",
+    "reasoning_effort": "reasoning.effort",
+}
+"""A chat request's fields and their names in a response request."""
+_ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
+
+
+def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
+    """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
+    offered = offered_tools(request.tools, request.tool_choice)
+    try:
+        job = _planned(model, request, limits, caller, request_id)
+    except ApiError as error:
+        raise renamed_for_responses(_of_tools(error, offered)) from None
+    if job.grammar is None:
+        return job
+    fields = (_field(_tool_field(field, offered)) for field in job.grammar.fields)
+    return replace(job, grammar=replace(job.grammar, fields=tuple(fields)))
+
+
+def _planned(model: ChatModel, request: ResponseRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
+    chat = chat_request(request)
+    if request.truncation != "auto":
+        return plan_chat(model, chat, limits, caller, request_id)
+
+    def planned(messages: Sequence[Message]) -> Job:
+        return plan_chat(model, chat.model_copy(update={"messages": messages}), limits, caller, request_id)
+
+    wanted_tokens = request.max_output_tokens or min(limits.default_max_tokens, model.context_tokens // 4)
+    return newest_that_fit(chat.messages, planned, wanted_tokens)
+
+
+def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
+    """The chat request that makes the same answer. Raises ApiError (400)."""
+    offered = offered_tools(request.tools, request.tool_choice)
+    tools = [tool.as_function for tool in offered]
+    choice = chosen(offered, request.tool_choice)
+    messages = _messages(request)
+    if not messages:
+        raise errors.invalid("'input' has no item that the model could answer.", "input", "invalid_value")
+    if len(messages) > MAX_MESSAGES:  # the instructions are one, too
+        message = f"'input' and 'instructions' make more than {MAX_MESSAGES} messages."
+        raise errors.invalid(message, "input", "invalid_value")
+    return ChatCompletionRequest(
+        model=request.model,
+        messages=messages,
+        max_completion_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        repetition_penalty=request.repetition_penalty,
+        seed=request.seed,
+        response_format=_response_format(request.text.format if request.text else None),
+        tools=tools or None,
+        tool_choice=choice,
+        parallel_tool_calls=request.parallel_tool_calls if tools else None,
+        logprobs=request.logprobs or None,
+        top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        reasoning_effort=request.reasoning.effort if request.reasoning else None,
+        enable_thinking=request.enable_thinking,
+        chat_template_kwargs=request.chat_template_kwargs,
+        return_progress=request.return_progress,
+    )
+
+
+def renamed_for_responses(error: ApiError) -> ApiError:
+    """The error with the response request's field in place of the chat request's."""
+    if error.param is None:
+        return error
+    field = _field(error.param)
+    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{field}'"), param=field)
+
+
+def _of_tools(error: ApiError, offered: Sequence[OfferedTool]) -> ApiError:
+    """The error with the place of a tool in the request, which may be within a namespace."""
+    field = _tool_field(error.param or "", offered)
+    if not error.param or field == error.param:
+        return error
+    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{field}'"), param=field)
+
+
+def _tool_field(name: str, offered: Sequence[OfferedTool]) -> str:
+    found = re.match(r"tools\[(\d+)\]", name)
+    if found is None:
+        return name
+    tool, rest = offered[int(found[1])], name[found.end() :]
+    if tool.tool.type == "custom":
+        rest = rest.replace(".function.parameters", ".format.definition")
+    return tool.field + rest
+
+
+def _field(name: str) -> str:
+    return _FIELDS.get(name, name.replace("].function.", "]."))
+
+
+def _response_format(form: TextFormat | None) -> ResponseFormat | None:
+    if form is None:
+        return None
+    rest = {"name": form.name, "description": form.description, "schema": form.schema_, "strict": form.strict}
+    if form.type != "json_schema":
+        for field, value in rest.items():
+            if value is not None:
+                message = f"'text.format.{field}' is allowed only where its type is json_schema."
+                raise errors.invalid(message, f"text.format.{field}", "invalid_value")
+        return ResponseFormat(type=form.type)
+    for field in ("name", "schema"):
+        if rest[field] is None:
+            raise errors.invalid(
+                f"'text.format.{field}' is missing.", f"text.format.{field}", "missing_required_parameter"
+            )
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate(rest))
+
+
+def _messages(request: ResponseRequest) -> list[Message]:
+    """The conversation: instructions and leading system messages become one message, and so do consecutive calls.
+
+    A thought goes with what the assistant said or called next.
+    """
+    items = [InputMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+    messages: list[Message] = []
+    system = [request.instructions] if request.instructions is not None else []
+    calls: list[ToolCall] = []
+    thoughts: list[str] = []  # before that text and those calls
+    assistant_text: str | None = None  # what the assistant wrote right before its calls
+
+    def end_turn() -> None:
+        nonlocal assistant_text
+        if calls or assistant_text is not None:
+            thought = "\n".join(filter(None, thoughts)) or None
+            messages.append(
+                Message(
+                    role="assistant", content=assistant_text, tool_calls=list(calls) or None, reasoning_content=thought
+                )
+            )
+        calls.clear()
+        thoughts.clear()
+        assistant_text = None
+
+    for item in items:
+        match item:
+            case FunctionCallItem():
+                calls.append(_call(item.call_id, alias_of(item.name, item.namespace), item.arguments))
+            case CustomToolCallItem():
+                arguments = orjson.dumps({"input": item.input}).decode()
+                calls.append(_call(item.call_id, alias_of(item.name, item.namespace), arguments))
+            case FunctionCallOutputItem() | CustomToolCallOutputItem():
+                end_turn()
+                messages.append(Message(role="tool", tool_call_id=item.call_id, content=_text(item.output)))
+            case ReasoningItem():
+                if calls or assistant_text is not None:
+                    end_turn()
+                thoughts.append(item.thought)
+            case InputMessage(role="assistant"):
+                if calls or assistant_text is not None:
+                    end_turn()
+                assistant_text = _text(item.content)
+            case InputMessage(role="system" | "developer") if not (messages or calls or assistant_text):
+                system.append(_text(item.content))
+            case InputMessage():
+                end_turn()
+                messages.append(Message(role=item.role, content=_text(item.content)))
+            case _:  # another service's record of a tool that it ran
+                pass
+    end_turn()
+    return [*([Message(role="system", content="\n\n".join(system))] if system else []), *messages]
+
+
+def _call(call_id: str, name: str, arguments: str) -> ToolCall:
+    return ToolCall(id=call_id, function=FunctionCall(name=name, arguments=arguments))
+
+
+def _text(content: str | Sequence[InputTextPart]) -> str:
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+def refuse_stored(request: ResponseRequest) -> None:
+    """Raises ApiError (400) if a request of nobody's goes on from stored texts, or is to be stored."""
+    wanted = {
+        "store": request.store or None,
+        "background": request.background or None,
+        "previous_response_id": request.previous_response_id,
+        "conversation": request.conversation,
+    }
+    for name, value in wanted.items():
+        if value is not None:
+            raise errors.invalid(f"'{name}' {_ONLY_FOR_USERS}.", name, "unsupported_parameter")

@@ -1,0 +1,245 @@
+"""From a request's bytes to its answer: what all routes that take a body do, whatever the body asks for.
+
+It knows no path and no family of endpoints. Long bodies are parsed, rendered and tokenized off the event loop.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.types import Receive
+
+from app.interface.generate.answers.answer import (
+    Answer,
+    DetachedAnswer,
+    EventWriter,
+    Running,
+    StreamedAnswer,
+    WholeAnswer,
+    events,
+)
+from app.interface.generate.service import Service
+from app.interface.request import errors
+from app.interface.request.body import read_body
+from app.interface.request.callers import Caller, caller_of
+from app.interface.request.errors import ApiError
+from app.interface.request.preparation import LONG_BODY_BYTES, Preparation
+from app.interface.request.recent_failures import RecentFailures, request_id_of
+from app.interface.request.record import RequestRecord, record_of
+from app.interface.request.streaming import (
+    ClientGoneError,
+    EventStream,
+    LateStream,
+    abandoned,
+    first_of,
+    until_disconnect,
+)
+from app.interface.wire.parse import parse
+from app.messages.failures import ModelReplacedError
+
+Body = TypeVar("Body", bound=BaseModel)
+Planned = TypeVar("Planned")
+
+_MOST_PLANS: Final = 3
+"""A model may be replaced while a request for it is planned again."""
+
+
+def unchanged(error: ApiError) -> ApiError:
+    """Returns the error as it is: for endpoints whose plans use the field names of the client's request."""
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Body]):
+    """What an endpoint that asks a worker says of its requests."""
+
+    id_prefix: str
+    """How its answers' ids begin."""
+    request: type[Body]
+    renamed: Callable[[ApiError], ApiError] = unchanged
+    """A failure in the field names of the client's request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Generic[Body]):
+    """A request after the first stage."""
+
+    body: Body
+    size_bytes: int
+    """Of the body, which decides where it is planned."""
+    caller: Caller
+    answer_id: str
+    record: RequestRecord
+
+
+class Stages(Protocol):
+    """The stages after the first one."""
+
+    @property
+    def received(self) -> Received[Any]:
+        """What to plan; not always what came."""
+
+    @property
+    def may_plan_again(self) -> bool:
+        """Whether it may be planned for the new model, if its model is replaced before the answer begins."""
+
+    def answer(self) -> Answer:
+        """Plans it; the worker is asked when the answer is read. May run in a thread. Raises ApiError."""
+
+    def leave(self) -> None:
+        """It has come to nothing; does nothing once it runs without its client."""
+
+
+class Reception:
+    """Reads, plans and answers requests; shared by all routes that take a body."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._preparation = Preparation()
+
+    async def take(
+        self,
+        request: Request,
+        body_type: type[Body],
+        plan: Callable[[Body, Caller], Planned],
+        *,
+        max_bytes: int | None = None,
+    ) -> Planned:
+        """Reads, parses and plans the request's body; a long body is planned in a thread.
+
+        max_bytes: the limit of this route's bodies, if it is less than the service's. Raises ApiError (4xx).
+        """
+        caller = caller_of(request)
+        body, size_bytes = await self._received(request, body_type, max_bytes)
+        return await self._preparation.run(size_bytes, lambda: plan(body, caller))
+
+    async def _received(
+        self, request: Request, body_type: type[Body], max_bytes: int | None = None
+    ) -> tuple[Body, int]:
+        """The request's body, and how many bytes it had. See `take`."""
+        limit_bytes = self.service.settings.max_body_bytes
+        limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
+        raw = await read_body(request, limit_bytes, self.in_thread)
+        return await self._preparation.run(len(raw), lambda: parse(body_type, raw)), len(raw)
+
+    async def answer(
+        self, request: Request, endpoint: Endpoint[Body], stages: Callable[[Received[Body]], Awaitable[Stages]]
+    ) -> Response:
+        """Answers a request that needs a worker: receives it, then waits for the whole answer, or streams it.
+
+        stages: those of a request that was received. Raises ApiError, ClientGoneError.
+        """
+        record = record_of(request)
+        record.answer_id = answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
+
+        def as_api_error(error: Exception) -> ApiError:
+            failure = errors.as_api_error(error, request_id_of(request), self.service.settings.retry_after_s)
+            return endpoint.renamed(failure)
+
+        def broken_off(error: Exception) -> ApiError:
+            failure = as_api_error(error)
+            failures: RecentFailures = request.app.state.failures
+            failures.add(request, failure, is_stream=True)
+            record.failed(failure)
+            return failure
+
+        opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s)
+        try:
+            caller = caller_of(request)
+            body, size_bytes = await self._received(request, endpoint.request)
+            following = await stages(Received(body, size_bytes, caller, answer_id, record))
+            try:
+                return await opening.response(request.receive, self._answered(following, opening))
+            except BaseException:
+                following.leave()
+                raise
+        except (ApiError, ClientGoneError):
+            raise
+        except Exception as error:
+            raise as_api_error(error) from None
+
+    async def _answered(self, stages: Stages, opening: "_Opening") -> Response:
+        """Plans it, and again if its model is replaced before the answer begins."""
+        size_bytes = stages.received.size_bytes
+        for _ in range(_MOST_PLANS - 1):
+            try:
+                return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
+            except (ModelReplacedError, ApiError) as error:
+                is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
+                if not is_of_model or not stages.may_plan_again:
+                    raise
+            await self.service.follow_models()
+        return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
+
+    async def _begun(self, answer: Answer, opening: "_Opening") -> Response:
+        """The response to a planned request, when it is complete, or its first events have come.
+
+        Raises what the worker raises, and what storing the answer raises.
+        """
+        keep_alive_s = self.service.settings.keep_alive_comment_s
+        if isinstance(answer, DetachedAnswer):
+            running = await answer.start(opening.broken_off)
+            if not answer.is_streamed:
+                return Response(running.body(), media_type="application/json")
+            opening.running = running
+            await running.begun()
+            return EventStream(running.events(), keep_alive_s=keep_alive_s)
+        if isinstance(answer, WholeAnswer):
+            return Response(await answer.body(), media_type="application/json")
+        opening.answer = answer
+        first = await first_of(answer.deltas)
+        written = events(answer, first, opening.broken_off)
+        return EventStream(written, answer.deltas, answer.ended, keep_alive_s=keep_alive_s)
+
+    async def in_thread(self, work: Callable[[], Planned]) -> Planned:
+        """Runs `work` off the event loop, so that other streams go on."""
+        return await self._preparation.run(LONG_BODY_BYTES, work)
+
+
+@dataclass(slots=True)
+class _Opening:
+    """What is known of one request's answer before it begins."""
+
+    broken_off: Callable[[Exception], ApiError]
+    """A failure after which the answer has no status any more."""
+    keep_alive_s: float
+    """How long a stream may wait until it answers without knowing what; 0: as long as it takes."""
+    answer: StreamedAnswer[EventWriter] | None = None
+    """A planned stream."""
+    running: Running | None = None
+    """A stream of an answer that goes on without its client."""
+
+    async def response(self, receive: Receive, begun: Coroutine[Any, Any, Response]) -> Response:
+        """What `begun` gives or raises; of a stream that takes longer, one that tells so meanwhile.
+
+        Raises ClientGoneError too.
+        """
+        beginning = asyncio.create_task(begun)
+        try:
+            while not beginning.done():
+                await until_disconnect(receive, asyncio.wait({beginning}, timeout=self.keep_alive_s or None))
+                if not beginning.done() and (late := self._late(beginning)) is not None:
+                    return late
+        except BaseException:
+            await abandoned(beginning)
+            raise
+        return beginning.result()
+
+    def _late(self, beginning: "asyncio.Task[Any]") -> Response | None:
+        """None: it is no stream, or not planned yet."""
+        if self.running is not None:  # its events tell everything, also that it waits
+            beginning.cancel()
+            return EventStream(self.running.events(), keep_alive_s=self.keep_alive_s)
+        answer = self.answer
+        if answer is None:
+            return None
+
+        def failed(error: Exception) -> bytes:
+            return answer.writer.begin() + answer.writer.fail(self.broken_off(error))
+
+        return LateStream(beginning, failed, answer.ended, keep_alive_s=self.keep_alive_s)

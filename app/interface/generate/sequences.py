@@ -1,0 +1,43 @@
+"""A worker's sequences for one request: the list of all who look on, and what the caller's rights add.
+
+It knows neither plans nor answers.
+"""
+
+from app.interface.generate.service import Service
+from app.interface.request.callers import Caller
+from app.interface.request.observers import Observe, observed
+from app.interface.request.record import RequestRecord
+from app.messages.outputs import Generate
+
+
+def sequences(
+    service: Service,
+    generate: Generate,
+    caller: Caller,
+    model: str,
+    prompt_tokens: int,
+    *,
+    record: RequestRecord | None = None,
+    stored: Observe | None = None,
+    conversation: str | None = None,
+    shared_tokens: int | None = None,
+) -> Generate:
+    """`generate`, a served model's, for one request of that caller's.
+
+    prompt_tokens: of the request, each prompt counted once. record: None: nobody notes what is made. stored: keeps the
+    answer's tokens. conversation: of the user's, with whose saved pages the request goes on; None: the default one.
+    shared_tokens: of system prompt and tools at the beginning of each prompt; None: it is given no saved pages.
+    """
+    meter = caller.meter
+    observers = (
+        service.counting(model),
+        stored,
+        None if record is None or not record.is_logged else record.observer,
+        None if meter is None else meter.observer,
+    )
+    permit = None if shared_tokens is None else caller.permit(conversation, shared_tokens)
+    looking = [observe for observe in observers if observe is not None]
+    if meter is None:
+        return observed(generate, looking, permit)
+    meter.asks(model, prompt_tokens)
+    return observed(generate, looking, permit, meter.held)

@@ -1,0 +1,1 @@
+"""ASGI middlewares and limits around every route, and the metrics."""

@@ -1,0 +1,54 @@
+"""Which web sites' pages may use the API from a browser: CORS for `ingress.allowed_origins`, and for nobody else.
+
+A page of another site is answered as if there were no such setting: it gets no CORS headers, and its preflight neither.
+Knows nothing of keys: a preflight carries none, and the request after it is checked as every other.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.interface.http.guard import error_response
+from app.interface.request import errors
+
+_METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
+_READABLE: Final = (
+    "X-Request-Id",
+    "Retry-After",
+    *(f"X-RateLimit-{what}-{of}" for of in ("Requests", "Tokens") for what in ("Limit", "Remaining", "Reset")),
+)
+"""Headers of answers that a page may read, besides those that it always may."""
+
+
+class AllowedOrigins(CORSMiddleware):
+    """Answers preflights of these origins, and lets their pages read answers. Never with cookies."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        """An ASGI middleware. origins: as browsers write them; "*": all."""
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=_METHODS,
+            allow_headers=("*",),  # clients send many of their own
+            allow_private_network=True,
+            expose_headers=_READABLE,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, or answers a preflight."""
+        origin = Headers(scope=scope).get("origin") if scope["type"] == "http" else None
+        if origin is None or not self.is_allowed_origin(origin):
+            await self.app(scope, receive, send)
+            return
+        await super().__call__(scope, receive, send)
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """What a browser is told before the page's request."""
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        return error_response(errors.invalid(f"Pages of other sites may use {', '.join(_METHODS)} only."))

@@ -1,0 +1,250 @@
+"""What one ingress knows of users: identities for some seconds, and the requests that run.
+
+It hears of revocations from the accounts, and ends the requests of who may no longer be served. It knows no path.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from typing import Any, TypeVar
+
+from app.interface.generate.answers.running import RunningAnswers
+from app.interface.request import errors
+from app.interface.request.observers import Observer
+from app.interface.users.grants import Grants
+from app.interface.users.user_pages import AllForgotten, UserPages
+from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
+from app.messages.stored import ConversationStore
+
+_MOST_IDENTITIES = 10_000
+_RETRY_S = 1.0
+
+Result = TypeVar("Result")
+
+
+class Meter:
+    """One request of a user: counts what it takes, and can end it."""
+
+    def __init__(self, identity: Identity, secret: str) -> None:
+        """secret: the credential, to ask again whether it holds."""
+        self.identity = identity
+        self.secret = secret
+        self.is_detached = False
+        """Whether it goes on after its HTTP request."""
+        self._model = ""
+        self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+        self._has_begun = False
+        self._refusal: AccountsError | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def check(self) -> None:
+        """Raises AccountsError if the request was ended."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def end(self, refusal: AccountsError) -> None:
+        """Ends the request at once: its client gets this refusal."""
+        self._refusal = refusal
+        for task in self._tasks:
+            task.cancel()
+
+    def asks(self, model: str, prompt_tokens: int) -> None:
+        """A worker is asked. prompt_tokens: of the request, each prompt counted once."""
+        self._model, self._prompt_tokens = model, prompt_tokens
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Around a sequence: `end` ends it, if it is still there. Raises AccountsError then."""
+        self.check()
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._refusal is None:
+                raise
+            task.uncancel()  # it was `end`
+            raise self._refusal from None
+        finally:
+            self._tasks.discard(task)
+
+    def observer(self, request: GenerateRequest) -> Observer:
+        """Counts what a sequence makes."""
+        return Observer(self._count)
+
+    def usage(self) -> UsageRow:
+        """What it has taken. The day is the accounts' to say."""
+        return UsageRow(
+            user_id=self.identity.user_id,
+            credential=self.identity.credential,
+            day="",
+            model=self._model,
+            requests=1,
+            prompt=self._prompt_tokens if self._has_begun else 0,
+            cached=min(self._cached_tokens, self._prompt_tokens),
+            output=self._output_tokens,
+        )
+
+    def _count(self, delta: TokenDelta) -> None:
+        self._has_begun = self._has_begun or delta.has_output
+        self._cached_tokens += delta.cached_tokens
+        self._output_tokens += len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more)
+
+
+class AccountsGate:
+    """The accounts as the routes of one ingress use them."""
+
+    def __init__(
+        self,
+        accounts: AccountsClient,
+        stored: ConversationStore,
+        *,
+        guests: bool,
+        revocation_s: float,
+        pages: UserPages | None = None,
+        most_running: int = 512,
+    ) -> None:
+        """stored: users' conversations and responses. guests: whether requests without a credential are served.
+
+        revocation_s: how long an identity is kept.
+        pages: those that workers save; None: they save none.
+        most_running: answers at the same time that go on without their clients.
+        """
+        self.accounts = accounts
+        self.stored = stored
+        self.pages = pages
+        self.grants = None if pages is None else Grants(accounts, revocation_s=revocation_s)
+        self.guests = guests
+        self._revocation_s = revocation_s
+        self._identities: dict[bytes, tuple[Identity, float]] = {}
+        """By the credential's SHA-256: until when it is kept, of the monotonic clock."""
+        self._open: set[Meter] = set()
+        self._settling: set[asyncio.Task[Any]] = set()
+        self.running = RunningAnswers(most_running)
+        """Answers that go on without their clients."""
+
+    async def identify(self, secret: str) -> Identity:
+        """Whose credential it is. Raises AccountsError."""
+        digest = hashlib.sha256(secret.encode(errors="replace")).digest()
+        identity, until_s = self._identities.get(digest, (None, 0.0))
+        if identity is not None and time.monotonic() < until_s and not _has_expired(identity):
+            return identity
+        asked_s = time.monotonic()
+        identity = await self.accounts.identify(secret)
+        if len(self._identities) >= _MOST_IDENTITIES:
+            self._identities.clear()
+        # From when it was asked: the answer may be as old.
+        self._identities[digest] = identity, asked_s + self._revocation_s
+        return identity
+
+    def forget(self, identity: Identity) -> None:
+        """The user's credentials and conversations are to be asked for again."""
+        self._drop({identity.user_id})
+
+    async def destroyed(self, identity: Identity, forgotten: Forgotten) -> AllForgotten:
+        """Keys of the user's are destroyed: they are kept here no longer, and workers remove what they opened."""
+        self.forget(identity)
+        if self.pages is None:
+            return AllForgotten(0, 0)
+        return await self.pages.forget(identity.pages.owner, forgotten.key_id)
+
+    def opened(self, meter: Meter) -> None:
+        """A request begins. Before it is admitted, so that no revocation in between is missed."""
+        self._open.add(meter)
+
+    async def admit(self, meter: Meter) -> Admission:
+        """Asks whether it may begin. Raises AccountsError."""
+        admitting = asyncio.create_task(self.accounts.admit(meter.secret))
+        try:
+            return await asyncio.shield(admitting)
+        except asyncio.CancelledError:  # the client has gone, but the accounts may have counted it
+            self.in_background(self._give_back(admitting, meter))
+            raise
+
+    def closed(self, meter: Meter, *, admitted: bool) -> None:
+        """It has ended; what it took goes to the accounts without waiting for them."""
+        self._open.discard(meter)
+        if admitted:
+            self.in_background(self._settle(meter))
+
+    async def to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Does all of the work, even if the client goes: what destroys a key must reach the workers too."""
+        return await asyncio.shield(self._started(work))
+
+    async def watch(self) -> None:
+        """Follows revocations until it is cancelled."""
+        instance, position = "", 0
+        while True:
+            try:
+                news = await self.accounts.revocations(instance, position)
+                await self._apply(news)
+                instance, position = news.instance, news.position
+            except Exception as error:
+                if not isinstance(error, AccountsError):  # else they are being replaced
+                    errors.logger.error("revocations are not followed: %s", type(error).__qualname__)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _apply(self, news: Revocations) -> None:
+        if news.subjects is None:
+            self._identities.clear()
+            if self.grants is not None:
+                self.grants.drop(None)
+        else:
+            self._drop(news.subjects)
+        for meter in list(self._open):
+            if news.subjects is None or _is_of(meter.identity, news.subjects):
+                try:
+                    await self.accounts.identify(meter.secret)
+                except AccountsError as error:
+                    if error.refusal.code not in errors.NOT_WHO_THEY_WERE:
+                        raise  # to be tried again, all of it
+                    meter.end(error)
+
+    def _drop(self, subjects: frozenset[str] | set[str]) -> None:
+        if self.grants is not None:
+            self.grants.drop(subjects)
+        dropped = [key for key, (identity, _) in self._identities.items() if _is_of(identity, subjects)]
+        for key in dropped:
+            del self._identities[key]
+
+    def in_background(self, work: Coroutine[Any, Any, Result]) -> None:
+        """Does the work without anybody who waits for it; a failure is logged by its type."""
+        self._started(work).add_done_callback(_log_failure)
+
+    def _started(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        # In its own context: Serve cancels the calls that were made in that of a request whose client has gone.
+        task = asyncio.create_task(work, context=Context())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return task
+
+    async def _give_back(self, admitting: "asyncio.Task[Admission]", meter: Meter) -> None:
+        with suppress(AccountsError):
+            if (await admitting).refusal is None:
+                await self._settle(meter)
+
+    async def _settle(self, meter: Meter) -> None:
+        try:
+            await self.accounts.done(meter.usage())
+        except AccountsError:
+            errors.logger.warning("the accounts do not answer: what a request took is not counted")
+
+
+def _log_failure(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        code = error.refusal.code if isinstance(error, AccountsError) else type(error).__qualname__
+        errors.logger.warning("work after a request has failed: %s", code)
+
+
+def _is_of(identity: Identity, subjects: frozenset[str] | set[str]) -> bool:
+    return identity.user_id in subjects or identity.credential in subjects
+
+
+def _has_expired(identity: Identity) -> bool:
+    return identity.expires is not None and identity.expires <= time.time()

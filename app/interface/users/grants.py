@@ -1,0 +1,96 @@
+"""What a request may do with its user's saved pages, from who the user is and which conversation it goes on with."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+from app.interface.request.observers import Permit
+from app.messages.accounts import AccountsClient, AccountsError, ConversationKey, Identity
+from app.messages.memory import MemoryGrant
+from app.messages.requests import GenerateRequest
+
+logger = logging.getLogger(__name__)
+
+_MOST_KEYS = 10_000
+
+
+class Grants:
+    """Gives users' requests leave to their saved pages. Keeps conversations' keys as long as identities are kept."""
+
+    def __init__(self, accounts: AccountsClient, *, revocation_s: float) -> None:
+        self._accounts = accounts
+        self._revocation_s = revocation_s
+        self._keys: dict[tuple[str, str | None], tuple[ConversationKey, float]] = {}
+        """By user and conversation: until when it is kept, of the monotonic clock."""
+        self._drops = 0
+
+    def permit(self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int) -> Permit:
+        """Gives a request leave to the pages of a conversation of the user's; None: the default one.
+
+        shared_tokens: of system prompt and tools at the beginning of each prompt. secret: the credential that
+        `identity` came from. If the accounts do not give the key, the request is answered without saved pages, unless
+        they refuse the credential: then it raises AccountsError.
+        """
+        grant: asyncio.Task[MemoryGrant | None] | None = None
+
+        async def with_grant(request: GenerateRequest) -> GenerateRequest:
+            nonlocal grant
+            if grant is None:  # once for all choices of a request
+                grant = asyncio.create_task(self._grant(identity, secret, conversation, shared_tokens))
+            return replace(request, memory=await asyncio.shield(grant))
+
+        return with_grant
+
+    def drop(self, users: Collection[str] | None) -> None:
+        """The keys of these users are to be asked for again; None: everybody's."""
+        self._drops += 1
+        if users is None:
+            self._keys.clear()
+        for kept in [kept for kept in self._keys if kept[0] in (users or ())]:
+            del self._keys[kept]
+
+    async def _grant(
+        self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int
+    ) -> MemoryGrant | None:
+        try:
+            key = await self._key(identity.user_id, secret, conversation)
+        except Exception as error:
+            if isinstance(error, AccountsError) and error.refusal.code != "service_unavailable":
+                raise
+            logger.warning("a request has no saved pages, as there is no key: %s", type(error).__qualname__)
+            return None
+        return memory_grant(identity, key, shared_tokens=shared_tokens, save=True)
+
+    async def _key(self, user_id: str, secret: str, conversation: str | None) -> ConversationKey:
+        key, until_s = self._keys.get((user_id, conversation), (None, 0.0))
+        if key is not None and time.monotonic() < until_s:
+            return key
+        asked_s, drops = time.monotonic(), self._drops
+        key = await self._accounts.conversation_key(secret, conversation)
+        if drops == self._drops:  # else it may be one that was forgotten meanwhile
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            self._keys[user_id, conversation] = key, asked_s + self._revocation_s
+        return key
+
+
+def memory_grant(identity: Identity, conversation: ConversationKey, *, shared_tokens: int, save: bool) -> MemoryGrant:
+    """identity and conversation: of the same credential, from the accounts.
+
+    shared_tokens: tokens of system prompt and tools at the beginning of the prompt. save: whether new pages may be
+    saved; a user whose limit is 0 bytes saves none.
+    """
+    pages = identity.pages
+    return MemoryGrant(
+        owner=pages.owner,
+        names_key=pages.names_key,
+        conversation_key=conversation.key,
+        shared_key=pages.shared_key,
+        conversation_key_id=conversation.key_id,
+        shared_key_id=pages.shared_key_id,
+        shared_tokens=shared_tokens,
+        save=save and identity.limits.memory_bytes != 0,
+        quota_bytes=identity.limits.memory_bytes,
+    )

@@ -1,0 +1,1 @@
+"""The routes that exist only with accounts."""

@@ -1,0 +1,207 @@
+"""`/v1/conversations`: users' stored conversations as OpenAI has them; a list, search and export besides.
+
+What they hold is opened here and nowhere else (`app.interface.users.texts`); a search reads it in memory only.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.documents.conversation import as_markdown
+from app.interface.http.guard import json_response
+from app.interface.request import errors
+from app.interface.request.body import read_body
+from app.interface.request.streaming import until_disconnect
+from app.interface.users.gate import AccountsGate
+from app.interface.users.items import items_of
+from app.interface.users.routes.listing import listed, page_of
+from app.interface.users.routes.users import texts_of, user_of
+from app.interface.users.texts import Conversation, Item, Texts, off_loop, size_of, text_of
+from app.interface.users.user_pages import AllForgotten
+from app.interface.wire.conversations import (
+    ConversationChangeRequest,
+    ConversationObject,
+    ConversationRequest,
+    DeletedConversation,
+    DeletedConversations,
+    ExportedConversation,
+    ItemsRequest,
+)
+from app.interface.wire.parse import Request as Body
+from app.interface.wire.parse import parse
+from app.messages.accounts import Forgotten, Identity
+
+_MOST_SEARCHED = 1000
+"""Conversations of which one search reads the texts; those that changed last."""
+_SEARCHED_AT_ONCE = 100
+_MOST_SEARCHES = 2
+"""At the same time; each has the accounts read all that its user has stored."""
+
+
+class ConversationRoutes:
+    """The routes, over one ingress' accounts."""
+
+    def __init__(self, gate: AccountsGate, max_body_bytes: int) -> None:
+        self._gate = gate
+        self._max_body_bytes = max_body_bytes
+        self._searches = asyncio.Semaphore(_MOST_SEARCHES)
+
+    # --- conversations
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/conversations`."""
+        body = await self._body(request, ConversationRequest)
+        made = await texts_of(self._gate, request).new(body.metadata or {}, items_of(body.items or []))
+        return json_response(_shown(made))
+
+    async def conversations(self, request: Request) -> Response:
+        """`GET /v1/conversations?after=&limit=&q=`: q is searched in titles and texts, upper and lower case alike."""
+        page = page_of(request, "q")
+        texts = texts_of(self._gate, request)
+        words = request.query_params.get("q", "").casefold().strip()
+        if words:
+            async with self._searches:
+                found = await until_disconnect(request.receive, _search(texts, page.after, page.limit + 1, words))
+        else:
+            found = await texts.page(page.after, page.limit + 1)
+        return json_response(listed([_shown(one) for one in found], page.limit))
+
+    async def conversation(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}`."""
+        return json_response(_shown(await texts_of(self._gate, request).one(_id(request))))
+
+    async def change(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}`."""
+        body = await self._body(request, ConversationChangeRequest)
+        texts = texts_of(self._gate, request)
+        return json_response(_shown(await texts.change(await texts.one(_id(request)), body.metadata)))
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}?undo=true`: its texts and responses, and the key and files of its saved pages.
+
+        undo: for some seconds the texts are hidden only.
+        """
+        undo = request.query_params.get("undo", "false")
+        if undo not in ("true", "false") or request.query_params.keys() - {"undo"}:
+            raise errors.invalid("The only parameter is 'undo': true or false.", "undo", "invalid_value")
+        caller, identity = user_of(request)
+        deleting = self._delete(caller.secret, identity, _id(request), undo=undo == "true")
+        _, removed = await self._gate.to_the_end(deleting)
+        deleted = DeletedConversation(id=_id(request), unacknowledged=removed.unacknowledged)
+        return json_response(deleted.model_dump())
+
+    async def delete_all(self, request: Request) -> Response:
+        """`DELETE /v1/conversations`: all texts of the user's, and all keys and files of saved pages."""
+        if request.query_params:
+            raise errors.invalid("There are no parameters: all conversations are deleted.", code="unknown_parameter")
+        caller, identity = user_of(request)
+        forgotten, removed = await self._gate.to_the_end(self._delete(caller.secret, identity, None))
+        deleted = DeletedConversations(
+            conversations=forgotten.conversations, files=removed.files, unacknowledged=removed.unacknowledged
+        )
+        return json_response(deleted.model_dump())
+
+    async def restore(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/restore`: one that was deleted with `undo` some seconds ago."""
+        return json_response(_shown(await texts_of(self._gate, request).restore(_id(request))))
+
+    async def export(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/export?format=md|json`: a file to download."""
+        form = request.query_params.get("format", "json")
+        if form not in ("md", "json") or request.query_params.keys() - {"format"}:
+            raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
+        texts = texts_of(self._gate, request)
+        one = await texts.one(_id(request))
+        items = await texts.items(one.id) if form == "json" else (await texts.said(one.id)).items
+        response = await off_loop(size_of(items), lambda: _exported(one, items, form))
+        response.headers["Content-Disposition"] = f'attachment; filename="{one.id}.{form}"'
+        return response
+
+    # --- items
+
+    async def items(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items`."""
+        page = page_of(request)
+        found = await texts_of(self._gate, request).items(
+            _id(request), after=page.after, limit=page.limit + 1, newest_first=page.newest_first
+        )
+        return json_response(listed(found, page.limit))
+
+    async def add_items(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/items`."""
+        body = await self._body(request, ItemsRequest)
+        items = items_of(body.items)
+        await texts_of(self._gate, request).add(_id(request), items, body.parent)
+        return json_response(listed(items, len(items)))
+
+    async def item(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items/{item_id}`."""
+        return json_response(await texts_of(self._gate, request).item(_id(request), request.path_params["item_id"]))
+
+    async def delete_item(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}/items/{item_id}`: the answer is the conversation without it."""
+        texts = texts_of(self._gate, request)
+        return json_response(_shown(await texts.delete_item(_id(request), request.path_params["item_id"])))
+
+    # --- how it works
+
+    async def _delete(
+        self, secret: str, identity: Identity, conversation_id: str | None, *, undo: bool = False
+    ) -> tuple[Forgotten, AllForgotten]:
+        await self._gate.running.cancel_all(identity.user_id, conversation_id)
+        forgotten = await self._gate.stored.delete_conversation(secret, conversation_id, undo=undo)
+        return forgotten, await self._gate.destroyed(identity, forgotten)
+
+    async def _body(self, request: Request, kind: type[Body]) -> Body:
+        return parse(kind, await read_body(request, self._max_body_bytes))
+
+
+def _exported(one: Conversation, items: Sequence[Item], form: str) -> Response:
+    if form == "md":
+        return Response(as_markdown(one.title, one.created, items), media_type="text/markdown")
+    exported = ExportedConversation(
+        id=one.id,
+        title=one.title,
+        created_at=one.created,
+        updated_at=one.updated,
+        metadata=one.metadata,
+        items=[],
+    )
+    return json_response({**exported.model_dump(), "items": items})  # which a model would copy
+
+
+async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[Conversation]:
+    found: list[Conversation] = []
+    for _ in range(_MOST_SEARCHED // _SEARCHED_AT_ONCE):
+        page = await texts.page(after, _SEARCHED_AT_ONCE)
+        for one in page:
+            if words in one.title.casefold() or await _says(await texts.items(one.id), words):
+                found.append(one)
+                if len(found) == limit:
+                    return found
+        if len(page) < _SEARCHED_AT_ONCE:
+            break
+        after = page[-1].id
+    return found
+
+
+async def _says(items: Sequence[Item], words: str) -> bool:
+    return await off_loop(size_of(items), lambda: any(words in text_of(item).casefold() for item in items))
+
+
+def _shown(one: Conversation) -> dict[str, object]:
+    return ConversationObject(
+        id=one.id,
+        created_at=one.created,
+        updated_at=one.updated,
+        metadata=one.metadata,
+        title=one.title,
+        items=one.items,
+        response_id=one.response_id,
+    ).model_dump()
+
+
+def _id(request: Request) -> str:
+    return str(request.path_params["id"])

@@ -1,0 +1,60 @@
+"""Parts of lists as OpenAI has them: `after`, `limit` and `order` in a query, and what is behind."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from app.interface.request import errors
+from app.interface.users.texts import Item
+
+_MOST = 100
+_USUAL = 20
+_KNOWN = frozenset({"after", "limit", "order", "include", "include[]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list is wanted."""
+
+    after: str | None
+    limit: int
+    newest_first: bool
+
+    def cut(self, items: Sequence[Item]) -> list[Item]:
+        """Of a whole list, in its order: this part and one item more, if there is one. Raises ApiError (404)."""
+        ordered = list(reversed(items)) if self.newest_first else list(items)
+        if self.after is not None:
+            place = next((place for place, item in enumerate(ordered) if item["id"] == self.after), None)
+            if place is None:
+                raise errors.ApiError(404, "There is no such item.", param="after", code="not_found")
+            ordered = ordered[place + 1 :]
+        return ordered[: self.limit + 1]
+
+
+def page_of(request: Request, *further: str) -> Page:
+    """From a request's query, which may have `further` parameters. Raises ApiError (400)."""
+    query = request.query_params
+    if unknown := query.keys() - _KNOWN - set(further):
+        name = min(unknown)
+        raise errors.invalid(f"There is no parameter '{name}'.", name, "unknown_parameter")
+    limit, order = query.get("limit", str(_USUAL)), query.get("order", "desc")
+    # Python refuses, by another error, to read thousands of digits.
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= _MOST):
+        raise errors.invalid(f"'limit' is a number from 1 to {_MOST}.", "limit", "invalid_value")
+    if order not in ("asc", "desc"):
+        raise errors.invalid("'order' is asc or desc.", "order", "invalid_value")
+    return Page(query.get("after"), int(limit), order == "desc")
+
+
+def listed(found: Sequence[Any], limit: int) -> dict[str, Any]:
+    """OpenAI's list of these objects; of more than the limit only that many, and there are more."""
+    data = list(found[:limit])
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else "",
+        "last_id": data[-1]["id"] if data else "",
+        "has_more": len(found) > limit,
+    }

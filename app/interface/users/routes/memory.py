@@ -1,0 +1,56 @@
+"""`/v1/memory`: what users do with their own saved pages."""
+
+from dataclasses import asdict
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.http.guard import json_response
+from app.interface.request import errors
+from app.interface.users.gate import AccountsGate
+from app.interface.users.routes.users import user_of
+from app.interface.users.user_pages import UserPages
+from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
+from app.messages.accounts import Identity
+
+
+class MemoryRoutes:
+    """The routes, over one ingress' accounts and the pages of its workers."""
+
+    def __init__(self, gate: AccountsGate, pages: UserPages) -> None:
+        self._gate = gate
+        self._pages = pages
+
+    async def use(self, request: Request) -> Response:
+        """`GET /v1/memory`."""
+        _, identity = user_of(request)
+        use = await self._pages.use(identity.pages.owner)
+        own = identity.limits.memory_bytes
+        quota = self._pages.bytes_per_user if own is None else own
+        return json_response(MemoryUse(quota_bytes=quota, **asdict(use)).model_dump())
+
+    async def save(self, request: Request) -> Response:
+        """`POST /v1/memory/save`. Raises ApiError (507) if a page could not be saved."""
+        _, identity = user_of(request)
+        saved = await self._pages.save(identity.pages.owner)
+        if saved.unsaved_pages:
+            raise errors.memory_not_saved(saved.saved_pages, saved.unsaved_pages)
+        return json_response(SavedMemory(**asdict(saved)).model_dump())
+
+    async def forget(self, request: Request) -> Response:
+        """`DELETE /v1/memory`: destroys the key or keys, then has all workers remove what those opened.
+
+        Raises ApiError (400) for a parameter that it does not know: a misspelled one must not forget everything.
+        """
+        caller, identity = user_of(request)
+        names = request.query_params.getlist("conversation")
+        if request.query_params.keys() - {"conversation"} or len(names) > 1:
+            message = "The only parameter is 'conversation', once; without it everything is forgotten."
+            raise errors.invalid(message, "conversation", "invalid_value")
+        forgetting = self._forget(caller.secret, identity, names[0] if names else None)
+        return json_response((await self._gate.to_the_end(forgetting)).model_dump())
+
+    async def _forget(self, secret: str, identity: Identity, name: str | None) -> ForgottenMemory:
+        forgotten = await self._gate.accounts.forget(secret, name)
+        removed = await self._gate.destroyed(identity, forgotten)
+        return ForgottenMemory(conversations=forgotten.conversations, **asdict(removed))

@@ -1,0 +1,67 @@
+"""`POST /v1/memory/warm`: a stored conversation's pages are brought into memory, before its next turn asks for them."""
+
+import uuid
+from contextlib import aclosing
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.responses import plan_response
+from app.interface.generate.reception import Reception
+from app.interface.generate.sequences import sequences
+from app.interface.generate.service import ServedModel
+from app.interface.http.guard import json_response
+from app.interface.request.body import read_body
+from app.interface.request.callers import Caller, caller_of
+from app.interface.request.streaming import until_disconnect
+from app.interface.users.gate import AccountsGate
+from app.interface.users.routes.users import texts_of
+from app.interface.users.texts import Said
+from app.interface.wire.memory import WarmedMemory, WarmRequest
+from app.interface.wire.parse import parse
+from app.interface.wire.responses import ResponseRequest
+
+
+class WarmRoute:
+    """The route, over one service with accounts. It asks for one token, which nobody sees."""
+
+    def __init__(self, reception: Reception, gate: AccountsGate) -> None:
+        self._reception = reception
+        self._gate = gate
+
+    async def warm(self, request: Request) -> Response:
+        """`POST /v1/memory/warm`. Raises ApiError (400, 404), ClientGoneError."""
+        body = parse(WarmRequest, await read_body(request, self._reception.service.settings.max_body_bytes))
+        caller, texts = caller_of(request), texts_of(self._gate, request)
+        conversation = await texts.one(body.conversation)
+        name = body.model or next(iter(self._reception.service.models), "")
+        served = self._reception.service.model(name)
+        warmed = WarmedMemory(tokens=0, remembered_tokens=0)
+        said = await texts.said(conversation.id)
+        if said.items:
+            job = await self._reception.in_thread(lambda: self._plan(name, served, said, body.instructions, caller))
+            remembered = await until_disconnect(request.receive, self._run(job, conversation.id, name, served, caller))
+            warmed = WarmedMemory(tokens=job.prompt_tokens, remembered_tokens=remembered)
+        return json_response(warmed.model_dump())
+
+    def _plan(self, name: str, served: ServedModel, said: Said, instructions: str | None, caller: Caller) -> Job:
+        """As the next turn will be, up to its question."""
+        values = {"model": name, "input": said.items, "instructions": instructions, "max_output_tokens": 1}
+        request = ResponseRequest.model_validate(values)
+        limits = self._reception.service.settings.limits
+        return plan_response(served.chat.knowing(said.answers), request, limits, caller, f"warm_{uuid.uuid4().hex}")
+
+    async def _run(self, job: Job, conversation_id: str, name: str, served: ServedModel, caller: Caller) -> int:
+        """Returns how many of the tokens were not computed."""
+        generate = sequences(
+            self._reception.service,
+            served.generate,
+            caller,
+            name,
+            job.prompt_tokens,
+            conversation=conversation_id,
+            shared_tokens=job.shared_tokens,
+        )
+        async with aclosing(generate(job.requests[0])) as deltas:
+            return sum([delta.cached_tokens async for delta in deltas])

@@ -1,0 +1,394 @@
+"""Responses that a user wants stored, or that go on from stored texts: what comes before, and what is kept after.
+
+`begin` reads what the request goes on from. The answer's writer then says how it ended: `complete` stores it before the
+client hears that it is complete, `leave` keeps what the client has seen of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from app.interface.generate.answers.answer import (
+    Answer,
+    AnswerHead,
+    DetachedAnswer,
+    StreamedAnswer,
+    WholeAnswer,
+    collected,
+)
+from app.interface.generate.answers.deltas import Deltas
+from app.interface.generate.answers.responses import ResponseBody, ResponseEvents
+from app.interface.generate.answers.running import RunningAnswer
+from app.interface.generate.generation import Generation
+from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.responses import refuse_stored
+from app.interface.generate.reception import Received
+from app.interface.generate.service import ServedModel
+from app.interface.request import errors
+from app.interface.request.errors import ApiError
+from app.interface.request.observers import Observe, Observer
+from app.interface.request.preparation import LONG_BODY_BYTES
+from app.interface.text.chat_model import ChatModel
+from app.interface.users.gate import AccountsGate, Meter
+from app.interface.users.items import items_of
+from app.interface.users.texts import Conversation, Item, NewResponse, Said, Texts, off_loop, size_of
+from app.interface.wire.fields import MAX_MESSAGES
+from app.interface.wire.response_items import InputItem
+from app.interface.wire.responses import ResponseObject, ResponseRequest
+from app.messages.accounts import AccountsError
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
+
+_INPUT = TypeAdapter(list[InputItem])
+_NO_ROOM = ("insufficient_quota", "service_unavailable")
+_TRY_AGAIN_S = (0.2, 1.0, 5.0, 25.0)
+"""Waits between calls to accounts that do not answer."""
+
+
+@dataclass(slots=True)
+class StoredAnswer:
+    """One response of a user's, from its request until it is stored or given up."""
+
+    request: ResponseRequest = field(repr=False)
+    """With all that was said before in its input."""
+    asked: Sequence[Item] = field(repr=False)
+    """The request's own input."""
+    conversation: Conversation | None
+    """Whose turn it is."""
+    stores: bool
+    is_asked_for: bool
+    """Whether the request says that it is to be stored, and not only the default."""
+    response_id: str
+    user_id: str
+    meter: Meter
+    """Counts what it takes, until it has ended."""
+    _texts: Texts
+    _gate: AccountsGate
+    answers: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
+    """The model's own tokens of the answers before, by their texts."""
+    _token_ids: list[int] = field(default_factory=list, repr=False)
+    _is_over: bool = False
+    _runs: bool = False
+    _has_question: bool = False
+    """Whether its conversation has `asked`."""
+
+    def observer(self, request: GenerateRequest) -> Observer:
+        """Keeps the answer's tokens beside its text."""
+
+        def saw(delta: TokenDelta) -> None:
+            self._token_ids += delta.token_ids
+
+        return Observer(saw)
+
+    def keeper(self, writer: ResponseBody | ResponseEvents) -> "ResponseKeeper":
+        """Keeps what the writer has."""
+        return ResponseKeeper(self, writer)
+
+    def detached(self, answer: StreamedAnswer[ResponseEvents]) -> DetachedAnswer:
+        """The answer, which goes on without its client and is found by its id meanwhile."""
+
+        async def start(as_api_error: Callable[[Exception], ApiError]) -> RunningAnswer:
+            running = RunningAnswer(answer, RunningResponse(self), as_api_error, is_awaited=bool(self.request.stream))
+            self._runs = self.meter.is_detached = True
+            await self._gate.to_the_end(self._start(running))
+            return running
+
+        return DetachedAnswer(start, is_streamed=bool(self.request.stream))
+
+    async def _start(self, running: RunningAnswer) -> None:
+        """If it fails, its client may have gone already: the turn and the request end here."""
+        try:
+            await self._gate.running.start(self.response_id, running)
+        except BaseException:
+            self._runs = False
+            self.leave()
+            self.ended()
+            raise
+
+    async def begin(self, response: ResponseObject) -> None:
+        """Stores it as one that is being written. Raises AccountsError."""
+        await self._texts.begin(self._record(response))
+
+    async def add_question(self) -> None:
+        """Stores what it answers, so that its conversation has it whatever happens to the answer."""
+        if self.conversation is None or self._has_question:
+            return
+        adding = self._texts.add_question(self.conversation, self.asked, self.request.parent)
+        self.conversation = await self._gate.to_the_end(adding)
+        self._has_question = True
+
+    async def store_to_the_end(self, response: ResponseObject) -> None:
+        """Stores it as it has ended; tries for some time to reach the accounts. Raises AccountsError."""
+        self._is_over = True
+        try:
+            await self._gate.to_the_end(_tried(lambda: self._texts.store(self._record(response), was_open=True)))
+        except BaseException:
+            self._end_turn()
+            raise
+
+    async def give_up(self) -> None:
+        """Nothing of it is stored."""
+        self._is_over = True
+        self._end_turn()
+        await self._gate.to_the_end(self._texts.delete_response(self.response_id))
+
+    def ended(self) -> None:
+        """What it took is counted."""
+        self._gate.closed(self.meter, admitted=True)
+
+    async def complete(self, response: ResponseObject) -> None:
+        """Stores it, even if the client goes meanwhile.
+
+        A response that nobody asked to store and that can't be is answered all the same, and says that it is not
+        stored. Raises AccountsError, ApiError.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        if not self.stores:
+            return
+        try:
+            await self._gate.to_the_end(self._store(response))
+        except AccountsError as error:
+            if self.is_asked_for or error.refusal.code not in _NO_ROOM:
+                raise
+            response.store = False
+
+    def leave(self, response: ResponseObject | None = None) -> None:
+        """The answer has failed, or its client has gone: what the client has seen of it is kept, if it is anything.
+
+        Does nothing after `complete` and `runs`. response: what the client has seen; None: nothing.
+        """
+        if self._is_over or self._runs:
+            return
+        self._is_over = True
+        if response is not None and response.output and self.stores:
+            self._gate.in_background(self._store(response))
+        else:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self.conversation is not None:
+            self._gate.in_background(_end_turn(self._texts, self.conversation))
+
+    def _record(self, response: ResponseObject) -> NewResponse:
+        is_text = [item.type for item in response.output] == ["message"]  # a thought's tokens would not spell the text
+        return NewResponse(
+            id=self.response_id,
+            body=response.model_dump(),
+            answered=self.asked,
+            token_ids=self._token_ids if is_text else [],
+            previous_id=self.request.previous_response_id,
+            conversation=self.conversation,
+            parent=self.request.parent,
+            has_question=self._has_question,
+        )
+
+    async def _store(self, response: ResponseObject) -> None:
+        try:
+            await self._texts.store(self._record(response))
+        except BaseException:  # the accounts may not have heard of it, and then the turn goes on
+            self._end_turn()
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class RunningResponse:
+    """A stored answer that goes on without its client: see `app.interface.generate.answers.running.RunningKeeper`."""
+
+    _answer: StoredAnswer
+
+    @property
+    def owner(self) -> str:
+        """See RunningKeeper; so do all that follow."""
+        return self._answer.user_id
+
+    @property
+    def conversation_id(self) -> str | None:
+        """See RunningKeeper."""
+        return None if self._answer.conversation is None else self._answer.conversation.id
+
+    async def begin(self, response: ResponseObject) -> None:
+        """See RunningKeeper."""
+        await self._answer.begin(response)
+
+    async def began(self) -> None:
+        """See RunningKeeper."""
+        await self._answer.add_question()
+
+    async def complete(self, response: ResponseObject) -> None:
+        """See RunningKeeper."""
+        await self._answer.store_to_the_end(response)
+
+    async def give_up(self) -> None:
+        """See RunningKeeper."""
+        await self._answer.give_up()
+
+    def ended(self) -> None:
+        """See RunningKeeper."""
+        self._answer.ended()
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseKeeper:
+    """A stored answer while its writer collects it."""
+
+    _answer: StoredAnswer
+    _writer: ResponseBody | ResponseEvents
+
+    async def complete(self) -> None:
+        """See `app.interface.generate.answers.answer.Keeper`."""
+        await self._answer.complete(self._writer.so_far())
+
+    def leave(self) -> None:
+        """A stream's client has seen what was written; of a whole answer nothing."""
+        self._answer.leave(self._writer.so_far() if isinstance(self._writer, ResponseEvents) else None)
+
+
+class StoredGeneration(Generation[ResponseRequest]):
+    """The stages of a request that goes on from what is stored, or whose answer is stored."""
+
+    may_plan_again = False
+
+    def __init__(self, plain: Generation[ResponseRequest], answer: StoredAnswer) -> None:
+        """plain: the stages of the request as it came. How long its history is nobody knows."""
+        came = plain.received
+        received = replace(came, body=answer.request, size_bytes=max(came.size_bytes, LONG_BODY_BYTES))
+        super().__init__(plain.service, plain.family, received)
+        self._answer = answer
+
+    def plan(self, chat: ChatModel) -> Job:
+        """Answers before are planned as the model's own tokens."""
+        return super().plan(chat.knowing(self._answer.answers))
+
+    def run(
+        self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
+    ) -> Deltas:
+        """With the saved pages of its conversation."""
+        return super().run(served, job, stored=self._answer.observer, conversation=self._answer.request.conversation_id)
+
+    def write(self, head: AnswerHead, job: Job, deltas: Deltas) -> Answer:
+        """The answer is stored at its end; one in the background goes on without its client."""
+        body = self.received.body
+        if body.background:
+            return self._answer.detached(StreamedAnswer(deltas, ResponseEvents(body, head, job)))
+        if body.stream:
+            events = ResponseEvents(body, head, job)
+            return StreamedAnswer(deltas, events, self._answer.keeper(events))
+        whole = ResponseBody(body, head, job)
+        return WholeAnswer(lambda: collected(whole, deltas, self._answer.keeper(whole)))
+
+    def leave(self) -> None:
+        """Its turn ends, unless it runs without its client."""
+        self._answer.leave()
+
+
+class StoredAnswers:
+    """Begins them, for the users of one ingress."""
+
+    def __init__(self, gate: AccountsGate) -> None:
+        self._gate = gate
+
+    async def begin(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
+        """The stages of that request; `plain`: nothing comes before it, and nothing is stored.
+
+        Raises ApiError (400, 500), AccountsError: `not_found`, `conversation_conflict`.
+        """
+        answer = await self._begun(plain.received)
+        return plain if answer is None else StoredGeneration(plain, answer)
+
+    async def _begun(self, received: Received[ResponseRequest]) -> StoredAnswer | None:
+        request, caller, response_id = received.body, received.caller, received.answer_id
+        if caller.identity is None:
+            refuse_stored(request)
+            return None
+        if request.conversation is not None and request.previous_response_id is not None:
+            message = "'conversation' and 'previous_response_id' exclude each other."
+            raise errors.invalid(message, "previous_response_id", "invalid_value")
+        assert isinstance(caller.meter, Meter)  # the route asks a worker
+        texts = Texts(self._gate.stored, caller.identity, caller.secret)
+        stores = request.store is not False
+        if request.background and not stores:
+            message = "'background' needs 'store': the answer is to be found when it has ended."
+            raise errors.invalid(message, "background", "invalid_value")
+        if not stores and request.conversation is None and request.previous_response_id is None:
+            return None
+        asked, conversation = items_of(request.input), None
+        if stores and request.conversation_id is not None:
+            conversation = await self._begin_turn(texts, request.conversation_id, response_id)
+        answer = StoredAnswer(
+            request,
+            asked,
+            conversation,
+            stores,
+            is_asked_for=bool(request.store) or conversation is not None,
+            response_id=response_id,
+            user_id=caller.identity.user_id,
+            meter=caller.meter,
+            _texts=texts,
+            _gate=self._gate,
+        )
+        try:
+            before = await _said_before(request, texts)
+            answer.answers = before.answers
+            items, size = before.items, size_of(before.items)
+            answer.request = await off_loop(size, lambda: _with_history(request, items, asked, stores=stores))
+        except BaseException:
+            answer.leave()
+            raise
+        return answer
+
+    async def _begin_turn(self, texts: Texts, conversation_id: str, response_id: str) -> Conversation:
+        """If the client goes meanwhile, the turn ends once it has begun, or else the conversation would stay closed."""
+        beginning = asyncio.ensure_future(texts.begin_turn(conversation_id, response_id))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            self._gate.in_background(_end_begun(texts, beginning))
+            raise
+
+
+async def _end_begun(texts: Texts, beginning: "asyncio.Future[Conversation]") -> None:
+    await _end_turn(texts, await beginning)
+
+
+async def _end_turn(texts: Texts, conversation: Conversation) -> None:
+    """The conversation is closed until the accounts know."""
+    await _tried(lambda: texts.end_turn(conversation))
+
+
+async def _tried(call: Callable[[], Awaitable[None]]) -> None:
+    """Calls the accounts, and for some time again while they do not answer."""
+    for wait_s in _TRY_AGAIN_S:
+        try:
+            await call()
+            return
+        except AccountsError as error:
+            if error.refusal.code != "service_unavailable":
+                raise
+        await asyncio.sleep(wait_s)
+    await call()
+
+
+async def _said_before(request: ResponseRequest, texts: Texts) -> Said:
+    if request.conversation_id is not None:
+        return await texts.said(request.conversation_id, request.parent)
+    if request.previous_response_id is not None:
+        return await texts.history(request.previous_response_id)
+    return Said()
+
+
+def _with_history(
+    request: ResponseRequest, before: Sequence[Item], asked: Sequence[Item], *, stores: bool
+) -> ResponseRequest:
+    field_name = "previous_response_id" if request.conversation is None else "conversation"
+    if len(before) + len(asked) > MAX_MESSAGES:
+        message = f"'{field_name}': with the input there are more than {MAX_MESSAGES} items. Begin another one."
+        raise errors.invalid(message, field_name, "context_length_exceeded")
+    changes: dict[str, Any] = {"store": stores}
+    if before:
+        changes["input"] = _INPUT.validate_python([*before, *asked])
+    return request.model_copy(update=changes)

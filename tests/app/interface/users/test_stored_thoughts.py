@@ -1,0 +1,34 @@
+"""A thought is stored as an item of its own, beside the answer and never in its text."""
+
+from collections.abc import Callable
+from typing import Any
+
+from app.interface.documents.conversation import as_markdown
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.routes.test_responses import tokens_of
+from tests.app.interface.users.here import Site
+from tests.app.interface.users.test_conversations import client_of, prompt
+
+WRITTEN = "<think>\nhm\n</think>\n\nYes."
+
+
+async def test_a_stored_thought(make_site: Callable[..., Site]) -> None:
+    site = make_site(FakeWorker(lambda _: deltas(tokens_of(WRITTEN))))
+    site.add("ann")
+    secret = await site.log_in("ann")
+    ann = client_of(site, secret)
+    conversation = await ann.conversations.create()
+    first = await ann.responses.create(model="tiny", input="Is it?", conversation=conversation.id)
+    assert [item.type for item in first.output] == ["reasoning", "message"]
+    listed = await site.ask("GET", f"/v1/conversations/{conversation.id}/items?order=asc", secret)
+    items: list[Any] = listed.json()["data"]
+    assert [item["type"] for item in items] == ["message", "reasoning", "message"]
+    assert items[1]["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert items[2]["content"][0]["text"] == "Yes."
+    assert "## Thought\n\nhm\n\n## Answer\n\nYes." in as_markdown("T", 0, items)
+    assert (await ann.responses.retrieve(first.id)).output == first.output
+    await ann.responses.create(model="tiny", input="So?", conversation=conversation.id)
+    assert "assistant\nYes.<|im_end|>" in prompt(site), "the template has no place for the thought"
+    second = await ann.responses.create(model="tiny", input="So?", previous_response_id=first.id)
+    assert second.status == "completed"
+    assert "assistant\nYes.<|im_end|>" in prompt(site)

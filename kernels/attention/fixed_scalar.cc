@@ -17,7 +17,7 @@
 #include <limits>
 
 #include "attention/scalar.h"
-#include "model/config.h"
+#include "contract/attention.h"
 #include "simd/scalar.h"
 
 namespace redoubt::scalar {

@@ -14,9 +14,6 @@
 #include "machine/cpu.h"
 #include "machine/numa.h"
 #include "model/kv_cache.h"
-#ifdef REDOUBT_TESTING
-#include "testing/bind.h"
-#endif
 
 namespace nb = nanobind;
 

@@ -11,4 +11,7 @@ void bind_rounding(nanobind::module_& module);  // the choice of codes
 void bind_sampling(nanobind::module_& module);  // Sampler, and the readers of prompts
 void bind_model(nanobind::module_& module);     // Model, PackedFileError
 
+// The submodule `testing`, in testing/bind.cc; not in wheels.
+void bind_testing(nanobind::module_& module);
+
 }  // namespace redoubt

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "contract/linear.h"
-#include "linear/weight_stream.h"
+#include "machine/weight_stream.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "contract/linear.h"
-#include "linear/weight_stream.h"
+#include "machine/weight_stream.h"
 #include "simd/inline.h"
 
 #pragma GCC push_options

@@ -12,8 +12,8 @@
 #include <string>
 #include <string_view>
 
-#include "linear/weight_stream.h"
 #include "machine/cpu.h"
+#include "machine/weight_stream.h"
 #include "simd/amx_tiles.h"
 
 namespace redoubt {

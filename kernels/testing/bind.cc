@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/module.h"
 #include "linear/row_passes.h"
 #include "machine/shares.h"
 #include "testing/measure.h"

@@ -1,13 +1,10 @@
-// The Python module's submodule `testing`; its contract is _native/testing.pyi. Not in wheels.
+// The parts of the Python module's submodule `testing`; its contract is _native/testing.pyi.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace redoubt {
 
-void bind_testing(nanobind::module_& module);
-
-// Its parts.
 void bind_linear_kernels(nanobind::module_& testing);
 void bind_row_kernels(nanobind::module_& testing);
 void bind_weight_plans(nanobind::module_& testing);

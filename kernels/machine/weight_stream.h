@@ -1,4 +1,4 @@
-// How the linear kernels prefetch the weights that they will read next. Knows no layout and no type.
+// How kernels that read weights once prefetch those that they will read next. Knows no layout and no type.
 #pragma once
 
 #include <xmmintrin.h>

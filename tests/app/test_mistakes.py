@@ -104,7 +104,6 @@ CASES = [
     ("bench engine model --threads x", "argument --threads: invalid"),
     ("bench engine none --threads 1", "none/"),
     ("bench kernels --thread x", "see redoubt bench kernels -h"),
-    ("bench structured", "see redoubt bench structured -h"),
     ("bench serving model --threads 1 --frob", "unrecognized arguments: --frob; see redoubt bench serving -h"),
     ("bench faults --frob", "see redoubt bench faults -h"),
     ("bench memory", "see redoubt bench memory -h"),

@@ -61,7 +61,8 @@ def test_when_the_main_process_ends_nothing_stays(
     number: signal.Signals, main_process: tuple[subprocess.Popen[str], Path, int]
 ) -> None:
     process, folder, child = main_process
-    assert cleanup.processes_with(cleanup.MARK, str(folder)) == [child]
+    # A new program's environment can be read only a moment after its start.
+    wait_until(lambda: cleanup.processes_with(cleanup.MARK, str(folder)) == [child], "its mark is seen")
     cleaner = cleanup_process(folder)
     os.kill(cleaner, signal.SIGTERM)  # as one for a whole group of processes
     process.send_signal(number)

@@ -74,7 +74,7 @@ test: $(TEST_ENV) build model test-tools kubectl
 	@tools/node npm --prefix $(WEB) run --silent test
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run $(ARGS)
 
-# What takes a Ray, a cluster, a database or a whole service away under load: as long as all other tests together.
+# What takes a Ray, a cluster, a database or a whole service away under load: five minutes.
 test-faults: $(TEST_ENV) build model test-tools kubectl
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run --faults
 
@@ -98,7 +98,7 @@ cluster: $(TEST_ENV) build model test-tools
 sanitize: $(TEST_ENV) build
 	@$(BIN)/python -m tests.sanitize.run $(ARGS)
 
-# make lint ARGS=path: ruff's part, of that path alone.
+# make lint ARGS=path: ruff and mypy, of that path alone.
 lint: $(TEST_ENV) $(WEB)/node_modules/.installed
 ifdef ARGS
 	@$(BIN)/ruff check $(ARGS)

@@ -6,7 +6,7 @@
 One run has the services, the cluster and the browser, one test after the other: they wait for the clock much of the
 time. The other has everything else, with one pytest worker a core and at a lower priority; its output is shown at the
 end. With arguments there is one ordinary run with these. The tests marked `faults` are in neither: they start whole
-services of their own and kill what those depend on, which takes as long as all others. Knows nothing of what is tested.
+services of their own and kill what those depend on, which takes five minutes. Knows nothing of what is tested.
 """
 
 import os

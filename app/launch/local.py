@@ -70,7 +70,7 @@ def serve_local(
     evidence: how clients verify this machine, instead of the file's `attestation.evidence`. While they do, changes of
     the file are not followed.
     log_folder: of the access log, instead of the file's `ingress.access_log_folder`.
-    dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
+    dashboard: starts Ray's dashboard too, a dozen more processes, which use CPU even while it is not open.
     """
     leave_no_core_files()
     load = partial(

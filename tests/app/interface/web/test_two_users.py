@@ -115,14 +115,28 @@ def test_a_tab_of_another_user_writes_nothing(site: Site, ann: Page, context: Br
 
 def test_who_was_signed_out_logs_in_and_finds_the_draft(site: Site, ann: Page) -> None:
     address = ann.url
+    ann.locator("#message").fill("a question that nobody takes")
     ann.context.clear_cookies()
-    ask(ann, "a question that nobody takes")
+    ann.keyboard.press("Enter")
     expect(ann.get_by_text("You were signed out. Log in.")).to_be_visible()
     assert ann.get_by_text("API key").count() == 0
     log_in(ann, "ann")
     expect(ann).to_have_url(address)
     expect(ann.locator("#message")).to_have_value("a question that nobody takes")
     expect(ann.locator(".bubble")).to_have_text(["hi"])
+
+
+def test_a_question_after_the_session_has_ended_stays_a_draft(ann: Page) -> None:
+    """The tab has heard that it is over, and the login page has not come yet."""
+    ann.route(re.compile(r"/login\?"), lambda route: route.fulfill(status=204))  # the browser stays where it is
+    ann.context.clear_cookies()
+    with ann.expect_request(re.compile(r"/login\?")):
+        ann.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    ask(ann, "asked too late")
+    ann.unroute_all()
+    ann.goto("/login?next=%2F")
+    log_in(ann, "ann")
+    expect(ann.locator("#message")).to_have_value("asked too late")
 
 
 def test_every_request_says_whose_it_is(ann: Page) -> None:

@@ -144,7 +144,7 @@ export class Chat {
   async ask(text: string): Promise<void> {
     const question = text.trim();
     await this.known; // else a user's question would be sent as a guest's
-    if (!question || this.state.writing) return;
+    if (!question || this.state.writing || this.isOver) return; // over: it stays a draft
     this.draft("");
     await this.branch(path(this.state.tree).at(-1)?.id ?? "", question);
   }

@@ -208,7 +208,6 @@ class SharedAccounts:
         while True:
             if time.monotonic() >= self._not_before_s and await self._opens(before=before, **options):
                 return
-            before = None
             line = None if self._path is None else await connect(self._path)
             if line is None:
                 if time.monotonic() >= told_s + _TELL_S:
@@ -219,6 +218,7 @@ class SharedAccounts:
             options = {"known_after_s": _KNOWN_AFTER_S}
             try:
                 self._owner_start = await line.call(_START)
+                before = None  # somebody else has the database now
                 self._set(None, line)
                 before = await self._until_lost(line)
             except (LineLostError, MovedError):

@@ -123,6 +123,28 @@ async def test_the_database_goes_to_the_newest_that_gets_requests(site: Site) ->
     assert (await second.call("conversation", site.ann, HERS)).items == 1
 
 
+async def test_what_was_handed_over_waits_for_a_database_that_is_closed_late(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres notices the end of a connection after the owner has let go."""
+    await (first := await site.start(1)).call("admit", "one", site.ann)
+    second = await site.start(2)
+    opens, tries = second._open_service, []
+
+    def late(settings: AccountsSettings, **options: Any) -> AccountsService:
+        if options["before"] is not None:
+            tries.append(options["before"])
+            if len(tries) == 1:
+                raise InUseError
+        return opens(settings, **options)
+
+    monkeypatch.setattr(second, "_open_service", late)
+    assert (await second.call("admit", "two", site.ann)).refusal is None
+    assert (await second.call("admit", "two", site.ann)).refusal is not None  # one runs at the first ingress
+    assert len(tries) == 2
+    assert first._service is None
+
+
 async def position(accounts: SharedAccounts, ingress: str) -> tuple[str, int]:
     news = await accounts.call("revocations", ingress, "", 0)
     return news.instance, news.position

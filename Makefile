@@ -44,6 +44,8 @@ NO_PAGES := npm could not fetch what the web pages are built with: its reasons a
   that 'npm config get registry' names? The next make goes on from here.
 NO_BUILD := The engine could not be built: the reasons are above. It needs a C++20 compiler, such as g++ 11 or newer.
 
+# Where it is set, each of a service's processes compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR):$(CURDIR)/verify
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every target is one command or a short chain: keep the shell's errors, and files of a failed recipe away.

@@ -26,6 +26,8 @@ _PAUSES_ALONE: Final = 2.5
 _LEAST_CHUNK: Final = 8
 _LEAST_ALONE: Final = 128
 _LEAST_EXPERT_ROWS: Final = 16
+REQUESTS = 1500
+"""A run's length."""
 SERVICE_SHARE: Final = 0.93
 """Of the engine's speed that a service reaches through HTTP (docs/benchmark-details.md: 0.92 to 0.96 at 16 streams)."""
 SERVICE_LATENCY_S: Final = 0.01
@@ -277,7 +279,7 @@ def _fitting(times: StepTimes, token_s: float, pause_s: float, most: int) -> int
 
 def simulate(
     times: StepTimes, traffic: Traffic, promise: Promise, *, kv_tokens: int, most_running: int, users: int,
-    context_tokens: int, kept: Windows = ALL_KEYS, state_tokens: int = 0, requests: int = 1500,
+    context_tokens: int, kept: Windows = ALL_KEYS, state_tokens: int = 0, requests: int | None = None,
     seed: int | None = None,
 ) -> Outcome:  # fmt: skip
     """One worker with so many users. The same arguments give the same outcome.
@@ -297,7 +299,7 @@ def simulate(
             times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users, kept=kept,
             state_tokens=state_tokens,
         )  # fmt: skip
-        return run.run(arrivals(traffic, users, requests, seed, longest), promise)
+        return run.run(arrivals(traffic, users, requests or REQUESTS, seed, longest), promise)
 
     first = outcome(_SEEDS[0] if seed is None else seed)
     if seed is not None or abs(first.kept_share - promise.share) > _CLEAR:

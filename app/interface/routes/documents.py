@@ -1,5 +1,6 @@
 """`/openapi.json` and `/docs`: the description of the service, which needs no key."""
 
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -12,8 +13,15 @@ class DocumentRoutes:
     """The two routes, over one document."""
 
     def __init__(self, document: dict[str, Any]) -> None:
-        self._json = orjson.dumps(document)
-        self._page = page(document)
+        self._document = document
+
+    @cached_property
+    def _json(self) -> bytes:
+        return orjson.dumps(self._document)
+
+    @cached_property
+    def _page(self) -> str:
+        return page(self._document)
 
     async def openapi(self) -> Response:
         """`GET /openapi.json`."""

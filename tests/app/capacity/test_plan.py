@@ -1,6 +1,6 @@
 import pytest
 
-from app.capacity import users
+from app.capacity import simulation, users
 from app.capacity.demand import CapacityError
 from app.capacity.memory import memory_of
 from app.capacity.plan import candidates_for, make_plan
@@ -55,7 +55,8 @@ def test_a_model_that_does_not_fit_serves_nobody() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_the_settings_are_enough_for_the_users(nodes: int) -> None:
+def test_the_settings_are_enough_for_the_users(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "REQUESTS", 1500)
     model, node, traffic = demand(), machine(nodes=nodes), Traffic(prompt_tokens=10, context_tokens=300)
     plan = make_plan(model, node, traffic)
     settings = plan.users.settings

@@ -10,6 +10,7 @@ from app.interface.users import stored_answers
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
+from tests import sizes
 from tests.app.fake_worker import deltas
 from tests.app.interface.routes.test_responses import tokens_of
 from tests.app.interface.users.here import Site
@@ -32,7 +33,7 @@ def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
             return whole
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if sizes.FULL else 1))
 async def test_nothing_is_left_of_an_interruption(
     make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,6 +85,7 @@ class Database:
         except (ArgumentError, NoSuchModuleError) as error:
             raise SettingsError(f"accounts.database {place}: not a URL of a database: {error}") from error
         event.listen(engine, "connect", _lock_postgres)
+        event.listen(engine, "close", _unlock_postgres)
         self._closing.callback(engine.dispose)
         return engine
 
@@ -125,6 +126,12 @@ def _lock_postgres(connection: Any, _: object) -> None:
     if not owns:
         connection.close()
         raise InUseError(f"accounts.database: {_IN_USE}")
+
+
+def _unlock_postgres(connection: Any, _: object) -> None:
+    """Else the lock is there until the server notices that the connection has ended."""
+    with suppress(Exception):  # one that is lost has no lock
+        connection.execute("SELECT pg_advisory_unlock(%s)", (_POSTGRES_LOCK,))
 
 
 def _migrate(connection: Connection, place: str) -> None:

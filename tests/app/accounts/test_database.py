@@ -152,6 +152,11 @@ def test_an_audit_of_before_there_were_addresses_goes_on_with_them(anywhere: Wor
     assert page.intact
 
 
+def test_it_is_free_as_soon_as_it_is_closed(postgres: str) -> None:
+    for _ in range(20):
+        Database(postgres, make=True).close()
+
+
 def test_one_process_has_it(anywhere: World) -> None:
     with pytest.raises(SettingsError, match="a running service has it open"):
         Database(anywhere.settings.database, make=False)

@@ -50,10 +50,15 @@ def main_process(base: Path) -> Iterator[tuple[subprocess.Popen[str], Path, int]
 
 def cleanup_process(folder: Path) -> int:
     """The process id of the program that waits for the end of the folder's service."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        if command_line(int(entry.name)).split("\0")[-3:-1] == [cleanup.__file__, str(folder)]:
-            return int(entry.name)
-    raise AssertionError("there is none")
+    found: list[int] = []
+
+    def is_there() -> bool:
+        pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+        found.extend(pid for pid in pids if command_line(pid).split("\0")[-3:-1] == [cleanup.__file__, str(folder)])
+        return bool(found)
+
+    wait_until(is_there, "the clean-up process is there")
+    return found[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

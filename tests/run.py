@@ -1,39 +1,43 @@
-"""`make test`, in two runs of pytest at the same time; `make test-faults`.
+"""`make test`, in three runs of pytest at the same time; `make test-faults`.
 
     python -m tests.run [ARGUMENTS OF PYTEST]
     python -m tests.run --faults
 
-One run has the services, the cluster and the browser, one test after the other: they wait for the clock much of the
-time. The other has everything else, with one pytest worker a core and at a lower priority; its output is shown at the
-end. With arguments there is one ordinary run with these. The tests marked `faults` are in neither: they start whole
-services of their own and kill what those depend on, which takes five minutes. Knows nothing of what is tested.
+One run has the services and the cluster, one test after the other: they wait for the clock much of the time. One has
+the pages in a browser. The third has everything else, with one pytest worker a core and at a lower priority. The output
+of the two others is shown at the end. With arguments there is one ordinary run with these. The tests marked `faults`
+are in none of them: they start whole services of their own and kill what those depend on, which takes five minutes.
+Knows nothing of what is tested.
 """
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ALONE = (
+SERVICES = (
     "tests/service",
     "tests/cloud/test_cluster.py",
-    "tests/app/interface/web",
-    "tests/app/playground/test_page.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
+)
+PAGES = (
+    "tests/app/interface/web",
+    "tests/app/playground/test_page.py",
     "tests/verify/test_proxy_page.py",
 )
 PYTEST = (sys.executable, "-m", "pytest")
 SLOWEST = "--durations=20"
 """Shown at the end of a whole run."""
-LOG = ROOT / "build" / "tests-beside.log"
+LOGS = ROOT / "build"
 GROUPED = ("--dist=loadscope", "--no-loadscope-reorder")
 """tests/groups.py has the groups, and their order."""
 MOST_WORKERS = 8
 """Each collects all tests and imports what they need."""
+LOW_PRIORITY = "10"
 LOWEST_PRIORITY = "19"
 """Ray runs the services' workers at 15: these have to come after them."""
 TMPFS = Path("/dev/shm")
@@ -41,29 +45,36 @@ TMPFS_LEAST_BYTES = 4 << 30
 
 
 def main(arguments: Sequence[str]) -> int:
-    """pytest's exit status; of two, one that failed."""
+    """pytest's exit status; of several, one that failed."""
     environment = {**os.environ, **_temporary_folders()}
     if list(arguments) == ["--faults"]:
-        arguments = [SLOWEST, "-m", "faults", *ALONE]
+        arguments = [SLOWEST, "-m", "faults", *SERVICES, *PAGES]
     if arguments:
         return subprocess.run([*PYTEST, *arguments], cwd=ROOT, env=environment, check=False).returncode
-    LOG.parent.mkdir(exist_ok=True)
-    with LOG.open("wb") as log:
-        beside = subprocess.Popen(
-            _beside(), cwd=ROOT, env=environment | _one_thread(), stdout=log, stderr=subprocess.STDOUT
-        )
-    alone = subprocess.Popen([*PYTEST, SLOWEST, "-m", "not faults", *ALONE], cwd=ROOT, env=environment)
-    try:  # Ctrl-C reaches both of them too
-        alone.wait()
+    LOGS.mkdir(exist_ok=True)
+    pages = ["nice", "-n", LOW_PRIORITY, *PYTEST, SLOWEST, *PAGES]
+    beside = [_begun("pages", pages, environment), _begun("beside", _beside(), environment | _one_thread())]
+    services = subprocess.Popen([*PYTEST, SLOWEST, "-m", "not faults", *SERVICES], cwd=ROOT, env=environment)
+    try:  # Ctrl-C reaches all of them
+        services.wait()
     finally:
-        beside.wait()
-        sys.stdout.write(LOG.read_text(errors="replace"))
-    return beside.returncode or alone.returncode
+        for process, log in beside:
+            process.wait()
+            sys.stdout.write(log.read_text(errors="replace"))
+    return next((process.returncode for process, _ in beside if process.returncode), services.returncode)
+
+
+def _begun(name: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", Path]:
+    """The run, and the file with its output."""
+    path = LOGS / f"tests-{name}.log"
+    with path.open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    return process, path
 
 
 def _beside() -> list[str]:
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-    ignored = [f"--ignore={path}" for path in ALONE]
+    ignored = [f"--ignore={path}" for path in (*SERVICES, *PAGES)]
     return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, SLOWEST, f"--numprocesses={workers}", *GROUPED, *ignored]
 
 

@@ -282,7 +282,10 @@ async def test_a_revocation_is_not_lost_where_the_accounts_fail_meanwhile(make_s
     assert site.accounts.failing == []
 
 
-async def test_accounts_that_are_down_and_come_back(make_site: Callable[..., Site]) -> None:
+async def test_accounts_that_are_down_and_come_back(
+    make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.accounts.service._POLL_S", 0.5)
     worker = FakeWorker(lambda _: deltas([5, 6, 7]), hang_after=1)
     site = make_site(worker)
     site.add("ann")

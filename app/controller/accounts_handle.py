@@ -1,4 +1,4 @@
-"""One call to the one replica of `app.accounts.shared.SharedAccounts`. Knows none of its methods."""
+"""Calls the single replica of `app.accounts.shared.SharedAccounts`. Knows none of its methods."""
 
 import asyncio
 from typing import Any, TypeVar, cast
@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 from app.messages.accounts import AccountsError, Refusal
 
 _TIMEOUT_S = 30.0
-"""A call may wait for other logins, or for a replica that is being replaced."""
+"""Long enough for queued logins, or for a replica that is being replaced."""
 _GONE = (
     ActorDiedError,
     ActorUnavailableError,
@@ -24,15 +24,15 @@ Result = TypeVar("Result")
 
 
 class AccountsHandle:
-    """A Serve handle whose Refusals and failures are AccountsErrors."""
+    """A Serve handle that turns Refusals and failures into AccountsErrors."""
 
     def __init__(self, handle: DeploymentHandle[Any], ingress: str) -> None:
-        """ingress: this ingress' name, which no other has."""
+        """ingress: the unique name of this ingress."""
         self._handle = handle
         self._ingress = ingress
 
     async def _call(self, kind: type[Result], method: str, *arguments: Any) -> Result:
-        """Raises AccountsError. kind: for the type checker."""
+        """Calls a method. Raises AccountsError. kind: the result's type, for the type checker."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 answer = await self._handle.call.remote(method, *arguments)

@@ -1,4 +1,4 @@
-"""Finds the applications of further models in this Serve: which of them run, and a client for their workers."""
+"""Finds other models' applications in this Serve: which are running, and a client for their workers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ _LEAVING = ("DELETING", "NOT_STARTED")
 
 
 class ServeApplications:
-    """The applications of `app.deploy.build_model` in this Serve, for `app.interface.generate.model_directory`."""
+    """Finds applications of `app.deploy.build_model` in this Serve, for `app.interface.generate.model_directory`."""
 
     def __init__(self, own: str, arrivals: Arrivals, *, wait_for_worker_s: float) -> None:
-        """own: the ingress' own application, which is left out. wait_for_worker_s: of its WorkerClients."""
+        """own: the ingress' own application, which is skipped. wait_for_worker_s: see WorkerClient."""
         self._own = own
         self._arrivals = arrivals
         self._wait_for_worker_s = wait_for_worker_s
 
     async def find(self) -> Mapping[str, FoundApplication]:
-        """Asks Serve's controller, in a thread. Returns applications by name."""
+        """Returns the applications by name, as Serve's controller lists them (called in a thread)."""
         status = await asyncio.get_running_loop().run_in_executor(None, serve.status)
-        # While Serve rebuilds an application it lists no deployments of it, although its workers go on.
+        # While Serve rebuilds an application it lists none of its deployments, although its workers go on.
         return {
             name: FoundApplication(_has_running_worker(application))
             for name, application in status.applications.items()
@@ -37,7 +37,7 @@ class ServeApplications:
         }
 
     def connect(self, name: str) -> WorkerClient:
-        """A client for that application's workers; makes no remote call."""
+        """Makes a client for that application's workers, without a remote call."""
         return WorkerClient(handle_of(_WORKERS, name), self._arrivals, wait_for_worker_s=self._wait_for_worker_s)
 
 

@@ -1,7 +1,7 @@
-"""The two ways to choose a worker, as pure functions of speeds and queue lengths; no Ray, no clock, no state.
+"""The two routing policies, as pure functions of speeds and queue lengths; no Ray, no clock, no state.
 
-Routing needs an order and not only a first choice: if the first worker has no place, the next one gets the request.
-Users with saved pages have a home, a worker that their requests go to before the others unless it is overloaded.
+Policies return an order, not only a first choice: if the first worker is full, the next one gets the request. Users
+with saved pages have a home: a worker that gets their requests first unless it is overloaded.
 """
 
 import math
@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import Final
 
 _OVERLOAD: Final = 1.5
-"""A home gets no request if its queue_length / speed is more than so many times the least of all workers, and more than
-that of all together. The least alone says little where there are many workers: one of them is nearly always idle."""
+"""A home is overloaded if its queue_length / speed exceeds this many times the lowest of all workers and also this many
+times that of all workers together. The lowest alone says little among many workers: one is nearly always idle."""
 
 
 def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
@@ -30,10 +30,10 @@ def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
 
 
 def lottery_order(speeds: Sequence[float], rng: random.Random) -> list[int]:
-    """A weighted permutation: a lottery for the first place, then among the rest for the second, ...
+    """Returns a weighted random permutation: one lottery for the first place, then among the rest, and so on.
 
-    Each index draws an exponentially distributed time with rate speed. The first to come is i with probability
-    speed / sum(speed), and as the distribution has no memory, so it is among the rest: one sort, and no draw a place.
+    Each index draws an exponentially distributed time with rate speed. Index i is first with probability
+    speed / sum(speed), and the same holds among the rest, because the distribution is memoryless. So one sort suffices.
     Raises ValueError as `choose_lottery` does.
     """
     _check(speeds)
@@ -42,7 +42,7 @@ def lottery_order(speeds: Sequence[float], rng: random.Random) -> list[int]:
 
 
 def choose_shortest_queue(queue_lengths: Sequence[int], speeds: Sequence[float]) -> int:
-    """The index of the least queue_length / speed; of equals (all are idle) the fastest, then the first.
+    """Returns the index with the lowest queue_length / speed; among equals (all idle) the fastest, then the first.
 
     Raises ValueError if there is none, or a speed is not a positive number.
     """
@@ -50,7 +50,7 @@ def choose_shortest_queue(queue_lengths: Sequence[int], speeds: Sequence[float])
 
 
 def shortest_queue_order(queue_lengths: Sequence[int], speeds: Sequence[float]) -> list[int]:
-    """All indices, in the order in which `choose_shortest_queue` prefers them."""
+    """Returns all indices in the order in which `choose_shortest_queue` prefers them."""
     if not speeds or not min(speeds) > 0 or len(speeds) != len(queue_lengths):
         raise ValueError(f"need one positive speed for each queue: {list(speeds)}, {list(queue_lengths)}")
     waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
@@ -60,12 +60,12 @@ def shortest_queue_order(queue_lengths: Sequence[int], speeds: Sequence[float]) 
 def spread(
     order: Sequence[int], queue_lengths: Sequence[int], speeds: Sequence[float], unseen: float, rng: random.Random
 ) -> list[int]:
-    """The order of `shortest_queue_order`, for a router that does not see all that is sent.
+    """Randomizes the order of `shortest_queue_order`, for a router that does not see all requests.
 
     unseen: how many requests other routers send to workers between two reports. If all routers took the shortest queue
     of the same report, all these requests would go to the same few workers. Here `unseen` requests and this one fill
-    the workers in the policy's order, and this one is any of them: it goes to a worker with a probability in proportion
-    to what the worker gets of them. If none is unseen, the first is the first.
+    the workers in the policy's order, and a worker is drawn in proportion to its share of them. If unseen is 0, the
+    order stays.
     """
     if rng.random() * (unseen + 1.0) < 1.0:
         return list(order)
@@ -77,22 +77,22 @@ def spread(
         below.append(index)
         length += queue_lengths[index]
         speed += speeds[index]
-    level = (unseen + length) / speed  # queue_length / speed of all of them when the requests are there
+    level = (unseen + length) / speed  # every worker's queue_length / speed once these requests are there
     (first,) = rng.choices(below, [max(0.0, level * speeds[i] - queue_lengths[i]) for i in below])
     return _with_first(order, first)
 
 
 def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> int:
-    """The index of the owner's worker, by rendezvous hashing that is weighted by speed.
+    """Returns the index of the owner's home worker, by rendezvous hashing weighted by speed.
 
-    All routers agree. Owners spread in proportion to speed; a worker that goes moves its own owners only, and one that
-    comes takes only those that become its own. Raises ValueError if there is no worker.
+    All routers agree. Owners spread in proportion to speed; when a worker goes or comes, only its own owners move.
+    Raises ValueError if there is no worker.
     """
     return max(range(len(worker_ids)), key=lambda i: (_weight(owner, worker_ids[i], speeds[i]), worker_ids[i]))
 
 
 def home_first(order: Sequence[int], home: int, queue_lengths: Sequence[int], speeds: Sequence[float]) -> list[int]:
-    """A policy's order, with the home before the others unless it is overloaded."""
+    """Moves the home to the front of a policy's order, unless it is overloaded."""
     waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
     if waits[home] > max(_OVERLOAD * min(waits), sum(queue_lengths) / sum(speeds)):
         return list(order)
@@ -112,5 +112,5 @@ def _check(speeds: Sequence[float]) -> None:
 
 def _weight(owner: str, worker_id: str, speed: float) -> float:
     digest = blake2b(f"{owner}/{worker_id}".encode(), digest_size=6).digest()
-    drawn = (int.from_bytes(digest, "little") + 0.5) / 2**48  # evenly from 0 to 1, without the ends
+    drawn = (int.from_bytes(digest, "little") + 0.5) / 2**48  # uniform in (0, 1)
     return -speed / math.log(drawn)

@@ -2,8 +2,8 @@
 
 One router lives in each process that holds a handle to the workers (each ingress replica). It gets the workers'
 heartbeats through Serve's controller, which polls `record_routing_stats` and broadcasts what changed. Answers to
-requests and probes count as heartbeats too, so that routing goes on while the controller is replaced. Of a request it
-reads these only:
+requests and probes count as heartbeats too, so that routing goes on while the controller is replaced. It reads only
+these parts of a request:
 
 - Which version of the model it was planned for. During a rolling change there are workers of two; the other version's
   never get it.
@@ -49,7 +49,7 @@ from app.ray_internals import actor_of_replica, forget_request, router_of, take_
 # Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
 _PROBE_TIMEOUT_S = 0.5
 _LONGEST_SEARCH_S = 5.0
-"""So long a request is offered to workers that report but neither take it nor are full: they can't be reached."""
+"""How long a request is offered to workers that report but neither take it nor are full, which are unreachable."""
 
 
 class WorkerRouter(FIFOMixin, RequestRouter):
@@ -67,27 +67,27 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         self._tried_s: weakref.WeakKeyDictionary[asyncio.Future[Any], float] = weakref.WeakKeyDictionary()
 
     def rows(self) -> list[WorkerRow]:
-        """The worker table; from any thread."""
+        """The worker table. Thread-safe."""
         now_s = monotonic()
         worker_ids = [_worker_id(r) for r in list(self.curr_replicas.values())]
         return self._table.rows(dict(zip(worker_ids, self._queues.of_all(worker_ids, now_s), strict=True)), now_s)
 
     def cards(self) -> list[ModelCard]:
-        """The models of the live workers; from any thread."""
+        """The models of the live workers. Thread-safe."""
         return self._table.cards(monotonic())
 
     def places(self) -> int:
-        """How many requests the workers may have; from any thread."""
+        """How many requests the workers can hold. Thread-safe."""
         return self._table.places()
 
     def has_workers(self) -> bool:
-        """Whether there may be a worker to take a request: those that are silent are asked. From any thread."""
+        """Whether a worker might take a request; silent workers count, because they are probed. Thread-safe."""
         return self._table.has_present()
 
     async def choose_replicas(  # type: ignore[override]  # Serve only iterates, as its own routers know
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> Iterable[list[RunningReplica]]:
-        """One pass over the live workers, best first. A second pass means that the first found no place."""
+        """Yields the live workers, best first. A second pass means that the first found no place."""
         request, allowed = _request_of(pending_request), candidate_replicas
         if request is not None:
             allowed = [r for r in candidate_replicas if self._table.may_run(_worker_id(r), request)]
@@ -111,7 +111,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return self._reserving(live[i] for i in order)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Takes Serve's list of the running workers, with their facts and last reports."""
+        """Takes Serve's list of running workers, with their facts and last reports."""
         super().update_replicas(replicas)
         reported = self._state.update({_worker_id(r): self._parsed(r) for r in replicas}, monotonic())
         for replica in replicas:
@@ -125,29 +125,29 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         self._queues.sent(replica_id.unique_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """The request is over, however it ended, or the worker has sent it back."""
+        """Counts a request out that has ended, in whatever way, or that the worker has sent back."""
         super().on_request_completed(replica_id, internal_request_id)
         self._queues.completed(replica_id.unique_id)
 
     def decrement_queue_len_cache(self, replica_id: ReplicaID) -> None:
-        """A request that the worker had accepted is over."""
+        """Counts an accepted request as ended."""
         super().decrement_queue_len_cache(replica_id)
         self._queues.freed(replica_id.unique_id)
 
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
-        """The worker answered, with its true queue length."""
+        """Takes the true queue length from a worker's answer."""
         super().on_new_queue_len_info(replica_id, num_ongoing_requests)
         self._queues.counted(replica_id.unique_id, num_ongoing_requests)
         self._table.heard(replica_id.unique_id, monotonic())
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """The worker's process is gone, and with it its requests."""
+        """Marks a worker as lost because its process has died."""
         super().on_replica_actor_died(replica_id)
         self._table.lost(replica_id.unique_id)
         self._refuse_all_if_empty()
 
     async def stands_still(self, actor: str) -> bool:
-        """Whether this worker has stopped reporting and does not answer a probe, while another one does."""
+        """Whether this worker has stopped reporting and does not answer a probe, while another worker does."""
         replicas = list(self.curr_replicas.values())
         _, stale = self._split(replicas)
         silent = [replica for replica in stale if actor_of_replica(replica) == actor]
@@ -163,7 +163,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             for replica in stale:
                 self._start_probe(replica)
         elif stale:
-            # No worker has reported: all are lost, or only the controller is, which passes their reports on.
+            # No worker has reported: either all are lost, or only the controller, which passes reports on.
             await asyncio.gather(*(self._probe(replica) for replica in stale))
             live, _ = self._split(replicas)
         return live
@@ -177,7 +177,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return live, stale
 
     async def _probe(self, replica: RunningReplica) -> None:
-        """Asks a worker for its queue length, or waits for the answer if it is asked already."""
+        """Asks a worker for its queue length; waits for the answer if a probe is already running."""
         await asyncio.shield(self._start_probe(replica))
 
     def _start_probe(self, replica: RunningReplica) -> asyncio.Task[None]:
@@ -188,14 +188,14 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return task
 
     async def _ask(self, replica: RunningReplica) -> None:
-        with suppress(Exception):  # for whatever reason, it did not answer
+        with suppress(Exception):  # it did not answer, for whatever reason
             answer = replica.get_queue_len(deadline_s=_PROBE_TIMEOUT_S)
             self.on_new_queue_len_info(replica.replica_id, await asyncio.wait_for(answer, _PROBE_TIMEOUT_S))
 
     async def _probe_queue_lens(
         self, replicas: list[RunningReplica], backoff_index: int
     ) -> list[tuple[RunningReplica, int | None]]:
-        """Serve's: asks new workers, and full ones before it passes them over."""
+        """Overrides Serve's: probes new workers, and full ones before it skips them."""
         answers = await super()._probe_queue_lens(replicas, backoff_index)
         for replica, length in answers:
             if length is not None:
@@ -203,7 +203,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return answers
 
     def _fulfill_next_pending_request(self, replica: RunningReplica, request_metadata: Any = None) -> None:
-        """Serve's: gives a place to the request that has waited longest, of those that may have it."""
+        """Overrides Serve's: gives a place to the longest-waiting request that may have it."""
         worker_id = _worker_id(replica)
 
         def may_not(waiting: PendingRequest) -> bool:
@@ -219,7 +219,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return NoWorkerError("No worker answers. Try again later.")
 
     def _parsed(self, replica: RunningReplica) -> tuple[WorkerFacts, WorkerReport | None]:
-        """What the replica says of itself. Most of a broadcast is old, and what is known is not parsed again."""
+        """Parses a replica's facts and report. Most of a broadcast is old, and known parts are not parsed again."""
         stats: Mapping[str, Any] = replica.routing_stats
         facts, report = self._table.known(_worker_id(replica))
         if facts is None:
@@ -229,16 +229,16 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return facts, report
 
     def _correct(self, replica: RunningReplica, length: int) -> None:
-        """Brings Serve's own count in line with a report: a probe's answer may be old, and other routers send too.
+        """Updates Serve's own count from a report, because probes get old and other routers send requests too.
 
-        A worker that is full by Serve's count is asked first; otherwise it would get a request that it sends back.
+        Serve probes a worker that is full by its count; otherwise the worker would get a request that it sends back.
         """
         known = self.replica_queue_len_cache.get(replica.replica_id)
         if known is not None and length != known:
             self.replica_queue_len_cache.update(replica.replica_id, length)
 
     def _is_full(self, replica: RunningReplica) -> bool:
-        """By the last time that it was asked, or else by what is known of it."""
+        """Whether the worker is full, by its last answer to a probe, or else by the known queue length."""
         known = self.replica_queue_len_cache.get(replica.replica_id)
         if known is None:
             known = self._queues.of(_worker_id(replica), monotonic())
@@ -250,7 +250,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             worker_id = _worker_id(replica)
             self._queues.reserve(worker_id, monotonic())
             yield [replica]
-            self._queues.release(worker_id)  # Serve asks for the next worker because this one had no place
+            self._queues.release(worker_id)  # Serve asks for the next worker because this one was full
             if monotonic() - began_s >= _LONGEST_SEARCH_S:
                 return
 
@@ -260,7 +260,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
                 self._refuse(pending_request, NoWorkerError("No worker is up. Try again later."))
 
     def _refuse(self, pending_request: PendingRequest, error: Exception) -> None:
-        """Answers a request with an error, unless it has an answer already, and keeps nothing of it."""
+        """Answers a request with an error, unless it has an answer already, and drops its state."""
         if not pending_request.future.done():
             pending_request.future.set_exception(error)
             forget_request(self, pending_request)
@@ -269,7 +269,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 def router_kwargs(
     *, policy: str, expiration_s: float, forget_after_s: float, report_period_s: float, seed: int | None = None
 ) -> dict[str, Any]:
-    """The router's knobs as JSON types, for Serve's `request_router_kwargs`."""
+    """Returns the router's options as JSON types, for Serve's `request_router_kwargs`."""
     return {
         "policy": policy,
         "expiration_s": expiration_s,
@@ -280,37 +280,37 @@ def router_kwargs(
 
 
 def worker_rows(handle: DeploymentHandle[Any]) -> list[WorkerRow]:
-    """The worker table of the handle's router in this process; empty before its first update. Any thread."""
+    """Returns the worker table of the handle's router in this process; empty before its first update. Thread-safe."""
     request_router = router_of(handle)
     return request_router.rows() if request_router is not None else []
 
 
 def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
-    """The models of the handle's live workers, as its router in this process knows them. Any thread."""
+    """Returns the models of the handle's live workers, as known in this process. Thread-safe."""
     request_router = router_of(handle)
     return request_router.cards() if request_router is not None else []
 
 
 def worker_places(handle: DeploymentHandle[Any]) -> int:
-    """How many requests the handle's workers may have, as its router in this process knows them. Any thread."""
+    """Returns how many requests the handle's workers can hold, as known in this process. Thread-safe."""
     request_router = router_of(handle)
     return request_router.places() if request_router is not None else 0
 
 
 def has_workers(handle: DeploymentHandle[Any]) -> bool:
-    """Whether there may be a worker to take a request, as the handle's router in this process knows. Any thread."""
+    """Whether a worker of the handle might take a request, as known in this process. Thread-safe."""
     request_router = router_of(handle)
     return request_router is not None and request_router.has_workers()
 
 
 def worker_replicas(handle: DeploymentHandle[Any]) -> list[RunningReplica]:
-    """The handle's workers that Serve has not given up, as its router in this process knows them. Any thread."""
+    """Returns the handle's workers that Serve has not given up, as known in this process. Thread-safe."""
     request_router = router_of(handle)
     return list(request_router.curr_replicas.values()) if request_router is not None else []
 
 
 async def stands_still(handle: DeploymentHandle[Any], actor: str) -> bool:
-    """Whether a worker of the handle's does nothing any more while another one does, as its router here sees it."""
+    """Whether a worker of the handle has stopped responding while another one responds, as seen in this process."""
     request_router = router_of(handle)
     return request_router is not None and await request_router.stands_still(actor)
 
@@ -320,6 +320,6 @@ def _worker_id(replica: RunningReplica) -> str:
 
 
 def _request_of(pending_request: PendingRequest | None) -> GenerateRequest | None:
-    """What a worker is to generate; None: it is no call of that."""
+    """The GenerateRequest of a call; None for other calls."""
     request = pending_request.args[0] if pending_request is not None and pending_request.args else None
     return request if isinstance(request, GenerateRequest) else None

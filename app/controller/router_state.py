@@ -1,6 +1,6 @@
-"""What one router knows of the workers, and in which order it prefers them for a request.
+"""One router's knowledge of the workers, and the order in which it prefers them for a request.
 
-Puts the pure functions of `policies` on the worker table and the queue lengths. No Ray and no clock, so that the
+Applies the pure functions of `policies` to the worker table and the queue lengths. No Ray and no clock, so that the
 simulation of many routers (`bench.scale`) runs this very code.
 """
 
@@ -15,8 +15,8 @@ from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 
 MOST_ASKED: Final = 32
-"""A request asks no more workers than that which are full by what is known. Among hundreds that all are full it would
-otherwise ask each of them, one after another, before it is refused."""
+"""The most workers that a request probes although they are full by the known counts. In a cluster of hundreds of full
+workers it would otherwise probe each of them, one after another, before it is refused."""
 
 
 class RouterState:
@@ -30,10 +30,12 @@ class RouterState:
         self.queues = QueueLengths(report_period_s)
 
     def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> dict[str, int]:
-        """Takes the present list of workers. Returns the most requests that each may have which has reported since.
+        """Takes the current list of workers.
 
-        That may be more than its queue length: one that has reported that it is full is to be asked before it gets a
-        request, also where requests of this router have ended there since, as others may have taken the places.
+        Returns, for each that has reported since, the most requests that it may have.
+
+        That may exceed its queue length: a worker that has reported that it is full is probed before it gets a request,
+        also where requests of this router have ended since, because others may have taken their places.
         """
         most: dict[str, int] = {}
         self.queues.keep(workers)
@@ -53,8 +55,8 @@ class RouterState:
     ) -> Iterator[int]:
         """Indices of live workers in the order in which they should be asked for a place.
 
-        is_full: whether the worker of an index is, by what is known when its turn comes. request: None if it is no
-        call that generates.
+        is_full: whether the worker with that index is full, evaluated when its turn comes. request: None for calls that
+        don't generate.
         """
         asked = 0
         for index in self.order(worker_ids, request, now_s):
@@ -65,7 +67,7 @@ class RouterState:
             yield index
 
     def order(self, worker_ids: Sequence[str], request: GenerateRequest | None, now_s: float) -> list[int]:
-        """All indices, best first: the user's home if the request has one, then as the policy says."""
+        """All indices, best first: the user's home if the request has one, then the policy's order."""
         if not worker_ids:
             return []
         speeds = [self.table.speed(worker_id) for worker_id in worker_ids]
@@ -81,5 +83,5 @@ class RouterState:
             order = home_first(order, home_of(request.memory.owner, worker_ids, speeds), lengths, speeds)
         if request.resumed_arithmetic:
             alike = [self.table.arithmetic(worker_id) == request.resumed_arithmetic for worker_id in worker_ids]
-            order.sort(key=lambda i: not alike[i])  # stable
+            order.sort(key=lambda i: not alike[i])  # workers with the same arithmetic first; stable
         return order

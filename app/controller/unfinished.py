@@ -1,10 +1,10 @@
-"""An output that outlives its worker: what is known of it, what to ask the next worker for, and when to give it up.
+"""An output that can outlive its worker: its tokens so far, the request for the next worker, and when to give up.
 
-An output is determined by its prompt, its parameters, its seed and the tokens so far. So it goes on with any worker of
-the model, and the client sees a pause. A request that by itself ends the worker that computes it must not end all of
-them: it is tried twice. The requests that ran beside it are not to blame, but nobody knows which one is. Each of them
-is therefore tried alone, until it has made some tokens more. This is so after crashes only: whoever ends a worker from
-outside does not leave a mark (`app.messages.crashes`). No Ray, no clock.
+An output is determined by its prompt, its parameters, its seed and the tokens so far. So it continues on any worker of
+the model, and the client sees a pause. A request that crashes its worker must not crash all of them: it is tried twice.
+Nobody knows which of the requests on a crashed worker was the cause. So each of them is tried alone, until it has made
+some more tokens. This applies to crashes only: a worker killed from outside leaves no mark (`app.messages.crashes`). No
+Ray, no clock.
 """
 
 import os
@@ -18,11 +18,11 @@ from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import GenerateRequest
 
 MOST_CRASHES: Final = 2
-"""Workers that may crash with a request, one after another."""
+"""How many workers in a row may crash with a request."""
 MOST_LOSSES: Final = 5
-"""Workers that may be lost in any way, one after another, without a crash that one could see."""
+"""How many workers in a row may be lost in any way, without a detected crash."""
 ENOUGH_TOKENS: Final = 8
-"""So many tokens with one worker prove that the request was not what ended the last one."""
+"""After this many tokens on one worker, the request counts as cleared of the last crash."""
 
 
 class UnfinishedOutput:
@@ -37,10 +37,12 @@ class UnfinishedOutput:
         self._request = request
         self._known = array("i")
         self._attempts = 0
-        self._worker_arithmetic = self._made_with = ""  # the present worker's, and that of the last tokens
-        self._of_attempt = 0  # tokens that the present worker has made
-        self._to_skip = 0  # tokens of a search, which begins again, that the client has
-        self._crashes = self._losses = 0  # one after another
+        self._worker_arithmetic = self._made_with = (
+            ""  # of the present worker, and of the one that made the last tokens
+        )
+        self._of_attempt = 0  # tokens from the present worker
+        self._to_skip = 0  # tokens that the client already has of a search, which starts over
+        self._crashes = self._losses = 0  # in a row
         self._untold: tuple[Loss, ...] = ()
         self.is_finished = False
         self.on_enough: Callable[[], None] | None = None
@@ -48,7 +50,7 @@ class UnfinishedOutput:
 
     @property
     def request_id(self) -> str:
-        """As the ingress and the first worker know it; further workers know it with ~2, ~3 ... behind."""
+        """The id at the ingress and the first worker; on further workers ~2, ~3 ... is appended."""
         return self._request.request_id
 
     @property
@@ -58,16 +60,16 @@ class UnfinishedOutput:
 
     @property
     def tokens(self) -> int:
-        """How many are known."""
+        """How many tokens are known."""
         return len(self._known)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be what a worker has crashed of."""
+        """Whether it may have crashed a worker."""
         return self._crashes > 0
 
     def rest(self) -> GenerateRequest:
-        """What to ask the next worker for. An id of its own keeps apart what two workers may still send."""
+        """The request for the next worker. Its own id separates late tokens of the previous one."""
         self._attempts += 1
         self._of_attempt = 0
         self._worker_arithmetic = ""
@@ -91,7 +93,7 @@ class UnfinishedOutput:
         )
 
     def take(self, delta: TokenDelta) -> TokenDelta:
-        """Adds a delta of the present worker's; returns what of it is new, and how workers were lost before."""
+        """Adds a delta of the present worker; returns its new part, with the losses since the last delta."""
         if self._to_skip and delta.token_ids:
             skipped = min(self._to_skip, len(delta.token_ids))
             self._to_skip -= skipped
@@ -110,7 +112,7 @@ class UnfinishedOutput:
         return delta
 
     def lost(self, loss: Loss) -> None:
-        """The present worker is lost. Raises RequestGivenUpError if the request may not have another one."""
+        """Records the loss of the present worker. Raises RequestGivenUpError if there were too many."""
         self._untold += (loss,)
         if self._of_attempt >= ENOUGH_TOKENS:
             self._crashes = self._losses = 0

@@ -1,24 +1,19 @@
-"""How the ingress reaches the workers: one call that streams a request's tokens, and the worker table.
+"""The ingress' client of the workers: one call that streams a request's tokens, and the worker table.
 
 It owns the details of Ray's streaming handles (cancellation, error types) and knows nothing of HTTP or text.
 
-Tokens come by value over Serve's own gRPC between replicas, and not as objects of Ray's store, which would cost more
-CPU for each message. Ray protects that server like its others (token, RAY_USE_TLS). One message holds what one engine
-step produced for all requests of this ingress (`app.messages.bundle`) and travels on the stream of one of them. A
-worker on the same machine sends tokens over a Unix socket instead (`app.messages.direct_line`); the stream then carries
-the first token, from time to time everything since, and the end.
+Tokens are sent by value over Serve's gRPC between replicas, and not as objects in Ray's store, which would cost more
+CPU per message. Ray protects that server like its others (token, RAY_USE_TLS). One message holds what one engine step
+produced for all requests of this ingress (`app.messages.bundle`) and travels on the stream of one of them. A worker on
+the same machine sends tokens over a Unix socket instead (`app.messages.direct_line`); the stream then carries the first
+token, from time to time everything since, and the end.
 
 Cancellation in Ray Serve 2.60: dropping a streaming response object does not stop the worker's generator.
 `DeploymentResponseGenerator.cancel()` does. Before a worker is chosen it cancels the routing task; after that it
 cancels the gRPC call, and Serve raises CancelledError in `Worker.generate`, whose `finally` aborts the request in the
 engine. `cancel()` does not block. Serve cancels the ingress' own task when the HTTP client disconnects, so an ingress
-must close `generate` on its way out:
-
-    async with contextlib.aclosing(client.generate(request)) as deltas:
-        async for delta in deltas:
-            ...
-
-(`async for` alone does not close an async generator when its body raises or is cancelled.)
+must close `generate` with `contextlib.aclosing`: `async for` alone does not close an async generator when its body
+raises or is cancelled.
 """
 
 import asyncio
@@ -66,30 +61,33 @@ _NO_WORKER = "No worker is up: the service is starting, or its workers are lost.
 _ALL_FULL = "All workers are busy and their queues are full. Try again later."
 _LOOK_S = 0.25
 _SILENCE_S = 5.0
-"""After this time without a token it is asked whether the worker stands still. Prefill may take longer."""
+"""After this time without a token, the worker is checked for a stall. Prefill may take longer."""
 _RESERVED_SHARE = 16
-"""One of so many places is for callers that have not taken all the others."""
+"""One in this many places is reserved for callers that have not taken all the others."""
 _PATIENCE_OF_BEGUN = 10
 _LONGEST_TRIAL_S = 30.0
-"""A suspect's prompt may be long. After this time the next one has its turn all the same."""
+"""The longest turn of a suspect, which may have a long prompt; then the next one starts anyway."""
 
 
 class Arrivals:
-    """Receives the outputs of all workers for one ingress, from streams and sockets; created in its process."""
+    """Receives the outputs of all workers for one ingress, from streams and sockets.
+
+    Created in the ingress' process.
+    """
 
     def __init__(self) -> None:
         self.reader = uuid.uuid4().hex[:16]
-        """The ingress' name, for workers and for its socket; short, as a socket's path must be."""
+        """The ingress' name for workers and its socket; short, because socket paths must be."""
         self.outputs: dict[str, _RequestOutputs] = {}
         """The requests that are being read, by id."""
         self._lines = Lines(session_folder(LINES_FOLDER) / self.reader, self.put)
 
     async def open(self) -> None:
-        """Lets workers of this machine connect."""
+        """Lets workers on this machine connect."""
         await self._lines.open()
 
     def close(self) -> None:
-        """Ends these connections; no worker can connect any more."""
+        """Closes these connections, and refuses new ones."""
         self._lines.close()
 
     def put(self, bundle: Bundle) -> None:
@@ -103,7 +101,11 @@ class WorkerClient:
     """Calls one model's workers; created in the ingress' process from a handle to their deployment."""
 
     def __init__(self, handle: DeploymentHandle[Any], arrivals: Arrivals, *, wait_for_worker_s: float) -> None:
-        """arrivals: shared by all WorkerClients of an ingress. wait_for_worker_s: how long while no worker is up."""
+        """Makes no remote call.
+
+        arrivals: shared by all WorkerClients of an ingress.
+        wait_for_worker_s: how long a request waits while no worker is up.
+        """
         self._handle = streaming_by_value(handle)
         self._arrivals = arrivals
         self._wait_for_worker_s = wait_for_worker_s
@@ -113,42 +115,42 @@ class WorkerClient:
         self._calls: dict[_RequestOutputs, DeploymentResponseGenerator[Bundle]] = {}
         self._watch: asyncio.Task[None] | None = None
         self.losses = dict.fromkeys(Loss, 0)
-        """How often a request has lost its worker and gone on, since the start."""
+        """How often requests have lost their worker and continued, since the start."""
 
     def workers(self) -> list[WorkerRow]:
-        """The worker table as this process' router sees it; empty before the first worker. Any thread."""
+        """The worker table in this process; empty before the first worker. Thread-safe."""
         return worker_rows(self._handle)
 
     def cards(self) -> list[ModelCard]:
-        """The models of the live workers. Any thread."""
+        """The models of the live workers. Thread-safe."""
         return worker_cards(self._handle)
 
     def has_workers(self) -> bool:
-        """Whether there may be a worker to take a request: the router asks those that have not reported for long."""
+        """Whether a worker might take a request; the router probes those that have been silent for long."""
         return has_workers(self._handle)
 
     def places(self) -> int:
-        """How many requests the workers may have, running and waiting; 0 before the first worker. Any thread."""
+        """How many requests the workers can hold, running and waiting; 0 before the first worker. Thread-safe."""
         return worker_places(self._handle)
 
     async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
-        """Calls the method of every worker. What each answered; None if it failed or did not answer within a minute."""
+        """Calls the method on every worker. A result is None if the call failed or took over a minute."""
 
         async def call(replica: RunningReplica) -> Any:
             try:
                 async with asyncio.timeout(_CALL_TIMEOUT_S):
                     return await call_replica(replica, method, *arguments)
-            except Exception as error:  # whatever it is: the others must be called all the same
+            except Exception as error:  # the others must be called in any case
                 logger.warning("%s failed on a worker: %s", method, type(error).__qualname__)
                 return None
 
         return await asyncio.gather(*map(call, worker_replicas(self._handle)))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-        """Streams the request's deltas; the last one has a finish reason. Closing it aborts the request.
+        """Streams the request's deltas; the last one has a finish reason. Closing the stream aborts the request.
 
-        If its worker is lost the output goes on with another one, where it was, and the caller sees a pause. While no
-        worker is up it waits.
+        If the worker is lost, the output continues on another one and the caller sees a pause. While no worker is up it
+        waits.
 
         Raises NoWorkerError (503) after `wait_for_worker_s`, ModelReplacedError (503) at once, QueueFullError (429),
         RequestTooLongError (400), RequestGivenUpError (500): all are EngineError with a message for the user.
@@ -173,10 +175,10 @@ class WorkerClient:
 
     @contextmanager
     def _place(self, caller: bytes) -> Iterator[None]:
-        """Counts a caller's request while it is here. Nobody may take the last places of all queues alone.
+        """Counts a caller's request while it lasts. No caller may take the last places of all queues alone.
 
-        Where this ingress' own requests fill all queues, the router is not asked: it could only refuse. Raises
-        QueueFullError, also for what is raised inside, with the time after which there is room.
+        If this ingress' own requests fill all queues, the router is not asked, because it could only refuse. Raises
+        QueueFullError with a Retry-After, which it also adds to one raised inside.
         """
         places = self.places()
         if not self._open:
@@ -204,7 +206,7 @@ class WorkerClient:
                 del self._open[caller]
 
     def _lost(self, output: UnfinishedOutput, error: EngineError) -> None:
-        """Counts a loss. Raises RequestGivenUpError if it was one too many."""
+        """Counts a loss. Raises RequestGivenUpError if there were too many."""
         if isinstance(error, WorkerLostError):
             loss = Loss.CRASHED if error.has_crashed else Loss.LOST
         else:
@@ -215,7 +217,7 @@ class WorkerClient:
         output.lost(loss)
 
     async def _attempt(self, output: UnfinishedOutput, patience: "_Patience") -> AsyncGenerator[TokenDelta, None]:
-        """What one worker makes of the rest of the output.
+        """Streams the rest of the output from one worker.
 
         Serve asks `router.WorkerRouter` for a replica and calls `app.workers.worker.Worker.generate` there (see
         `app.deploy`). Raises EngineError: WorkerLostError, or what the worker raised.
@@ -258,7 +260,7 @@ class WorkerClient:
             asyncio.get_running_loop().call_soon(reading.cancel)
 
     async def _watch_calls(self) -> None:
-        """Ends calls whose workers stand still, as long as there are calls: nobody else notices for minutes."""
+        """Ends calls to stalled workers while there are calls: Ray notices only after minutes."""
         try:
             while self._calls:
                 await asyncio.sleep(_SILENCE_S / 5)
@@ -293,24 +295,24 @@ class WorkerClient:
         except Exception as error:
             outputs.fail(error)
         except asyncio.CancelledError:
-            if self._arrivals.outputs.get(request_id) is outputs:  # otherwise `_attempt` has ended and cancelled this
+            if self._arrivals.outputs.get(request_id) is outputs:  # else `_attempt` has ended and cancelled this
                 outputs.fail(WorkerLostError("The worker gave this answer up."))
             raise
 
 
 class _Patience:
-    """How long a request waits for a worker: longer if it has begun, because then the client has seen a part of it."""
+    """How long a request waits for a worker; longer if its client has already seen a part of the output."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._since_s: float | None = None
 
     def restart(self) -> None:
-        """A worker has the request."""
+        """Restarts the clock, because a worker has the request."""
         self._since_s = None
 
     def begin(self) -> None:
-        """The request asks for a worker, or still does."""
+        """Starts the clock, unless it runs, because the request needs a worker."""
         if self._since_s is None:
             self._since_s = monotonic()
 
@@ -320,18 +322,18 @@ class _Patience:
         assert self._since_s is not None
         if monotonic() - self._since_s >= self._limit_s * (_PATIENCE_OF_BEGUN if has_begun else 1):
             raise error
-        await asyncio.sleep(random.uniform(0.05, _LOOK_S))  # not all at once
+        await asyncio.sleep(random.uniform(0.05, _LOOK_S))  # spread the retries
 
 
 class Trials:
-    """Lets requests that may be what a worker has crashed of go on one at a time, until they are cleared."""
+    """Runs requests that may have crashed a worker one at a time, until they are cleared."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, output: UnfinishedOutput) -> AsyncIterator[None]:
-        """The request's turn: at once unless it is a suspect."""
+        """Waits for the request's turn, which comes at once unless it is a suspect."""
         if not output.is_suspect:
             yield
             return
@@ -360,7 +362,7 @@ class _RequestOutputs:
     def __init__(self) -> None:
         self._assembler = Assembler()
         self.heard_s = monotonic()
-        """When something came last."""
+        """When something last arrived, in seconds of the monotonic clock."""
         self._error: Exception | None = None
         self._news = asyncio.Event()
 
@@ -370,7 +372,7 @@ class _RequestOutputs:
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """Records why the request's own stream has ended."""
+        """Records the error that has ended the request's own stream."""
         self._error = error
         self._news.set()
 

@@ -29,7 +29,7 @@ class WorkerTable:
         self._entries: dict[str, _Entry] = {}
 
     def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
-        """Takes Serve's present list of workers: adds new ones, records reports, and marks absent ones as gone.
+        """Takes Serve's current list of workers: adds new ones, records reports, and marks absent ones as gone.
 
         Returns the ids of the workers that have reported since the last call.
         """
@@ -53,7 +53,7 @@ class WorkerTable:
         return reported
 
     def known(self, worker_id: str) -> tuple[WorkerFacts | None, WorkerReport | None]:
-        """The worker's facts and its last report, as far as they are known."""
+        """The worker's facts and its last report, each None if unknown."""
         entry = self._entries.get(worker_id)
         return (None, None) if entry is None else (entry.facts, entry.report)
 
@@ -80,15 +80,15 @@ class WorkerTable:
         return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
 
     def places(self) -> int:
-        """How many requests the workers that Serve lists may have, running and waiting.
+        """How many requests the workers in Serve's list can hold, running and waiting.
 
-        Those that are silent too: maybe only their reports are lost, and the router asks them.
+        Silent workers count: perhaps only their reports are lost, and the router probes them.
         """
         present = [entry.facts for entry in list(self._entries.values()) if entry.present]
         return sum(facts.max_running + facts.max_waiting for facts in present)
 
     def has_present(self) -> bool:
-        """Whether there is a worker that Serve lists and whose process is not known to have died, silent or not."""
+        """Whether Serve lists a worker whose process is not known to have died, silent or not."""
         return any(entry.present for entry in list(self._entries.values()))
 
     def may_run(self, worker_id: str, request: GenerateRequest) -> bool:
@@ -97,12 +97,12 @@ class WorkerTable:
         return entry is None or _may_run(entry, request)
 
     def is_replaced(self, request: GenerateRequest, now_s: float) -> bool:
-        """Whether the request's model had workers, and newer ones, which are alive, run another.
+        """Whether the request's model had workers, and newer live ones run another model.
 
         Serve starts no worker of the older one again.
         """
         had_workers = False
-        for worker_id, entry in list(self._entries.items()):  # the older ones first
+        for worker_id, entry in list(self._entries.items()):  # oldest first
             if _may_run(entry, request):
                 had_workers = True
                 if self.is_alive(worker_id, now_s):
@@ -112,17 +112,17 @@ class WorkerTable:
         return False
 
     def arithmetic(self, worker_id: str) -> str:
-        """See `WorkerFacts.arithmetic`; empty for a worker that is not known."""
+        """`WorkerFacts.arithmetic`; empty for an unknown worker."""
         entry = self._entries.get(worker_id)
         return entry.facts.arithmetic if entry is not None else ""
 
     def speed(self, worker_id: str) -> float:
-        """Tokens per second; 1.0 for a worker that is not known (all such are equal)."""
+        """Tokens per second; 1.0 for an unknown worker, so that all such are equal."""
         entry = self._entries.get(worker_id)
         return entry.facts.speed if entry is not None else 1.0
 
     def rows(self, queue_lengths: Mapping[str, int], now_s: float) -> list[WorkerRow]:
-        """The table, alive workers first. A worker that is gone stays for `forget_after_s`."""
+        """The table, live workers first. A worker that is gone stays for `forget_after_s`."""
         rows = [
             self._row(worker_id, entry, queue_lengths.get(worker_id, 0), now_s)
             for worker_id, entry in list(self._entries.items())

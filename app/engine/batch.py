@@ -1,7 +1,6 @@
 """The arrays of one engine step, made from the sequences that take part in it.
 
-The arrays are allocated once and filled from Python lists. Knows nothing of when a step is made or what becomes of its
-result.
+It knows nothing of when a step is made or what becomes of its result.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ class BatchArrays:
     """The step's arrays, allocated once; a batch is views of their beginnings."""
 
     def __init__(self, step_tokens: int, max_sequences: int) -> None:
-        """step_tokens, max_sequences: the most tokens and sequences of one step."""
         self._token_ids = np.zeros(step_tokens, np.int32)
         self._positions = np.zeros(step_tokens, np.int32)
         self._slots = np.zeros(max_sequences, np.int32)
@@ -75,7 +73,7 @@ class BatchArrays:
 
 
 def _draft_lengths(drafts: Mapping[int, int], count: int) -> NDArray[np.int32]:
-    """[count]: the number of guesses of each sequence, from {index: guesses}."""
+    """Returns [count]: how many draft tokens each sequence has, from {index: draft tokens}."""
     lengths = np.zeros(count, np.int32)
     for index, guesses in drafts.items():
         lengths[index] = guesses

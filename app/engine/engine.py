@@ -69,11 +69,11 @@ class Engine:
         memory: MemoryOptions | None = None,
         experts: ExpertReads | None = None,
     ) -> None:
-        """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
+        """Takes ownership of `runner`. Raises ValueError for limits that don't fit. Call `start` to begin.
 
         prompt_chunk_tokens: the most prompt tokens of a step in which other requests decode.
         expected_output_tokens: how long admission expects outputs to be, until some have ended.
-        most_of_caller: the most of the runner's sequences that one caller's requests may have; None: all.
+        most_of_caller: how many of the runner's sequences one caller's requests may occupy; None: all.
         prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
         cache_secret: at least 32 random bytes that all names of cached pages depend on. Two engines with the same
             secret give the same tokens of the same tenant the same names; without it no name can be computed. None:
@@ -158,7 +158,6 @@ class Engine:
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread; at most once."""
         self._thread.start()
 
     def submit(
@@ -195,11 +194,11 @@ class Engine:
 
     @property
     def memory(self) -> EngineMemory | None:
-        """What it saves and loads; None without a page store."""
+        """Saves and loads KV pages; None without a page store."""
         return self._memory
 
     def _post(self, call: Callable[[], None]) -> bool:
-        """Makes the engine's thread call this before its next step; False if it has ended."""
+        """Schedules a call on the engine's thread, before its next step. Returns False if that thread has ended."""
         with self._wake:
             if self._stopped_reason is not None:
                 return False
@@ -208,12 +207,12 @@ class Engine:
             return True
 
     def statistics(self) -> EngineStatistics:
-        """The engine's counts at the end of the last step."""
+        """Returns the engine's counters as of the end of the last step."""
         return self._statistics
 
     @property
     def healthy(self) -> bool:
-        """Whether the thread runs and accepts requests."""
+        """Whether the engine's thread runs and accepts requests."""
         return self._thread.is_alive() and self._stopped_reason is None
 
     def stop(self) -> None:
@@ -241,7 +240,6 @@ class Engine:
             self._end_all()
 
     def _step(self) -> None:
-        """Schedules, computes and delivers one step."""
         step = self._schedule()
         if self._progress.watched and self._progress.scheduled():
             self._flush()
@@ -249,7 +247,10 @@ class Engine:
         self._postprocess(step, tokens)
 
     def _drain_inbox(self) -> bool:
-        """Takes in requests, aborts and calls, waiting while there is nothing to do. False: the thread must end."""
+        """Processes queued requests, aborts and calls; blocks while the engine is idle.
+
+        Returns False to end the thread.
+        """
         with self._wake:
             while not (self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck)):
                 self._statistics = self._count()
@@ -280,7 +281,7 @@ class Engine:
         return True
 
     def _schedule(self) -> Step:
-        """Makes the next step, and does what must be done before it: page table, copies of pages, windows."""
+        """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
         if self._speculation is not None:
             spare = self._limits.step_tokens - len(self._scheduler.running)
             self._speculation.guess(self._scheduler.running, self._generations, spare)
@@ -342,7 +343,7 @@ class Engine:
                 self._scheduler.complete(step)
                 for sequence, several in taken:
                     for token in several:
-                        if sequence in self._generations:  # else an earlier one of them ended it
+                        if sequence in self._generations:  # the search's earlier member may have ended it
                             self._append(sequence, token)
             self._rate.add(self._generated_tokens)
         self._flush()
@@ -354,7 +355,7 @@ class Engine:
         if sequence.group is not None:
             self._advance(self._searches[sequence.group], generation)
             return
-        if generation.aborted:  # its abort is in the inbox
+        if generation.aborted:  # the abort is in the inbox
             return
         request = generation.request
         if generation.constraint is not None and generation.constraint.error is not None:
@@ -365,7 +366,7 @@ class Engine:
             )
             return
         cached = sequence.cached_tokens
-        if cached:  # reported once
+        if cached:  # report the cached tokens once
             self._cached_tokens += cached
             sequence.cached_tokens = 0
         prompt = generation.take_prompt_result() if generation.prompt_reader is not None else None
@@ -388,7 +389,7 @@ class Engine:
         self._outbox.add(generation, delta)
 
     def _advance(self, search: Search, member: Generation) -> None:
-        """Handles one branch of a search, computed to its end."""
+        """Processes one branch of a search whose tokens are all computed."""
         if search.root.aborted:
             return
         change = search.arrived(member, self._scheduler)
@@ -407,7 +408,6 @@ class Engine:
         self._outbox.add(search.root, TokenDelta(advance.token_ids, advance.finish_reason, cached, more=advance.more))
 
     def _exchange(self, change: BranchChange) -> None:
-        """Replaces a search's generations."""
         for sequence in change.leaves:
             del self._generations[sequence]
         for generation in change.enters:
@@ -422,7 +422,7 @@ class Engine:
                 self.abort(generation.request.request_id)
 
     def _forget(self, generation: Generation) -> None:
-        """Removes a request, with all branches of a search; its pages and slots are free at once."""
+        """Removes a request with all branches of its search, and frees its pages and slots."""
         group = generation.sequence.group
         if group is None:
             names = [] if self._memory is None else self._memory.names_of(generation.sequence)
@@ -442,10 +442,13 @@ class Engine:
                 del self._live[generation.request.request_id]
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """Ends the requests of a failed step. Others are unaffected: a page is shared only after its step succeeded."""
+        """Ends the requests of a failed step.
+
+        Other requests are unaffected: pages are shared only after their step succeeded.
+        """
         names = []
         for sequence in step.sequences:
-            if sequence not in self._generations:  # of a search that ended with another branch
+            if sequence not in self._generations:  # another branch has ended its search
                 continue
             group = sequence.group
             generation = self._generations[sequence] if group is None else self._searches[group].root
@@ -461,12 +464,12 @@ class Engine:
                 self._refuse_requests(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
 
     def _refuse_requests(self, reason: str) -> None:
-        """Refuses further requests, and ends the thread before its next step. The caller holds the lock."""
+        """Makes the engine refuse new requests and end its thread before the next step. The caller holds the lock."""
         self._stopping = True
         self._stopped_reason = self._stopped_reason or reason
 
     def _end_all(self) -> None:
-        """The thread ends: all requests that are left get an error that says why."""
+        """Ends all remaining requests with an error that says why the thread has stopped."""
         with self._wake:
             left = list(self._live.values())
             self._live.clear()
@@ -481,13 +484,13 @@ class Engine:
         if self._memory is not None:
             with self._wake:
                 calls, self._calls = self._calls, deque()
-            for call in calls:  # some of them wait for an answer
+            for call in calls:  # callers wait for the results of some of them
                 call()
             self._memory.close()
         self._statistics = self._count()
 
     def _page_forgotten(self, page: int, digest: bytes) -> None:
-        """The page pool's listener."""
+        """Tells the memory and the caller's listener that a cached page is about to be evicted."""
         if self._memory is not None:
             self._memory.saves.forgotten(page, digest)
         if self._on_page_forgotten is not None:

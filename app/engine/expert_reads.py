@@ -1,4 +1,4 @@
-"""How many weights a step reads of a model with experts: more with each row, until all experts are read.
+"""Estimates how many weights of a mixture-of-experts model a step reads: more per row, until all experts are read.
 
 Knows the model's numbers only, no machine.
 """
@@ -12,37 +12,37 @@ _UNTOUCHED: Final = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class ExpertReads:
-    """A model's experts, as far as step times depend on them."""
+    """The numbers of a mixture-of-experts model on which step times depend."""
 
     count: int
-    """Experts of a layer."""
+    """Experts per layer."""
     per_token: int
-    """How many of them each row takes."""
+    """Experts that the router chooses for each token."""
     share: float
-    """Of the weights that one row is multiplied with, those of its experts."""
+    """The experts' share of all weights that one row is multiplied with, 0 to 1."""
 
     def distinct(self, rows: int) -> float:
-        """Experts of a layer that so many rows take together, as expected if each chooses independently."""
+        """Expected number of distinct experts per layer that `rows` rows use, if each row chooses independently."""
         return self.count * (1.0 - (1.0 - self.per_token / self.count) ** rows)
 
     def relative(self, rows: int) -> float:
-        """Weights that a step of so many rows reads, relative to a step of one row."""
+        """How many times the weights of a one-row step a step of `rows` rows reads."""
         return 1.0 + self.share * (self.distinct(rows) / self.per_token - 1.0)
 
     def rows_within(self, relative: float) -> float:
-        """The rows of a step that reads so many times the weights of one row's: the inverse of `relative`."""
+        """The inverse of `relative`: how many rows a step has that reads this many times one row's weights."""
         experts = self.per_token * (1.0 + (relative - 1.0) / self.share)
         if experts >= self.count:
             return math.inf
         return math.log(1.0 - max(experts, 0.0) / self.count) / math.log(1.0 - self.per_token / self.count)
 
     def tokens_for(self, rows: int) -> int:
-        """Tokens of a step in which each expert gets so many rows, on average."""
+        """How many tokens a step needs so that each expert gets `rows` rows on average."""
         return -(-rows * self.count // self.per_token)
 
     @property
     def tokens_to_touch_all(self) -> int:
-        """Tokens after which an expert has been used, but for one in ten thousand."""
+        """How many tokens it takes until an expert has been used with a probability of 99.99 %."""
         if self.per_token == self.count:
             return 1
         return math.ceil(math.log(_UNTOUCHED) / math.log(1.0 - self.per_token / self.count))

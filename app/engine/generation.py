@@ -1,7 +1,7 @@
-"""A generation: one sequence that the engine makes tokens for, with its request, sampler and output so far.
+"""A generation: one sequence for which the engine generates tokens, with its request, sampler and output so far.
 
-Most requests are one generation. A search (`searches/branches.py`) is one request with several generations, which
-share a `SequenceGroup`. Knows neither how tokens are guessed, nor how a search works, nor when a step runs.
+Most requests are one generation. A search (`searches/branches.py`) is one request with several generations, which share
+a `SequenceGroup`. Knows neither how tokens are drafted, nor how a search works, nor when a step runs.
 """
 
 import time
@@ -18,28 +18,28 @@ from app.messages.requests import GenerateRequest
 
 Event = TokenDelta | EngineError
 Deliver = Callable[[Sequence[tuple[object, Event]]], None]
-"""Gets all events of one step for the requests submitted with it, as (key, event). Called on the engine's thread: it
-must be quick and must not block. If it raises, those requests are aborted."""
+"""Receives all events of one step for the requests submitted with it, as (key, event). Runs on the engine's thread, so
+it must be quick and must not block. If it raises, those requests are aborted."""
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of one output; `tokens` of the generation is the text it guesses from."""
+    """Drafts the next tokens of one output from the text so far, which is the generation's `tokens`."""
 
     def look_up(self, most: int) -> list[int]:
-        """At most `most` guesses at the next tokens, in order."""
+        """Returns at most `most` draft tokens, in order."""
 
     def chances(self) -> list[float]:
-        """For each of those guesses, the probability that it and all before it are right; may be shorter."""
+        """For each draft token, the probability that it and all before it are accepted. The list may be shorter."""
 
     def learn(self, sampled: Sequence[int]) -> None:
-        """The tokens that were sampled after `look_up`; empty if none were."""
+        """Takes the tokens that were sampled after `look_up`; empty if none were."""
 
     def forget(self) -> None:
-        """Tokens were removed from the text: everything that was indexed is invalid."""
+        """Drops the index, because tokens were removed from the text."""
 
 
 class Generation:
-    """One sequence inside the engine. Used by the engine's thread only, once it is submitted."""
+    """One sequence inside the engine. Once submitted, only the engine's thread uses it."""
 
     __slots__ = (
         "aborted",
@@ -74,10 +74,10 @@ class Generation:
     ) -> None:
         """Stores its arguments.
 
-        sampler: None: no token is sampled when the sequence is computed to its end.
-        tokens: prompt and output. The page digests of `sequence` and the guesses are made from this same list.
-        drafter: None: nothing is guessed.
-        prompt_reader: gathers the request's PromptResult; None once the result was taken.
+        sampler: None samples no token at the end of the sequence.
+        tokens: prompt and output. The page digests of `sequence` and the drafter read this same list.
+        drafter: None: no speculative decoding.
+        prompt_reader: gathers the request's PromptResult; becomes None once the result was taken.
         state_reader: a search's reader of hidden states. A generation has at most one of the two readers.
         """
         self.request = request
@@ -87,9 +87,9 @@ class Generation:
         self.tokens = tokens
         self.sequence = sequence
         self.drafter = drafter
-        self.guesses: list[int] = []  # for the next step
+        self.guesses: list[int] = []  # draft tokens of the next step
         self.submitted_s: float | None = None
-        """When the request came, of the monotonic clock; None once it has begun."""
+        """Arrival time on the monotonic clock, in seconds; None once the request has run."""
         self.aborted = False
         self.ended = False
         self.prompt_reader = prompt_reader
@@ -110,18 +110,18 @@ class Generation:
         prompt_reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
     ) -> "Generation":
-        """A new request's generation.
+        """Makes the first generation of a new request.
 
-        salt: where its chain of page digests begins; None: pages are not shared.
-        has_memory: whether pages may be loaded and saved as the request's grant has it.
+        salt: start of the chain of page digests; None: pages are not shared.
+        has_memory: whether KV pages may be loaded and saved under the request's grant.
         """
         tokens = [*request.prompt_token_ids, *request.resumed_token_ids]
         chain = PageChain(tokens, page_tokens, salt) if salt is not None else None
         if chain is not None and len(tokens) > page_tokens:
-            # Computes the prompt's digests here, on the caller's thread, so that the engine's thread need not.
+            # Hash the prompt here, on the caller's thread, to spare the engine's thread the work.
             chain.digest(len(tokens) // page_tokens - 1)
         sequence = SequenceState(len(request.prompt_token_ids), request.max_new_tokens, chain, window)
-        if request.resumed_token_ids:  # as after a preemption
+        if request.resumed_token_ids:  # resume as after a preemption
             sequence.length = len(tokens)
             sequence.restarted = True
         sequence.caller = request.tenant + request.client
@@ -140,7 +140,7 @@ class Generation:
             self.drafter.forget()
 
     def take_prompt_result(self) -> PromptResult | None:
-        """The PromptResult, the first time; call it when the whole prompt has been computed."""
+        """Returns the PromptResult once; None afterwards. Call it when the whole prompt has been computed."""
         if self.prompt_reader is None:
             return None
         result, self.prompt_reader = self.prompt_reader.result(), None

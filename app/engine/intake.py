@@ -1,4 +1,4 @@
-"""Checks a request and makes what the engine runs for it: a generation, or a search.
+"""Validates a request and makes what the engine runs for it: a generation, or a search.
 
 Runs on the caller's thread, so that the engine's thread does not spend time on it. Knows nothing of other requests.
 """
@@ -16,7 +16,7 @@ from app.messages.requests import BeamParams, GenerateRequest
 
 
 class Intake:
-    """Makes generations for one engine. Any thread."""
+    """Makes generations for one engine. Thread-safe."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class Intake:
     ) -> None:
         """Raises ValueError for a short secret.
 
-        cache_secret: what the names of cached pages depend on; None: no pages are cached.
-        fingerprint: what the names of pages that are saved depend on, beside a grant's key; None: none are.
-        guesses: whether outputs may be guessed.
+        cache_secret: secret for the names of cached pages; None: no pages are cached.
+        fingerprint: the page store's, for the names of saved pages; None: no pages are saved.
+        guesses: whether speculative decoding is on.
         """
         if cache_secret is not None and len(cache_secret) < CACHE_SECRET_BYTES:
             raise ValueError(f"cache_secret must have at least {CACHE_SECRET_BYTES} bytes, not {len(cache_secret)}")
@@ -44,7 +44,7 @@ class Intake:
     def take(
         self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None
     ) -> tuple[Generation, Search | None]:
-        """The request's first generation, and its search if it is one.
+        """Returns the request's first generation, and its search if it is one.
 
         Raises RequestTooLongError, InvalidRequestError.
         """
@@ -81,7 +81,7 @@ class Intake:
         return generation, None
 
     def _salt(self, request: GenerateRequest) -> bytes | None:
-        """Where the names of the request's pages begin; None: they are not shared."""
+        """The start of the request's chain of page names; None: its pages are not shared."""
         if self._cache_secret is None or request.needs_whole_prompt or not request.uses_cache:
             return None
         if request.memory is not None and self._fingerprint is not None:
@@ -89,7 +89,7 @@ class Intake:
         return tenant_salt(self._cache_secret, request.tenant)
 
     def _check(self, request: GenerateRequest) -> PageWindow | None:
-        """Returns the window if the output needs one. Raises RequestTooLongError, InvalidRequestError."""
+        """Returns the context window if the output needs one. Raises RequestTooLongError, InvalidRequestError."""
         prompt = request.prompt_token_ids
         if not prompt:
             raise InvalidRequestError("the prompt has no tokens")
@@ -120,7 +120,7 @@ class Intake:
 
 
 def _check_resumed(request: GenerateRequest) -> None:
-    """Raises InvalidRequestError unless the rest of the output is determined by what is known of it."""
+    """Raises InvalidRequestError for options under which an output can't be resumed from its tokens alone."""
     known = len(request.resumed_token_ids)
     if known >= request.max_new_tokens:
         raise InvalidRequestError(f"an output of {request.max_new_tokens} tokens can't go on after {known}")
@@ -131,7 +131,7 @@ def _check_resumed(request: GenerateRequest) -> None:
 
 
 def _check_search(request: GenerateRequest, runner: ModelRunner) -> int | None:
-    """The most branches of the request's search; None without one. Raises InvalidRequestError."""
+    """Returns the most branches of the request's search; None if it is no search. Raises InvalidRequestError."""
     params = request.search
     if params is None:
         return None

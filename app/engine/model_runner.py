@@ -1,7 +1,7 @@
-"""What the engine needs of a model: the batch of a step, and the protocols of what computes it.
+"""What the engine needs of a model: a step's batch, and the protocols of the classes that compute it.
 
-`native_runner.py` implements them with the native engine, tests with a model without weights. Knows nothing of how the
-engine makes its batches.
+`native_runner.py` implements the protocols with the native engine; tests have a model without weights. Knows nothing of
+how the engine makes its batches.
 """
 
 from collections.abc import Sequence
@@ -16,43 +16,43 @@ from app.messages.requests import GenerateRequest, SamplingParams
 
 
 class TokenConstraint(Protocol):
-    """Which tokens an output may have, as masks over the vocabulary. Used by one thread at a time."""
+    """The tokens that an output may have, as masks over the vocabulary. Used by one thread at a time."""
 
     error: str | None
-    """Why it can make no further mask; None while it can."""
+    """Why it can't make further masks; None while it can."""
 
     def fill_mask(self, mask: NDArray[np.uint32]) -> None:
-        """Writes [ceil(vocab_size / 32)]: bit t % 32 of word t // 32 is 1 where token t may come next."""
+        """Writes [ceil(vocab_size / 32)] words: bit t % 32 of word t // 32 is 1 where token t may come next."""
 
     def accept(self, token: int) -> None:
-        """The token was sampled."""
+        """Advances past a sampled token."""
 
 
 class TokenSampler(Protocol):
     """One request's sampling state."""
 
     def remember(self, tokens: Sequence[int]) -> None:
-        """Goes on as if it had sampled these tokens. Raises ValueError for one outside the vocabulary."""
+        """Continues as if it had sampled these tokens. Raises ValueError for one outside the vocabulary."""
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """The arrays of TokenScores for the tokens sampled since the last call: [n], [n, k], [n, k]."""
+        """Returns the arrays of TokenScores for the tokens sampled since the last call: [n], [n, k], [n, k]."""
 
 
 class CandidateSampler(TokenSampler, Protocol):
-    """A search's sampler. It samples nothing and keeps no history.
+    """A search's sampler, which samples nothing and keeps no history.
 
     `take_scores` gives the last row's likeliest tokens, after penalties and bias: n is 1.
     """
 
     def after(self, token: int) -> "CandidateSampler":
-        """A sampler for the text with one token more."""
+        """Makes a sampler for the text with one more token."""
 
 
 class PromptReader(Protocol):
-    """Gathers a request's PromptResult while its prompt goes through the model."""
+    """Collects a request's PromptResult while its prompt is computed."""
 
     def result(self) -> PromptResult:
-        """The result; call it when the whole prompt has been computed."""
+        """Returns the result. Call it when the whole prompt has been computed."""
 
 
 class StateReader(Protocol):
@@ -60,7 +60,7 @@ class StateReader(Protocol):
 
     @property
     def similarity(self) -> float:
-        """Of a candidate: the largest cosine similarity of its state and a state of the history."""
+        """For a candidate: the largest cosine similarity of its state to a state of the history."""
 
     def choose(self) -> None:
         """Appends the candidate's state to the history."""
@@ -70,15 +70,15 @@ class StateHistory(Protocol):
     """The final hidden states of one text so far."""
 
     def writer(self) -> StateReader:
-        """For the text's own sequence: appends every state that the history lacks."""
+        """Makes a reader for the text's own sequence, which appends every state that the history lacks."""
 
     def candidate(self) -> StateReader:
-        """For a sequence that continues the text by one token."""
+        """Makes a reader for a sequence that continues the text by one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's work. n sequences, one after another, have t tokens in all.
+    """One step's input: n sequences, one after another, with t tokens in all.
 
     The full contract is that of `_native.Model.step`.
     """
@@ -88,19 +88,19 @@ class Batch:
     positions: NDArray[np.int32]
     """[t]: each token's position in its text."""
     slots: NDArray[np.int32]
-    """[n]: each sequence's row of the page table."""
+    """[n]: each sequence's row in the page table."""
     query_lengths: NDArray[np.int32]
-    """[n]: how many of the tokens are each sequence's; at least 1."""
+    """[n]: how many of the tokens belong to each sequence; at least 1."""
     context_lengths: NDArray[np.int32]
-    """[n]: how many tokens before those are in the sequence's pages."""
+    """[n]: how many earlier tokens each sequence has in its pages."""
     samplers: Sequence[TokenSampler | None]
     """[n]; None: no token is sampled."""
     readers: Sequence[PromptReader | StateReader | None] = ()
     """[n], or empty if no sequence has one."""
     draft_lengths: NDArray[np.int32] | None = None
-    """[n]: how many of a sequence's last tokens are guesses; None: there are none."""
+    """[n]: how many of each sequence's last tokens are draft tokens; None: there are none."""
     prompts: int = 0
-    """How many of the sequences, the last ones, compute tokens of their prompt and not of their output."""
+    """How many sequences, the last ones, compute tokens of their prompt and not of their output."""
 
 
 class ModelRunner(Protocol):
@@ -111,15 +111,15 @@ class ModelRunner(Protocol):
     """Tokens of a KV page."""
     kv_pages: int
     state_pages: int
-    """Pages of recurrent states, numbered from 0 on their own; 0: the model has none."""
+    """Number of pages of recurrent states, numbered from 0 on their own; 0: the model has none."""
     max_sequences: int
-    """Sequences of one step, and rows of the page table."""
+    """The most sequences of one step; also the rows of the page table."""
     max_step_tokens: int
     max_context_tokens: int
     tier: str
-    """The instructions that its kernels use, for who looks after the service."""
+    """The instruction set of its kernels, shown to operators."""
     arithmetic: str
-    """What the last bits of its results depend on, beside the weights."""
+    """Identifies everything but the weights that the last bits of its results depend on."""
 
     @property
     def group_windows(self) -> Sequence[int]:
@@ -127,60 +127,58 @@ class ModelRunner(Protocol):
 
     @property
     def page_tables(self) -> NDArray[np.int32]:
-        """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine.
+        """Shape [groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine.
 
-        Entries that no token of a step sees are not read. With states there is one group more, the last: their pages.
-        There entries are -1 for pages that a step computes from their first token to their last and that nobody needs.
+        Entries that no token of a step sees are not read. A model with recurrent states has one more group, the last,
+        for the state pages. Its entries are -1 for pages that one step computes completely and that nobody needs
+        afterwards.
         """
 
     @property
     def has_relative_positions(self) -> bool:
-        """Whether keys can be moved to other positions."""
+        """Whether cached keys can be rotated to other positions."""
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
-        """A new sampler for one request. Raises ValueError naming the option that is out of range."""
+        """Makes a sampler for one request. Raises ValueError naming the option that is out of range."""
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
-        """The sampler, limited to the tokens that `constraint` allows."""
+        """Wraps the sampler so that it samples only tokens that `constraint` allows."""
 
     def make_candidate_sampler(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
     ) -> CandidateSampler:
-        """A search's sampler, whose rows have the `candidates` likeliest tokens. Raises ValueError."""
+        """Makes a search's sampler, which gives the `candidates` likeliest tokens per row. Raises ValueError."""
 
     def make_history(self) -> StateHistory:
-        """An empty history, for one request's text."""
+        """Makes an empty history for one request's text."""
 
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
-        """A new reader if the request wants a PromptResult, else None. Raises ValueError."""
+        """Makes a reader if the request wants a PromptResult, else None. Raises ValueError."""
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copies a page."""
+    def copy_page(self, source: int, target: int) -> None: ...
 
-    def copy_state_page(self, source: int, target: int) -> None:
-        """Copies a page of states."""
+    def copy_state_page(self, source: int, target: int) -> None: ...
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
-        """Copies a page, and rotates its keys as if their tokens stood `positions` later."""
+        """Copies a KV page and rotates its keys to positions `positions` later."""
 
     @property
-    def gathered_page_bytes(self) -> int:
-        """Bytes of a gathered page."""
+    def gathered_page_bytes(self) -> int: ...
 
     def gather_page(self, page: int, out: NDArray[np.uint8]) -> None:
-        """Writes a page to `out` [gathered_page_bytes]. Any thread, during a step too, if no step writes the page."""
+        """Copies a page to `out` [gathered_page_bytes]. Thread-safe, also during a step, if no step writes the page."""
 
     def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
-        """Replaces a page by a gathered one. Any thread, during a step too, if no step uses the page.
+        """Overwrites a page with a gathered one. Thread-safe, also during a step, if no step uses the page.
 
-        Raises ValueError for another model's, and then has written nothing.
+        Raises ValueError, without writing, for a page of another model.
         """
 
     def clear_page(self, page: int) -> None:
-        """Overwrites a page that no step uses."""
+        """Overwrites a page that no step uses with zeros."""
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
-        """Runs the batch; returns [n + number of guesses]: one token per sequence, and one per guess.
+        """Runs the batch. Returns [n + draft tokens]: one token per sequence, followed by one per draft token.
 
-        A sequence's guesses come right after it. -1 where a guess was wrong or there is no sampler.
+        The value is -1 where a draft token was wrong or there is no sampler.
         """

@@ -1,6 +1,6 @@
 """The ModelRunner of the native engine.
 
-Translates names and types only. Knows nothing of scheduling or of which sequence holds a page.
+It only translates names and types. Knows nothing of scheduling or of which sequence holds a page.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def kv_pages_within(
 ) -> int:
     """How many KV pages of a packed model fit `memory_bytes`. `kv_type`: any but "auto".
 
-    grouped_context_tokens: max_context_tokens of a runner with page_groups; None: it has none.
+    grouped_context_tokens: max_context_tokens of a runner with page_groups; None: without page groups.
 
     Raises ValueError if not even one fits or no layer has keys, `_native.PackedFileError`, OSError.
     """
@@ -65,11 +65,12 @@ class NativeRunner:
         page_groups: bool = False,
         state_pages: int | None = None,
     ) -> None:
-        """Loads the packed model in `folder`, or whose files another object has.
+        """Loads the packed model in `folder`, or from files that are already open.
 
-        page_groups: layers with windows give pages back that they don't see any more. Contexts of such a model can't be
-        shifted, nor its pages saved.
-        state_pages: of a model with recurrent states; None: as many as its sequences need, and few are cached.
+        page_groups: layers with a sliding window free pages that they don't see any more. The contexts of such a model
+            can't be shifted, nor its pages saved.
+        state_pages: pages for a model with recurrent states; None: as many as its sequences need, so that few are
+            cached.
 
         Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """
@@ -92,7 +93,7 @@ class NativeRunner:
             page_groups=page_groups,
             state_pages=state_pages,
         )
-        """For what the engine does not need: threads, memory, profile."""
+        """The native model, for callers that need its threads, memory or profile."""
         self.vocab_size = self.model.vocab_size
         self.page_tokens = _native.PAGE_TOKENS
         self.kv_pages = kv_pages
@@ -110,16 +111,14 @@ class NativeRunner:
 
     @property
     def page_tables(self) -> NDArray[np.int32]:
-        """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine; states are last."""
         return self._page_tables
 
     @property
     def has_relative_positions(self) -> bool:
-        """Whether keys can be moved to other positions: not with dynamic RoPE."""
+        """Whether cached keys can be rotated to other positions; False with dynamic RoPE."""
         return self.model.has_relative_positions
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
-        """A new sampler for one request. Raises ValueError naming the option that is out of range."""
         return _native.Sampler(
             vocab_size=self.vocab_size,
             prompt=prompt_token_ids,
@@ -138,7 +137,6 @@ class NativeRunner:
         )
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
-        """The sampler, limited to the tokens that `constraint` allows."""
         native = self._native_sampler(sampler)
         assert native is not None
         native.set_masked(True)
@@ -147,7 +145,6 @@ class NativeRunner:
     def make_candidate_sampler(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
     ) -> CandidateSampler:
-        """A search's sampler. Raises ValueError naming the option that is out of range."""
         return _native.Sampler(
             vocab_size=self.vocab_size,
             prompt=prompt_token_ids,
@@ -162,11 +159,9 @@ class NativeRunner:
         )
 
     def make_history(self) -> StateHistory:
-        """An empty history, for one request's text."""
         return _History(_native.HiddenHistory(hidden_size=self.model.hidden_size))
 
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
-        """A new reader if the request wants a PromptResult, else None. Raises ValueError."""
         prompt = request.prompt_token_ids
         if request.prompt_logprobs is not None:
             top = min(request.prompt_logprobs, self.vocab_size)
@@ -179,38 +174,31 @@ class NativeRunner:
         return None
 
     def copy_page(self, source: int, target: int) -> None:
-        """Copies a page."""
         self.model.copy_page(source, target)
 
     def copy_state_page(self, source: int, target: int) -> None:
-        """Copies a page of states."""
         self.model.copy_state_page(source, target)
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
-        """Copies a page, and rotates its keys as if their tokens stood `positions` later. Raises ValueError."""
         self.model.copy_page_turned(source, target, positions)
 
     @property
     def gathered_page_bytes(self) -> int:
-        """Bytes of a gathered page."""
         return self.model.gathered_page_bytes
 
     def gather_page(self, page: int, out: NDArray[np.uint8]) -> None:
-        """Writes a page to `out`; during a step too. Raises ValueError."""
         self.model.gather_page(page, out)
 
     def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
-        """Replaces a page by a gathered one; during a step too. Raises ValueError, having written nothing."""
         self.model.scatter_page(page, gathered)
 
     def clear_page(self, page: int) -> None:
-        """Overwrites a page with zeros."""
         self.model.clear_page(page)
 
     def probe(self) -> bytes:
-        """A gathered page of fixed tokens, as this model computes it now. Before its first step: it uses page 0.
+        """Computes fixed tokens and returns their gathered KV page. Call it before the first step: it uses page 0.
 
-        Without page groups: their pages are not gathered.
+        Not for models with page groups, whose pages can't be gathered.
         """
         tokens = (np.arange(self.page_tokens, dtype=np.int32) * 7919 + 17) % self.vocab_size
         self._page_tables[0, 0, 0] = 0
@@ -223,11 +211,9 @@ class NativeRunner:
         return page.tobytes()
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
-        """Runs the batch; returns one token per sequence and per guess, -1 where there is none.
+        """Runs the batch as `ModelRunner.step`. Raises ValueError naming the array that does not fit.
 
         The native side begins in `kernels/bindings/model.cc`; `kernels/step/decoder.cc` has the order of the stages.
-
-        Raises ValueError naming the array that does not fit.
         """
         samplers = [self._native_sampler(sampler) for sampler in batch.samplers]
         constrained = [
@@ -264,7 +250,7 @@ class NativeRunner:
 
 
 class _ConstrainedSampler:
-    """A native sampler, and the constraint that fills its mask."""
+    """A native sampler with the constraint that fills its mask."""
 
     __slots__ = ("constraint", "native")
 
@@ -295,7 +281,7 @@ class _History:
 
 
 class _Writer:
-    """Appends the text's own states, which are compared with nothing."""
+    """Appends the text's own states to the history, without comparing them."""
 
     __slots__ = ("native",)
 
@@ -339,7 +325,7 @@ class _Embedder:
         self.native = native
 
     def result(self) -> PromptResult:
-        """The vector, scaled to length 1; a zero vector stays as it is."""
+        """Returns the vector scaled to length 1; a zero vector stays zero."""
         vector = self.native.embedding()
         length = float(np.linalg.norm(vector.astype(np.float64)))
         return PromptResult(embedding=(vector / np.float32(length)) if length > 0 else vector)

@@ -1,4 +1,4 @@
-"""A step's events on their way to the receivers: each receiver is called once a step, with all of its events.
+"""Collects a step's events and calls each receiver once per step, with all of its events.
 
 Knows nothing of what the events mean, nor of what becomes of a request whose receiver fails.
 """
@@ -11,13 +11,12 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Used by the engine's thread only."""
+    """The events of the current step. Only the engine's thread uses it."""
 
     def __init__(self) -> None:
         self._events: dict[Deliver, list[tuple[object, Event]]] = {}
 
     def add(self, generation: Generation, event: Event) -> None:
-        """Adds an event for the generation's receiver."""
         events = self._events.get(generation.deliver)
         if events is None:
             events = self._events[generation.deliver] = []

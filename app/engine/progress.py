@@ -1,7 +1,7 @@
-"""News of the prompts of requests that ask for it: where they wait, and how much of a prompt is there.
+"""Reports prompt progress to requests that ask for it: their place in the queue, and the computed part of the prompt.
 
-A request gets news when something has changed, but not more often than every PERIOD_S, and once more when its prompt is
-complete. Used by the engine's thread only. Knows nothing of tokens, nor of who reads the news.
+A request gets a report when something has changed, but at most one every PERIOD_S, and a last one when its prompt is
+complete. Used by the engine's thread only. Knows nothing of tokens, nor of who reads the reports.
 """
 
 import time
@@ -17,25 +17,24 @@ PERIOD_S: Final = 0.25
 
 
 class ProgressReports:
-    """Watches the requests that ask, until their prompts are complete."""
+    """Watches the requests that want reports, until their prompts are complete."""
 
     def __init__(self, scheduler: Scheduler, outbox: Outbox) -> None:
-        """Starts without requests."""
         self.watched: dict[SequenceState, _Watch] = {}
-        """By the sequence that computes the prompt. Empty: there is nothing to do in a step."""
+        """By the sequence that computes the prompt. If empty, a step has nothing to do here."""
         self._scheduler = scheduler
         self._outbox = outbox
 
     def watch(self, generation: Generation) -> None:
-        """A request that asks has come; of a search, its first generation."""
+        """Starts reports for a request; for a search, pass its first generation."""
         self.watched[generation.sequence] = _Watch(generation)
 
     def forget(self, generation: Generation) -> None:
-        """The request has ended."""
+        """Stops reports for a request that has ended."""
         self.watched.pop(generation.sequence, None)
 
     def scheduled(self) -> bool:
-        """A step is about to be computed. Returns whether there is news, which the outbox has now."""
+        """Adds due reports to the outbox before a step is computed. Returns whether there are any."""
         now_s = time.monotonic()
         due = [watch for watch in self.watched.values() if watch.due_s <= now_s]
         if not due:
@@ -49,7 +48,7 @@ class ProgressReports:
         return has_news
 
     def computed(self, step: Step) -> None:
-        """The step has been computed, and its tokens are not counted yet: prompts that it completes are told so."""
+        """Adds the last report of prompts that the step has completed. Call it before the step's tokens are counted."""
         for sequence, is_complete in zip(step.sequences, step.samples, strict=True):
             if is_complete and (watch := self.watched.pop(sequence, None)) is not None:
                 watch.read_tokens, watch.queued_ahead = sequence.prompt_tokens, None
@@ -61,22 +60,22 @@ class ProgressReports:
 
 
 class _Watch:
-    """One request, and what it was told last."""
+    """One request and its last report."""
 
     __slots__ = ("_began_s", "due_s", "generation", "queued_ahead", "read_tokens")
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self.due_s = 0.0
-        """When it may be told again, of the monotonic clock."""
+        """Earliest time of the next report, on the monotonic clock in seconds."""
         self.read_tokens = -1
         self.queued_ahead: int | None = None
         self._began_s: float | None = None
 
     def changed(self, queued_ahead: int | None) -> bool:
-        """Takes in where it is now; whether that is news."""
+        """Updates the progress. Returns whether it has changed."""
         sequence = self.generation.sequence
-        # A sequence that was preempted begins again, and is told of when it is further than it was.
+        # A preempted sequence starts over; its progress is reported once it exceeds the last report.
         read_tokens = max(self.read_tokens, sequence.computed + sequence.dropped)
         is_news = (read_tokens, queued_ahead) != (self.read_tokens, self.queued_ahead)
         self.read_tokens, self.queued_ahead = read_tokens, queued_ahead

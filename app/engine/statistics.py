@@ -1,4 +1,4 @@
-"""What an engine counts of its own work, and how fast it generates. Knows nothing of requests or steps."""
+"""Counters of an engine's work, and its generation speed. Knows nothing of requests or steps."""
 
 import time
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ RATE_WINDOW_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """What an engine was doing when its last step ended. Counts of tokens are since the engine's start."""
+    """An engine's state after its last step. Token counts are totals since the engine's start."""
 
     running: int
     """Sequences with KV pages: requests, and each branch of a search."""
@@ -18,29 +18,27 @@ class EngineStatistics:
     pages_used: int
     """KV pages that sequences hold; a shared one counts once."""
     pages_free: int
-    """KV pages that no sequence holds, including cached ones."""
+    """KV pages without a holder, cached ones included."""
     pages_cached: int
-    """KV pages that a later request may find in the prefix cache, held or free."""
+    """KV pages in the prefix cache, held or free."""
     steps: int
-    """Steps computed."""
     computed_tokens: int
-    """Tokens that went through the model: prompts, outputs, and what is computed again after a preemption."""
+    """Tokens that the model computed: prompts, outputs, and recomputation after preemptions."""
     cached_tokens: int
-    """Prompt tokens that did not, because the prefix cache had them."""
+    """Prompt tokens that the prefix cache had."""
     generated_tokens: int
-    """Output tokens."""
     preemptions: int
-    """How often a sequence, or a search's group, had to give its pages back."""
+    """How often a sequence, or a search's group, was preempted."""
     begun: int
-    """Requests that have run, since the start."""
+    """Requests that have started to run."""
     queued_s: float
-    """How long all of them together have waited for that."""
+    """Total queueing time of those requests, in seconds."""
     guessed_tokens: int
-    """Tokens that were computed as guesses of outputs."""
+    """Draft tokens that were computed."""
     right_guesses: int
-    """How many of those were right."""
+    """Draft tokens that were accepted."""
     generated_tokens_per_s: float
-    """Over the last full second of work; 0 when idle."""
+    """Rate of the last full second of work; 0 when idle."""
     healthy: bool
     """Whether the engine accepts requests: False once its thread has ended or steps fail one after another."""
 
@@ -52,7 +50,7 @@ class TokenRate:
 
     def __init__(self) -> None:
         self.per_s = 0.0
-        """Of the last full window."""
+        """Rate of the last full window."""
         self.restart(0)
 
     def restart(self, tokens: int) -> None:
@@ -61,7 +59,7 @@ class TokenRate:
         self._tokens_then = tokens
 
     def add(self, tokens: int) -> None:
-        """A step has ended; `tokens` is the total so far."""
+        """Updates the rate after a step; `tokens` is the total so far."""
         elapsed_s = time.perf_counter() - self._since_s
         if elapsed_s >= RATE_WINDOW_S:
             self.per_s = (tokens - self._tokens_then) / elapsed_s

@@ -5,13 +5,13 @@ taken yet are joined into one bigger delta; no timer ever holds a token back. Cl
 that reads it, aborts its request.
 
 A message costs many times what a token in it does. So the tokens that a step made for all requests of one reader (an
-ingress) travel together, in one message (a `Bundle`) on one of their streams: the reader's *delivery stream*. If a
-direct connection to the reader is open (a `Line`), it takes that part instead. Always on the request's own stream go
-its first tokens, its last, and whatever is more than tokens: scores, embeddings, errors, progress of the prompt.
+ingress) travel together, in one message (a `Bundle`) on one of their streams: the reader's *delivery stream*. An open
+direct connection to the reader (a `Line`) replaces the delivery stream. A request's own stream always carries its first
+tokens, its last, and everything beyond tokens: scores, embeddings, errors, prompt progress.
 
 A worker cannot know whether the last messages of a delivery stream were read. Each request therefore keeps the tokens
-that others have delivered for it since its own stream's last message. It resends them on its own stream when the
-delivery stream ends, when they become many, and with its own end; the reader drops what it has already (`Assembler`).
+that other streams have delivered for it since its own stream's last message. It resends them on its own stream when the
+delivery stream ends, when they become many, and at its own end; the reader drops duplicates (`Assembler`).
 
 Knows nothing of text, HTTP or Ray.
 """
@@ -29,34 +29,33 @@ from app.messages.outputs import Answer, FinishReason, PromptProgress, PromptRes
 from app.messages.requests import GenerateRequest
 
 MAX_WAITING_TOKENS: Final = 32
-"""Tokens of one output that may wait for a delivery stream. When there are more, that stream counts as unread, and
-another one delivers."""
+"""The most tokens of one output that may wait for a delivery stream. With more, that stream counts as unread, and
+another one takes over."""
 MAX_RESENT_TOKENS: Final = 1024
-"""Tokens of one output that others deliver before its own stream resends them: so many are kept for that."""
+"""The most tokens of one output that other streams deliver before its own stream resends them; as many are kept."""
 
 
 class Line(Protocol):
-    """A direct connection to a reader, beside its streams; used on the event loop only (`app.messages.direct_line`)."""
+    """A direct connection to a reader, beside its streams. Used on the event loop only (`app.messages.direct_line`)."""
 
     writable: bool
     """Whether it accepts more now."""
     on_writable: Callable[[], None]
-    """To be called when it accepts more again."""
+    """Called when it accepts more again."""
     on_lost: Callable[[], None]
-    """To be called when it has ended, for whatever reason."""
+    """Called when it has ended, for whatever reason."""
 
     def send(self, bundle: Bundle) -> None:
-        """Sends parts that have tokens only."""
+        """Sends parts that have nothing but tokens."""
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self) -> None: ...
 
 
 class AsyncEngine:
-    """An engine's streams on one event loop: make it, and use it, on that loop."""
+    """Streams an engine's outputs to asyncio. Make and use it on one event loop."""
 
     def __init__(self, engine: Engine) -> None:
-        """Uses `engine`, which others start and stop. Must be called with a running event loop."""
+        """Others start and stop `engine`. Must be called with a running event loop."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, _Reader] = {}
@@ -91,11 +90,10 @@ class AsyncEngine:
                 self._engine.abort(request.request_id)
 
     def has_line(self, reader: str) -> bool:
-        """Whether a direct connection to that reader is open."""
         return reader in self._lines
 
     def attach(self, reader: str, line: Line) -> None:
-        """From now on `line`, which must not have ended, delivers the reader's tokens, until it ends."""
+        """Delivers the reader's tokens through `line`, which must be open, until it ends."""
 
         def lost() -> None:
             if self._lines.get(reader) is line:
@@ -120,29 +118,29 @@ class AsyncEngine:
         return reader
 
     def _on_step(self, events: Sequence[tuple[object, Event]]) -> None:
-        """On the engine's thread. Raises RuntimeError if the loop is closed: the engine then aborts the requests."""
+        """Passes events to the event loop, on the engine's thread. Raises RuntimeError if the loop is closed."""
         self._loop.call_soon_threadsafe(_put_events, events)
 
 
 def _put_events(events: Sequence[tuple[object, Event]]) -> None:
-    """On the event loop."""
+    """Puts events into their mailboxes, on the event loop."""
     for mailbox, event in events:
         assert isinstance(mailbox, _Mailbox)
         mailbox.put(event)
 
 
 class _Reader:
-    """The open streams of one reader, and what delivers their tokens: one of the streams, a direct line, or neither."""
+    """The open streams of one reader, and what delivers their tokens: a delivery stream, a direct line, or nothing."""
 
     __slots__ = ("delivery", "mailboxes")
 
     def __init__(self) -> None:
         self.mailboxes: set[_Mailbox] = set()
         self.delivery: _Mailbox | _LineDelivery | None = None
-        """None: the next stream that has something to say becomes the delivery stream."""
+        """None: the next stream with something to send becomes the delivery stream."""
 
     def release(self, delivery: "_Mailbox | _LineDelivery") -> None:
-        """`delivery` delivers no more; nothing happens if it did not."""
+        """Ends delivery by `delivery`; does nothing if another one delivers."""
         if self.delivery is delivery:
             self.delivery = None
             delivery.waiting.clear()
@@ -151,7 +149,7 @@ class _Reader:
 
 
 class _LineDelivery:
-    """Sends on a direct line what waits in a reader's mailboxes: one message for all that came in one loop turn."""
+    """Sends a reader's waiting tokens on a direct line, in one message per turn of the event loop."""
 
     __slots__ = ("_reader", "_scheduled", "line", "waiting")
 
@@ -164,13 +162,13 @@ class _LineDelivery:
         line.on_writable = self.wake
 
     def wake(self) -> None:
-        """Sends in the loop's next turn."""
+        """Schedules a message for the event loop's next turn."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
     def on_backlog(self) -> None:
-        """A mailbox has too many tokens waiting: either this had no turn yet, or the line accepts no more."""
+        """Handles a mailbox with too many waiting tokens: either no turn came yet, or the line accepts no more."""
         if self.line.writable:
             self._send()
         else:
@@ -186,7 +184,7 @@ class _LineDelivery:
 
 
 class _Mailbox:
-    """One output: what its reader must still be sent, on its own stream or by the reader's delivery stream.
+    """One output's unsent tokens and events, for its own stream or its reader's delivery stream.
 
     It may itself be the delivery stream. Used on the event loop only.
     """
@@ -214,10 +212,9 @@ class _Mailbox:
         self.ended = False
         """Whether the last part was taken."""
         self.waiting: dict[_Mailbox, None] = {}
-        """Of a delivery stream: the mailboxes whose tokens wait for its next message, in order."""
+        """On a delivery stream, the mailboxes whose tokens wait for its next message, in order."""
         self._reader = reader
         self._request_id = request_id
-        # Not sent yet.
         self._token_ids: list[int] = []
         self._cached_tokens = 0
         self._scores: list[TokenScores] = []
@@ -226,15 +223,13 @@ class _Mailbox:
         self._finish_reason: FinishReason | None = None
         self._more: tuple[Answer, ...] = ()
         self._error: EngineError | None = None
-        # Sent.
         self._sent_tokens = 0  # on the own stream
-        self._delivered_by_others: list[int] = []  # the tokens after those
-        self._must_resend = False  # the own stream is to repeat them, as they may be lost
+        self._delivered_by_others: list[int] = []  # tokens after those
+        self._must_resend = False  # they may be lost, so the own stream repeats them
         self._waiter: asyncio.Future[None] | None = None
         reader.mailboxes.add(self)
 
     def put(self, event: Event) -> None:
-        """Takes in what a step made."""
         if self not in self._reader.mailboxes:  # it was closed after the step
             return
         if isinstance(event, EngineError):
@@ -257,7 +252,7 @@ class _Mailbox:
             self.wake()
 
     async def take(self) -> Bundle:
-        """The stream's next message, at least one part; raises the error once the tokens before it are taken."""
+        """Waits for the stream's next message, at least one part; raises the error after the tokens before it."""
         while True:
             waiting, self.waiting = self.waiting, {}
             bundle = self._own_part() + tuple(mailbox.take_waiting() for mailbox in waiting if mailbox.waits_for(self))
@@ -265,33 +260,33 @@ class _Mailbox:
                 return bundle
             if self._error is not None:
                 raise self._error
-            if self._token_ids:  # since they came, another stream has become the delivery stream
+            if self._token_ids:  # another stream has become the delivery stream meanwhile
                 self._wait_for_delivery()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
     def close(self) -> bool:
-        """The stream is read no more. Returns whether it was its reader's last."""
+        """Closes the stream. Returns whether it was its reader's last."""
         self._token_ids.clear()
         self._reader.mailboxes.discard(self)
         self._reader.release(self)
         return not self._reader.mailboxes
 
     def on_backlog(self) -> None:
-        """Another mailbox has too many tokens waiting for this stream: it is not read, so another one is to deliver."""
+        """Gives delivery up, because this stream is not read: another mailbox has too many tokens waiting for it."""
         self._reader.release(self)
 
     def on_delivery_ended(self) -> None:
-        """The delivery stream or the line has ended: what it took along may be lost."""
+        """Resends what the ended delivery stream or line has taken, because it may be lost."""
         self._must_resend = bool(self._delivered_by_others or self._token_ids)
         self.wake()
 
     def waits_for(self, delivery: "_Mailbox | _LineDelivery") -> bool:
-        """Whether it still has tokens that `delivery` is to send."""
+        """Whether it has tokens that `delivery` is to send."""
         return bool(self._token_ids) and self._delivery() is delivery
 
     def take_waiting(self) -> Part:
-        """The tokens that wait, for a message of the delivery stream."""
+        """Takes the waiting tokens, for a message of the delivery stream."""
         start = self._sent_tokens + len(self._delivered_by_others)
         part = Part(self._request_id, start, TokenDelta(tuple(self._token_ids)))
         self._delivered_by_others += self._token_ids
@@ -299,12 +294,12 @@ class _Mailbox:
         return part
 
     def wake(self) -> None:
-        """Lets `take` look again."""
+        """Makes `take` check again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _delivery(self) -> "_Mailbox | _LineDelivery | None":
-        """What sends the tokens that wait here; None: the own stream does."""
+        """What delivers the waiting tokens; None: the stream itself."""
         delivery = self._reader.delivery
         only_tokens = self._finish_reason is None and self._error is None and self._prompt is None and not self._scores
         if (
@@ -318,7 +313,7 @@ class _Mailbox:
         return delivery
 
     def _wait_for_delivery(self) -> bool:
-        """Hands what waits to the delivery stream; returns False if the own stream must send it."""
+        """Hands waiting tokens to the delivery stream; returns False if the own stream must send them."""
         delivery = self._delivery()
         if delivery is None:
             return False

@@ -1,6 +1,6 @@
-"""Looks over a folder of saved pages without any key: what lies there, and what of it can't be a page.
+"""Checks a folder of saved pages without any key, and finds what can't be a page.
 
-Reads headers only, follows no link, and changes nothing. Whether a page opens only its user's key can tell.
+Reads headers only, follows no link, and changes nothing. Only its user's key can tell whether a page opens.
 """
 
 import os
@@ -24,19 +24,19 @@ _WRITTEN: Final = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{32}")
 
 @dataclass(slots=True)
 class FolderReport:
-    """What was found."""
+    """The result of a check."""
 
     pages: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By owner and model."""
+    """Number of pages by owner and model."""
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     temporary: int = 0
     """Files that are being written, or that a killed worker has left."""
     wrong: list[tuple[Path, str]] = field(default_factory=list)
-    """What is no page where it lies, and why."""
+    """What can't be a page where it lies, and why."""
 
 
 def check_folder(root: Path) -> FolderReport:
-    """Looks over `<root>/v1`. Raises OSError if that can't be read."""
+    """Checks `<root>/v1`. Raises OSError if that can't be read."""
     report = FolderReport()
     for owner in _folders(root / VERSION, OWNER, report):
         for model in _folders(owner, _MODEL, report):
@@ -79,7 +79,7 @@ def _files(folder: Path, report: FolderReport) -> Iterator[tuple[Path, os.stat_r
 
 
 def _wrong(path: Path, place: Place, sizes: Counter[int]) -> str | None:
-    """Why it is no page; None: it may be one. sizes: of the pages of the same owner and model so far."""
+    """Why the file can't be a page, or None. sizes: of the pages of the same owner and model so far."""
     opened = os.open(path, disk.READ_FLAGS)
     try:
         size = os.fstat(opened).st_size

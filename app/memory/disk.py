@@ -1,4 +1,4 @@
-"""Calls to the file system below an opened folder: they follow no link, and do all of a read or a write.
+"""File operations relative to an opened folder, which follow no link and read or write completely.
 
 Knows nothing of pages.
 """
@@ -9,14 +9,14 @@ from typing import Final
 
 FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Of a file that may turn out to be something else: opening a pipe must not wait for its writer."""
+"""For a file that may turn out to be something else: opening a pipe must not wait for its writer."""
 CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def enter(folder: int, part: str, *, create: bool) -> int | None:
-    """Opens a folder inside an opened one; None where it is missing. Raises OSError.
+    """Opens a folder inside an opened one; None if it is missing. Raises OSError.
 
-    create: a missing one is made, and only its owner may enter.
+    create: makes a missing one, with mode 0700.
     """
     try:
         return os.open(part, FOLDER_FLAGS, dir_fd=folder)
@@ -29,7 +29,7 @@ def enter(folder: int, part: str, *, create: bool) -> int | None:
 
 
 def exists(folder: int, name: str) -> bool:
-    """Whether there is something of that name. Raises OSError."""
+    """Whether the folder has an entry of that name. Raises OSError."""
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def exists(folder: int, name: str) -> bool:
 
 
 def read_into(opened: int, room: memoryview) -> int:
-    """Fills `room` from the file's beginning as far as the file goes; returns the bytes. Raises OSError."""
+    """Fills `room` from the file's beginning as far as the file goes; returns the number of bytes. Raises OSError."""
     done = 0
     while done < len(room) and (count := os.preadv(opened, [room[done:]], done)):
         done += count

@@ -1,8 +1,8 @@
-"""The fingerprint of a model's keys and values: pages are shared only where every bit of them would be the same.
+"""The fingerprint of a model's KV cache: saved pages are shared only where every bit of them would be the same.
 
 It covers what is declared (the model's file, shapes, types, instruction set, version of the numerics) and what is
-observed: the bytes of a page that the loaded model computes from fixed tokens. The second catches what the first
-forgot: a changed kernel, another mathematics library, a file that was changed in place.
+observed: the bytes of a page that the loaded model computes from fixed tokens. The observed part catches what the
+    declared one misses: a changed kernel, another mathematics library, a file that was changed in place.
 """
 
 import hashlib
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 NUMERICS_VERSION: Final = 1
-"""To be raised by one whenever the engine computes other bits of keys and values from the same model; a golden test
-(tests/app/memory/test_fingerprint.py) fails until it is."""
+"""Raise it by one whenever the engine computes other bits of keys and values from the same model; a golden test
+(tests/app/memory/test_fingerprint.py) fails until then."""
 FINGERPRINT_BYTES: Final = 32
 
 
 def fingerprint(model_digest: str, *, facts: Mapping[str, str | int], probe: bytes) -> bytes:
-    """32 bytes, of a loaded model.
+    """Returns the 32-byte fingerprint of a loaded model.
 
     model_digest: `packed_digest` of its folder.
     facts: the types and the instruction set that it runs with.
@@ -34,7 +34,7 @@ def fingerprint(model_digest: str, *, facts: Mapping[str, str | int], probe: byt
 
 
 def packed_digest(folder: Path) -> str:
-    """SHA-256, hex, of what a converted model computes from: its shape and its weights. Raises OSError."""
+    """SHA-256 in hex over a converted model's shape and weights. Raises OSError."""
     digest = hashlib.sha256()
     for name in ("config.json", "model.safetensors"):
         with (folder / name).open("rb") as file:

@@ -1,13 +1,13 @@
 """The folder of saved pages: `<root>/v1/<owner>/<model16>/<xx>/<name>.kv`.
 
-Content-addressed and without an index: a page's place follows from its PageId, so any number of workers, on any number
-of machines, share a folder without a word to each other. A file appears by a rename and is never changed; what a killed
-writer left is swept. Nothing here needs to be trusted: a file that does not open is removed and counts as missing.
+Content-addressed and without an index: a page's path follows from its PageId, so any number of workers, on any number
+of machines, share a folder without coordination. A file appears by a rename and is never changed; what a killed writer
+left is swept. Nothing in the folder needs to be trusted: a file that does not open is removed and counts as missing.
 
-A file's time of change is when its text was last used; its fraction of a second holds the page's index. Over quota the
-pages unused for longest go first, and of one text the ends before the beginnings.
+A file's mtime is when its text was last used; its fraction of a second holds the page's index. Eviction over quota is
+LRU, and within one text the ends go before the beginnings.
 
-Calls block as long as the disk does: for threads that may wait (`app.memory.io_threads`). Any thread.
+Calls block as long as the disk does, so they belong on threads that may wait (`app.memory.io_threads`). Thread-safe.
 """
 
 import errno
@@ -42,25 +42,25 @@ OWNER: Final = re.compile("[0-9a-f]{32}")
 _TEMPORARY_S: Final = 3600.0
 """A temporary file of this age has no writer any more."""
 _RESCAN_S: Final = 300.0
-"""How long a count of all files holds, while other workers write to the folder too."""
+"""How long a count of all files is used, while other workers write to the folder too."""
 _USE_PERIOD_S: Final = 600
-"""Pages that were used within one such period count as used at the same time."""
+"""Pages used within one such period count as used at the same time."""
 _EVICTED_SHARE: Final = 0.05
-"""How much more than needed goes, of the quota, so that not every write has to look for what is oldest."""
+"""How much more than needed is evicted, as a share of the quota, so that few writes must scan for the oldest."""
 _NS: Final = 1_000_000_000
 
 
 class MemoryFolderError(ValueError):
-    """The folder can't be used; the message names it and what to do."""
+    """The folder can't be used; the message names it and the remedy."""
 
 
 class QuotaError(OSError):
-    """A page is larger than all that its user may keep."""
+    """A page is larger than the user's whole quota."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderUse:
-    """What lies in the folder."""
+    """The size of what is in the folder."""
 
     pages: int
     bytes: int
@@ -68,7 +68,7 @@ class FolderUse:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """A page's file, as a scan finds it."""
+    """A page's file, as found by a scan."""
 
     path: Path
     owner: str
@@ -77,7 +77,7 @@ class _Saved:
 
     @property
     def order(self) -> tuple[int, int]:
-        """The least goes first."""
+        """Sort key for eviction, lowest first."""
         return self.used_ns // _NS // _USE_PERIOD_S, -(self.used_ns % _NS)
 
 
@@ -97,8 +97,8 @@ class PageFolder:
     ) -> None:
         """Makes the folder where it is missing. Raises MemoryFolderError.
 
-        page_bytes: of a gathered page. most_bytes, most_bytes_per_user: of files. ttl_s: how long a page that nobody
-        uses is kept, in seconds.
+        page_bytes: size of a gathered page. most_bytes, most_bytes_per_user: quotas of file bytes. ttl_s: how long an
+        unused page is kept, in seconds.
         """
         self.root = root
         self.fingerprint = fingerprint
@@ -128,15 +128,15 @@ class PageFolder:
     # --- one page -------------------------------------------------------------------------------------------------
 
     def has(self, page_id: PageId) -> bool:
-        """Whether there is a file at the page's place. Raises OSError for a folder that fails."""
+        """Whether the page's file exists. Raises OSError for a folder that fails."""
         with self._place(page_id) as (folder, name):
             return folder is not None and disk.exists(folder, name)
 
     def read(self, page_id: PageId, file: memoryview, page: memoryview) -> bool:
         """Reads the page into `page`; False if there is none. `file`: room for the file, file_bytes long.
 
-        Both are written whatever becomes of it: only True says that `page` is the page. Raises PageFileError for a
-        file that does not open, after removing it (another format's is left alone), and OSError.
+        Both buffers are written in any case; `page` is valid only after True. Raises PageFileError for a file that does
+        not open, after removing it (another format's is left alone), and OSError.
         """
         with self._place(page_id) as (folder, name):
             if folder is None:
@@ -171,7 +171,7 @@ class PageFolder:
         unseal(page_id, file[:count], page)
 
     def touch(self, page_id: PageId) -> bool:
-        """Whether there is a file at the page's place; it now counts as just used. Raises OSError."""
+        """Marks the page as just used. Returns whether its file exists. Raises OSError."""
         with self._place(page_id) as (folder, name):
             if folder is None or not disk.exists(folder, name):
                 return False
@@ -187,11 +187,11 @@ class PageFolder:
         durable: bool = False,
         quota_bytes: int | None = None,
     ) -> None:
-        """Saves the page, in place of what was there. `file`: room for the file, file_bytes long.
+        """Saves the page, replacing an existing file. `file`: room for the file, file_bytes long.
 
         durable: returns when the file would survive a loss of power. quota_bytes: the most that this user's files take,
-        in place of most_bytes_per_user. Raises QuotaError, and OSError: for a full disk
-        (ENOSPC, EDQUOT) after the oldest pages were removed to make room for later ones.
+        in place of most_bytes_per_user. Raises QuotaError, and OSError: for a full disk (ENOSPC, EDQUOT) after the
+        oldest pages were removed to make room for later ones.
         """
         owner = page_id.owner.hex()
         is_new = not self.has(page_id)
@@ -201,7 +201,7 @@ class PageFolder:
         try:
             try:
                 self._put(page_id, file, durable)
-            except FileNotFoundError:  # another worker has just swept the empty folder away
+            except FileNotFoundError:  # another worker has just swept the empty folder
                 self._put(page_id, file, durable)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -237,14 +237,16 @@ class PageFolder:
 
     def _mark_used(self, folder: int, name: str, page_id: PageId) -> None:
         used_ns = int(self._now_s()) * _NS + page_id.index
-        with suppress(OSError):  # a read-only folder is still worth reading from
+        with suppress(OSError):  # a read-only folder can still be read
             os.utime(name, ns=(used_ns, used_ns), dir_fd=folder, follow_symlinks=False)
 
     @contextmanager
     def _place(self, page_id: PageId, *, create: bool = False) -> Iterator[tuple[int | None, str]]:
-        """The opened folder of a page, None where it is missing, and the file's name. Follows no link below the root.
+        """Opens the page's folder, None if it is missing, and yields it with the file's name.
 
-        `v1` itself is never made again: where it has vanished, so has the disk.
+        Follows no link below the root.
+
+        `v1` itself is never recreated: if it has vanished, the disk has too.
         """
         name = page_id.name.hex()
         parts = (page_id.owner.hex(), page_id.fingerprint.hex()[:16], name[:2])
@@ -262,14 +264,14 @@ class PageFolder:
     # --- all pages ------------------------------------------------------------------------------------------------
 
     def use(self, owner: str) -> FolderUse:
-        """What the user's pages take, of all models. Raises OSError, ValueError for an owner that is none."""
+        """The size of the user's pages, of all models. Raises OSError, ValueError for an invalid owner."""
         saved = list(self._saved(_checked(owner)))
         return FolderUse(len(saved), sum(each.bytes for each in saved))
 
     def forget(self, owner: str, key_id: bytes | None = None) -> int:
-        """Removes the user's pages, of all models: those sealed with that key, or all. Returns how many.
+        """Removes the user's pages of all models, either those sealed with that key or all. Returns their number.
 
-        Raises OSError, ValueError for an owner that is none.
+        Raises OSError, ValueError for an invalid owner.
         """
         removed = removed_bytes = 0
         for saved in self._saved(_checked(owner), temporary=True):
@@ -284,11 +286,11 @@ class PageFolder:
 
     @property
     def known_bytes(self) -> int | None:
-        """What all files take, as last counted and without asking the disk; None before the first count."""
+        """The size of all files as last counted, without asking the disk; None before the first count."""
         return sum(list(self._by_owner.values())) if self._has_counted else None
 
     def sweep(self) -> int:
-        """Removes pages past their lifetime and what killed writers left, and counts the rest.
+        """Removes expired pages and what killed writers left, and counts the rest.
 
         Returns how many files were removed. Raises OSError.
         """
@@ -304,14 +306,14 @@ class PageFolder:
         _remove_empty_folders(self.root / VERSION, keep=True)
         with self._lock:
             self._count(kept)
-            self._scanned_s = None  # others wrote meanwhile: the next write counts again
+            self._scanned_s = None  # others have written meanwhile: the next write counts again
         return removed
 
     def _spare_bytes(self) -> int:
         return max(self.file_bytes, int(self._most_bytes * _EVICTED_SHARE))
 
     def _make_room(self, owner: str, most_bytes: int) -> None:
-        """Removes pages until one more fits the user's quota and that of all. Raises QuotaError, OSError."""
+        """Evicts pages until one more fits the user's quota and the total quota. Raises QuotaError, OSError."""
         if most_bytes < self.file_bytes:
             raise QuotaError(errno.EDQUOT, f"the user's quota is less than one page, {self.file_bytes} bytes")
         with self._lock:
@@ -325,7 +327,7 @@ class PageFolder:
             self._evict(lambda saved: True, self._most_bytes - self._spare_bytes())
 
     def _evict(self, candidate: Callable[[_Saved], bool], most_bytes: int) -> None:
-        """Removes the oldest of the candidates until they have at most so many bytes. Raises OSError."""
+        """Removes the oldest candidates until they have at most `most_bytes`. Raises OSError."""
         saved = list(self._saved())
         chosen = sorted((each for each in saved if candidate(each)), key=lambda each: each.order)
         excess = sum(each.bytes for each in chosen) - most_bytes
@@ -340,7 +342,7 @@ class PageFolder:
             self._count([each for each in saved if each.path not in gone])
 
     def _count(self, saved: list[_Saved]) -> None:
-        """Takes what a scan found as the truth. The caller holds the lock."""
+        """Replaces the counts by a scan's. The caller holds the lock."""
         by_owner: dict[str, int] = {}
         for each in saved:
             by_owner[each.owner] = by_owner.get(each.owner, 0) + each.bytes
@@ -348,7 +350,7 @@ class PageFolder:
         self._scanned_s = self._now_s()
 
     def _saved(self, owner: str | None = None, *, temporary: bool = False) -> Iterator[_Saved]:
-        """All pages, or a user's; with the temporary files beside them. Raises OSError if the root can't be read."""
+        """Yields all pages, or a user's, optionally with temporary files. Raises OSError if the root can't be read."""
         top = self.root / VERSION
         owners = [entry.name for entry in _folders(top) if owner in (None, entry.name)]
         for each in owners:
@@ -383,7 +385,7 @@ def _files(folder: Path, owner: str, temporary: bool) -> Iterator[_Saved]:
 
 
 def _key_id(path: Path) -> bytes:
-    """The id of the key in a file's header; what is there, where the file is no page."""
+    """Returns the key id in a file's header, or whatever bytes are there if the file is no page."""
     try:
         opened = os.open(path, disk.READ_FLAGS)
     except OSError:
@@ -395,7 +397,7 @@ def _key_id(path: Path) -> bytes:
 
 
 def _unlink(path: Path) -> bool:
-    """Whether there was a file to remove. Raises OSError."""
+    """Removes a file. Returns whether it existed. Raises OSError."""
     try:
         path.unlink()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """The page store of an engine: threads that read, decrypt, encrypt and write, so that no engine waits for a disk.
 
-Each thread has staging memory of its own. A file is read and decrypted there, and only a page whose tag was right is
-handed on. Loading goes before saving, and saving keeps to a rate. After a write that failed, nothing is saved for a
-while: a full or dead disk must cost answers nothing.
+Each thread has staging memory of its own, in which it reads and decrypts a file; only a page with a valid tag is handed
+on. Loading goes before saving, and saving is rate-limited. After a failed write, nothing is saved for a while, so that
+a full or dead disk does not slow down answers.
 
 Knows neither sequences nor the engine's pages: callers hand over functions that fetch and put them.
 """
@@ -29,19 +29,19 @@ SAVE_PAUSE_S: Final = 60.0
 """How long nothing is saved after a write has failed."""
 _SWEEP_PERIOD_S: Final = 3600.0
 _MOST_KNOWN: Final = 1 << 17
-"""Names of files that this process has written or read. A file that it has not seen itself may be damaged."""
+"""Most remembered files that this process has written or read. A file that it has not seen itself may be damaged."""
 
 U8 = NDArray[np.uint8]
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """Since the start."""
+    """Counters since the start."""
 
     loaded_pages: int = 0
     loaded_bytes: int = 0
     missing_pages: int = 0
-    """Pages that were looked for, and found by `find`, but were gone when they were to be loaded."""
+    """Pages that `find` found but that were gone when they were to be loaded."""
     damaged_pages: int = 0
     """Files that did not open, and were removed."""
     failed_reads: int = 0
@@ -59,7 +59,7 @@ class _Find:
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """A run of pages, of which each thread takes the next."""
+    """A run of pages to load; each thread takes the next one."""
 
     grant: MemoryGrant
     pages: Sequence[PageName]
@@ -80,7 +80,7 @@ class _Save:
 
 
 class FolderStore:
-    """A `PageStore` over a `PageFolder`. Any thread."""
+    """A `PageStore` over a `PageFolder`. Thread-safe."""
 
     def __init__(
         self,
@@ -94,8 +94,7 @@ class FolderStore:
     ) -> None:
         """Starts its threads.
 
-        page_bytes, page_tokens: of a gathered page. write_bytes_per_s: the most that is written of pages that
-        may take their time; None: no limit.
+        page_bytes, page_tokens: size of a gathered page. write_bytes_per_s: rate limit of paced saves; None: no limit.
         """
         self.fingerprint = folder.fingerprint
         self.page_bytes = page_bytes
@@ -121,7 +120,6 @@ class FolderStore:
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def find(self, grant: MemoryGrant, pages: Sequence[PageName], done: Callable[[int], None]) -> None:
-        """As `PageStore`."""
         self._add_read(_Find(grant, pages, done))
 
     def load(
@@ -131,7 +129,6 @@ class FolderStore:
         put: Callable[[int, U8], bool],
         done: Callable[[int, bool], None],
     ) -> None:
-        """As `PageStore`."""
         self._add_read(_Load(grant, pages, put, done))
 
     def save(
@@ -144,13 +141,12 @@ class FolderStore:
         durable: bool,
         paced: bool,
     ) -> None:
-        """As `PageStore`."""
         with self._changed:
             self._saves.append(_Save(grant, page, fetch, done, durable, paced))
             self._changed.notify()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends the threads, after what they do now. One that a dead disk holds is left behind. Idempotent."""
+        """Ends the threads after their current work, but leaves one behind that a dead disk blocks. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -171,11 +167,11 @@ class FolderStore:
         while (work := self._take()) is not None:
             try:
                 work(page, file)
-            except Exception:  # a caller's function: the thread goes on
+            except Exception:  # a caller's function has failed; the thread goes on
                 logger.exception("a thread of the saved pages has failed")
 
     def _take(self) -> Callable[[U8, U8], None] | None:
-        """The next piece of work; None: the thread must end."""
+        """Waits for the next piece of work; None: the thread must end."""
         with self._changed:
             while not self._closed:
                 if (work := self._next()) is not None:
@@ -185,7 +181,7 @@ class FolderStore:
             return None
 
     def _next(self) -> Callable[[U8, U8], None] | None:
-        """The caller holds the lock."""
+        """Returns the next piece of work, if any. The caller holds the lock."""
         if self._reads:
             read = self._reads[0]
             if isinstance(read, _Find):
@@ -288,7 +284,7 @@ class FolderStore:
         return "failed"
 
     def _remember(self, page_id: PageId) -> None:
-        """This process has seen the page's file whole: if it is still there later, it need not be written again."""
+        """Remembers that the page's file was whole: if it still exists later, it need not be written again."""
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known.add(page_id.name)

@@ -38,16 +38,16 @@ assert HEADER_BYTES == 128
 
 
 class PageFileError(Exception):
-    """A page file that is not what its place says; the message names the part."""
+    """A page file is not what its path says; the message names the wrong part."""
 
 
 class OtherFormatError(PageFileError):
-    """A file of another version of the format: not ours to judge."""
+    """The file has another version of the format and must not be judged or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageId:
-    """All that decides where a page's file is and how it opens. `key` appears in no repr."""
+    """Determines a page's path and how it is decrypted. `key` appears in no repr."""
 
     owner: bytes
     """16 bytes."""
@@ -59,14 +59,17 @@ class PageId:
     """32 bytes: the page's digest bound to the key's id."""
     index: int
     key: bytes
-    """32 bytes: the conversation's or the user's; each file's own key comes from it."""
+    """32 bytes: the conversation's or the user's key, from which each file's own key is derived."""
 
     def __repr__(self) -> str:
         return f"PageId(owner={self.owner.hex()}, name={self.name.hex()}, index={self.index})"
 
     @staticmethod
     def of(grant: MemoryGrant, page: PageName, fingerprint: bytes, page_tokens: int) -> "PageId":
-        """The page's file under this grant. Pages wholly inside system prompt and tools are one for all chats."""
+        """Makes the id of a page under this grant.
+
+        Pages wholly inside system prompt and tools are shared by all chats.
+        """
         shared = (page.index + 1) * page_tokens <= grant.shared_tokens
         key, key_id = (
             (grant.shared_key, grant.shared_key_id) if shared else (grant.conversation_key, grant.conversation_key_id)
@@ -75,7 +78,7 @@ class PageId:
         return PageId(bytes.fromhex(grant.owner), fingerprint, key_id, name, page.index, key)
 
     def _header(self) -> bytes:
-        """The authenticated part."""
+        """The header without its nonce, which is authenticated."""
         return _HEADER.pack(
             MAGIC, HEADER_BYTES, 0, self.fingerprint, self.owner, self.key_id, self.name, self.index, bytes(NONCE_BYTES)
         )[:_AUTHENTICATED_BYTES]
@@ -86,13 +89,13 @@ class PageId:
 
 
 def file_bytes(page_bytes: int) -> int:
-    """The size of a file whose page has so many bytes."""
+    """The file size of a page with `page_bytes` bytes."""
     return HEADER_BYTES + page_bytes + TAG_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file lies, by the names of its folders and its own: hex digits."""
+    """A file's path as the names of its folders and its own, in hex."""
 
     owner: str
     model: str
@@ -100,7 +103,7 @@ class Place:
 
 
 def header_place(header: bytes) -> Place:
-    """Where a file with these first HEADER_BYTES belongs. It need not open. Raises PageFileError."""
+    """The path that a file with these first HEADER_BYTES belongs to. It need not open. Raises PageFileError."""
     if len(header) < HEADER_BYTES:
         raise PageFileError("it is shorter than a header")
     magic, size, flags, fingerprint, owner, _, name, _, _ = _HEADER.unpack(header)
@@ -110,7 +113,7 @@ def header_place(header: bytes) -> Place:
 
 
 def seal(page_id: PageId, page: memoryview, out: memoryview) -> None:
-    """Writes the whole file to `out`, file_bytes(len(page)) long. Every call draws a new nonce."""
+    """Writes the whole file, file_bytes(len(page)) long, to `out`. Every call draws a new nonce."""
     header, nonce = page_id._header(), os.urandom(NONCE_BYTES)
     out[:_AUTHENTICATED_BYTES] = header
     out[_AUTHENTICATED_BYTES:HEADER_BYTES] = nonce
@@ -120,8 +123,8 @@ def seal(page_id: PageId, page: memoryview, out: memoryview) -> None:
 def unseal(page_id: PageId, file: memoryview, out: memoryview) -> None:
     """Writes the page to `out`, len(file) - HEADER_BYTES - TAG_BYTES long.
 
-    `out` is staging memory: it is written before the tag is checked, and holds nothing to be used if this raises.
-    Raises PageFileError; OtherFormatError for another version's file.
+    `out` is staging memory: it is written before the tag is checked, and invalid if this raises. Raises PageFileError;
+    OtherFormatError for another version's file.
     """
     if len(file) != file_bytes(len(out)):
         raise PageFileError(f"it has {len(file)} bytes, not {file_bytes(len(out))}")

@@ -1,34 +1,34 @@
-"""Guesses one output's next tokens from its own text: the tokens that followed an earlier place with the same tokens.
+"""Prompt-lookup decoding: drafts the next tokens from an earlier place in the same text with the same last tokens.
 
-The idea is Saxena's (2023, "Prompt Lookup Decoding"). The earlier place is called the source, which the output copies.
-When the output differs from its source at one token, the guesses continue behind that token in the source, until
-another place fits better.
+Method: Saxena (2023, "Prompt Lookup Decoding"). The earlier place is called the source, which the output copies. When
+the output differs from its source at one token, the draft continues behind that token in the source, until another
+place fits better.
 
-The chance that a guess is right is learned by how many tokens before it agree with the source, from this request's own
-text, also while no guess is computed. Knows neither what a guess costs nor the engine.
+The acceptance probability is learned per request, by how many tokens before the draft agree with the source, also while
+no draft is computed. Knows neither what a draft token costs nor the engine.
 """
 
 from collections.abc import Sequence
 
 _LONGEST_MATCH = 3
-"""Last tokens that are looked up first; then fewer."""
+"""The lookup tries this many last tokens first, then fewer."""
 _SHORTEST_MATCH = 2
 _MOST_AGREEMENT = 8
-"""Agreeing tokens are counted up to here."""
+"""Agreeing tokens are counted up to this number."""
 _MOST_MISMATCHES = 3
-"""After so many mismatches in a row the source is dropped."""
+"""After this many mismatches in a row the source is dropped."""
 _NEAR = 8
 """How many tokens around a mismatch are searched for the place where the copy continues."""
 _FIRST_CHANCES = (0.2, 0.2, 0.4, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9)
-"""Chances by number of agreeing tokens, before any guess was checked: few texts copy, but one that does continues."""
+"""Initial acceptance probabilities by number of agreeing tokens: few texts copy, but one that does continues."""
 _RATE = 0.12
-"""The weight of a new outcome in a chance's running mean."""
+"""Weight of a new outcome in the running mean of a probability."""
 _LEAST_CHANCE = 0.02
-"""Guesses that are less likely to be reached are left out."""
+"""Draft tokens that are less likely to be reached are left out."""
 
 
 class NgramDrafter:
-    """A `Drafter` by lookup of the last two or three tokens."""
+    """A `Drafter` that looks up the last two or three tokens in the text."""
 
     __slots__ = (
         "_agreement",
@@ -49,27 +49,27 @@ class NgramDrafter:
         self.forget()
 
     def forget(self) -> None:
-        """Starts over, as tokens were removed from the list; what was learned about chances stays."""
-        self._followers: dict[tuple[int, ...], int] = {}  # two or three tokens -> the index after their last place
-        self._indexed = 0  # tokens that `_followers` covers
+        """Drops the index, because tokens were removed from the list; the learned probabilities stay."""
+        self._followers: dict[tuple[int, ...], int] = {}  # two or three tokens -> the index after their last occurrence
+        self._indexed = 0  # number of tokens that `_followers` covers
         self._guesses: list[int] = []
-        self._begin = 0  # index of the first guess in the text
+        self._begin = 0  # index of the first draft token in the text
         self._source = 0  # index at which the source continues; 0: there is no source
         self._agreement = 0  # tokens before the first guess that agree with the source
         self._mismatches = 0  # in a row: the first guess was wrong, and hardly anything before it agreed
 
     def look_up(self, most: int) -> list[int]:
-        """At most `most` guesses at the next tokens; they are kept for `learn`."""
+        """Returns at most `most` draft tokens and keeps them for `learn`."""
         self._index()
         self._begin = self._find()
         self._source = 0  # `learn` sets it
-        # Guesses that reach the end of the text continue at their own beginning.
+        # A draft that reaches the end of the text continues at its own beginning.
         piece = self._tokens[self._begin : self._begin + most] if self._begin else []
         self._guesses = (piece * (most // len(piece) + 1))[:most] if piece else []
         return self._guesses
 
     def chances(self) -> list[float]:
-        """For each guess, the probability that it and all before it are right; improbable ones are left out."""
+        """For each draft token, the probability that it and all before it are accepted, without improbable ones."""
         chances: list[float] = []
         chance = 1.0
         for agreement in range(self._agreement, self._agreement + len(self._guesses)):
@@ -80,7 +80,7 @@ class NgramDrafter:
         return chances
 
     def learn(self, sampled: Sequence[int]) -> None:
-        """Compares the guesses, computed or not, with the sampled tokens, up to the first wrong one."""
+        """Compares the draft, computed or not, with the sampled tokens, up to the first rejected one."""
         if not sampled:
             return
         agreement = self._agreement
@@ -94,7 +94,7 @@ class NgramDrafter:
         self._source = self._begin + len(sampled) if self._mismatches < _MOST_MISMATCHES else 0
 
     def _find(self) -> int:
-        """The index of the next guesses in the text; 0: there are none. Sets `_agreement`."""
+        """Returns the index of the draft in the text; 0: there is none. Sets `_agreement`."""
         tokens, source = self._tokens, self._source
         for length in range(_LONGEST_MATCH, _SHORTEST_MATCH - 1, -1):
             begin = self._followers.get(tuple(tokens[-length:]), 0)
@@ -114,7 +114,7 @@ class NgramDrafter:
         return source
 
     def _agreeing(self, begin: int, known: int) -> int:
-        """How many tokens before `begin` agree with the last tokens; at least `known` do."""
+        """Counts the tokens before `begin` that agree with the last tokens; at least `known` do."""
         tokens = self._tokens
         end = len(tokens)
         agreement = known

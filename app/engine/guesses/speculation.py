@@ -1,12 +1,12 @@
-"""Speculative decoding: guesses the next tokens from the text itself, where that is faster.
+"""Speculative decoding with draft tokens from the text itself, where that raises the throughput.
 
-An output often repeats its prompt, or itself (drafter.py). The model computes a token and the guesses after it in one
-step. The sampler samples at each place as it would have without guesses, and only the tokens up to the first wrong
-guess are taken. So outputs are the same with guesses and without, sampled ones too.
+An output often repeats its prompt, or itself (drafter.py). The model computes a token and the draft after it in one
+step. The sampler samples at each position as it would without a draft, and only the tokens up to the first wrong draft
+token are accepted. So outputs are the same with and without speculation, sampled ones too.
 
-A guess costs a row of the step. How long steps take by rows is learned as they run (step_cost.py). How often guesses
-are right is learned from each request's own text, also while no guess is computed. Guesses are computed only where
-these two say that more tokens a second come of it.
+Each draft token costs a row of the step. Step times by rows are learned as steps run (step_cost.py), and acceptance
+rates from each request's own text, also while no draft is computed. Draft tokens are computed only where both together
+predict more tokens per second.
 
 Knows neither pages nor the model.
 """
@@ -20,29 +20,29 @@ from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
 
 MAX_RUNNING = 16
-"""With more running sequences than this no guesses are made: their rows fill the kernels already."""
+"""With more running sequences than this, nothing is drafted: their rows already fill the kernels."""
 _LEAST_GAIN = 1.02
-"""How many times more tokens a second guesses must promise: a step's time is not known more exactly."""
+"""The predicted speedup that a draft must reach: step times are not known more exactly."""
 
 
 class Speculation:
-    """The engine's guesses: which to compute in a step, and afterwards which of them were right."""
+    """Decides which draft tokens to compute in a step, and afterwards accepts the right ones."""
 
     def __init__(self, guess_tokens: int, experts: ExpertReads | None = None) -> None:
-        """`guess_tokens`: the most guesses of one sequence in a step. `experts`: the model's; None: it has none."""
+        """`guess_tokens`: the most draft tokens per sequence and step. `experts`: None if the model has none."""
         self._most = guess_tokens
         self._cost = StepCost(experts)
         self.looked_up: list[Generation] = []
-        """Generations with guesses in this step, computed or not."""
+        """Generations with a draft in this step, whether it is computed or not."""
         self.guessed_tokens = 0
-        """Guesses that were computed."""
+        """Draft tokens computed since the start."""
         self.right_guesses = 0
-        """How many of those were right."""
+        """Draft tokens accepted since the start."""
 
     def guess(
         self, running: Sequence[SequenceState], generations: Mapping[SequenceState, Generation], spare: int
     ) -> None:
-        """Sets `guesses` of the generations and `drafts` of their sequences, in all at most `spare`."""
+        """Sets `guesses` of the generations and `drafts` of their sequences, at most `spare` tokens in all."""
         for generation in self.looked_up:
             generation.sequence.drafts = 0
         self.looked_up = []
@@ -64,7 +64,7 @@ class Speculation:
             sequence.drafts += 1
 
     def _paying(self, chances: Sequence[float], rows: int) -> int:
-        """How many of the guesses, sorted by falling chance, give the most tokens a second beside `rows` other rows."""
+        """How many draft tokens, sorted by falling probability, maximize tokens per second beside `rows` other rows."""
         tokens = float(rows)
         most, best = 0, _LEAST_GAIN * tokens / self._cost.seconds(rows)
         for count, chance in enumerate(chances, start=1):
@@ -75,7 +75,7 @@ class Speculation:
         return most
 
     def record(self, step: Step, batch: Batch, seconds: float) -> None:
-        """Learns from the time of a step, if all of its sequences decoded."""
+        """Learns from the time of a step in which all sequences decoded."""
         rows, sequences = len(batch.token_ids), len(step.sequences)
         if sequences <= MAX_RUNNING:
             guesses = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
@@ -83,7 +83,7 @@ class Speculation:
                 self._cost.record(rows, seconds)
 
     def accept(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
-        """The new tokens of each sampled sequence. Subtracts wrong guesses from the step's `query_lengths`."""
+        """Returns the new tokens of each sampled sequence; subtracts rejected ones from the step's `query_lengths`."""
         taken: list[tuple[SequenceState, Sequence[int]]] = []
         begin = 0
         for index, (sequence, count) in enumerate(zip(step.sequences, step.query_lengths, strict=True)):

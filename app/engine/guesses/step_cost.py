@@ -2,7 +2,7 @@
 
 The time is not linear in the rows: while a kernel waits for weights, further rows are nearly free; from a few rows on
 each costs its multiplications. Where the bend is depends on model and machine. With experts no row is free: each reads
-experts that the others did not choose. Knows neither requests nor guesses.
+experts that the others did not choose. Knows neither requests nor drafts.
 """
 
 from bisect import bisect_right
@@ -12,22 +12,22 @@ from app.engine.expert_reads import ExpertReads
 
 
 class StepCost:
-    """Seconds by rows: linear between points, each of which moves towards the measured steps near it."""
+    """Seconds per step by rows: linear between points, each of which moves towards the measured steps near it."""
 
     __slots__ = ("_known", "_prior", "_seconds")
 
     ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
-    """The points."""
+    """Row counts of the points."""
     PRIOR = tuple(1 + 0.1 * min(rows - 1, 3) + 0.2 * max(rows - 4, 0) for rows in ROWS)
-    """The time at each point, relative to one row, before a step was measured, without experts."""
+    """The initial time at each point relative to one row, without experts."""
     _RATE = 0.15
-    """How far a point moves towards a measurement."""
+    """How far a point moves towards a measurement (0 to 1)."""
     _FORGET = 0.003
-    """How far, in each step, the other points move back to the prior. So a number of rows that once took long is tried
-    again some time."""
+    """How far the other points move back to the prior in each step, so that a row count that once took long is tried
+    again."""
 
     def __init__(self, experts: ExpertReads | None = None) -> None:
-        """Starts with the prior, as if one row took a second. experts: the model's; None: it has none."""
+        """Starts with the prior, as if one row took a second. experts: None if the model has none."""
         self._prior: Sequence[float] = self.PRIOR
         if experts is not None:
             reads = (experts.relative(rows) for rows in self.ROWS)
@@ -36,11 +36,11 @@ class StepCost:
         self._known = False
 
     def seconds(self, rows: int) -> float:
-        """The expected time of a step with so many rows."""
+        """The expected time of a step with `rows` rows."""
         return _between(self._seconds, *self._place(rows))
 
     def record(self, rows: int, seconds: float) -> None:
-        """A step in which all sequences decoded took so long."""
+        """Learns that a step in which all sequences decoded took `seconds`."""
         low, share = self._place(rows)
         prior = _between(self._prior, low, share)
         if not self._known:
@@ -59,7 +59,7 @@ class StepCost:
         self._seconds[low + 1] += share * scale
 
     def _place(self, rows: int) -> tuple[int, float]:
-        """The index of the point at or before `rows`, and the share of the way from there to the next point."""
+        """The index of the point at or before `rows`, and the fraction of the way from there to the next point."""
         low = min(bisect_right(self.ROWS, rows), len(self.ROWS) - 1) - 1
         return low, (rows - self.ROWS[low]) / (self.ROWS[low + 1] - self.ROWS[low])
 

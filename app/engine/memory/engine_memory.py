@@ -1,6 +1,6 @@
-"""An engine's memory that outlives it: what is loaded before prompts are computed, and saved after answers.
+"""Saved KV: pages are loaded before prompts are computed, and saved after answers, so that they outlive the engine.
 
-`Engine` has one where it was given a page store. Knows nothing of requests' events, arrays or steps.
+`Engine` has one if it was given a page store. Knows nothing of requests' events, arrays or steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,19 +32,19 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
-    """Since the engine's start."""
+    """Counters since the engine's start."""
 
     restored_tokens: int
     """Prompt tokens that were loaded instead of computed."""
     missed_deadlines: int
-    """Loads that took too long, so that the rest was computed."""
+    """Loads that took too long; the rest of their tokens was computed."""
     saved_pages: int
     lost_pages: int
-    """Pages that were used for something else before they could be saved."""
+    """Pages that were evicted before they could be saved."""
 
 
 class EngineMemory:
-    """Loads and saves. The engine's thread, but for the three calls that return futures."""
+    """Loads and saves KV pages. Only the methods that return futures may be called on other threads."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class EngineMemory:
         seconds_per_token: Callable[[], float],
         computing: Callable[[], bool],
     ) -> None:
-        """post(call): makes the engine's thread call it before its next step; False: it never will.
+        """Raises ValueError for a store of another model.
 
-        seconds_per_token: of computing prompts; 0: not known yet. computing: whether there are requests.
-
-        Raises ValueError for a store of another model.
+        post(call): schedules a call on the engine's thread before its next step; returns False if that thread has
+            ended.
+        seconds_per_token: measured time of prefill; 0: not known yet.
+        computing: whether there are requests.
         """
         if store.page_bytes != runner.gathered_page_bytes:
             raise ValueError(f"store: its pages have {store.page_bytes} bytes, not {runner.gathered_page_bytes}")
@@ -72,7 +73,7 @@ class EngineMemory:
         self._post = post
         self._computing = computing
         self._running: set[SequenceState] = set()
-        self._left: set[SequenceState] = set()  # those whose user left while they ran
+        self._left: set[SequenceState] = set()  # sequences whose user left while they ran
         self.loads = PageLoads(
             scheduler,
             store,
@@ -96,11 +97,14 @@ class EngineMemory:
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def flush(self, owner: str | None) -> "Future[SavedPages]":
-        """Saves a user's pages now, or everybody's. The future raises EngineStoppedError if the engine has ended."""
+        """Saves one user's pages now, or everybody's if `owner` is None; raises EngineStoppedError in the future."""
         return self._ask(lambda future: self.saves.flush(owner, future))
 
     def clear(self, owner: str) -> "Future[int]":
-        """Removes a user's pages from memory, without saving them; the future gets how many. Raises as `flush`."""
+        """Removes a user's pages from memory without saving them.
+
+        The future's result is their number; raises as `flush`.
+        """
         return self._ask(lambda future: future.set_result(self._clear(owner)))
 
     def drop(self, owner: str, key_id: bytes | None) -> "Future[None]":
@@ -116,11 +120,11 @@ class EngineMemory:
         return self._ask(drop)
 
     def _ask(self, answer: Callable[["Future[T]"], None]) -> "Future[T]":
-        """A future that `answer` gives its result, now or later, on the engine's thread."""
+        """Calls `answer` on the engine's thread with the future whose result it will set, now or later."""
         future: Future[T] = Future()
 
         def begin() -> None:
-            if future.set_running_or_notify_cancel():  # from here on it can't be cancelled
+            if future.set_running_or_notify_cancel():  # it can't be cancelled any more
                 answer(future)
 
         if not self._post(begin):
@@ -130,24 +134,24 @@ class EngineMemory:
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The engine has ended, and all of its requests: nothing is read from its pages or written to them any more."""
+        """Ends all loads and saves, because the engine has ended: its pages are neither read nor written any more."""
         self.saves.close()
 
     def submitted(self, sequence: SequenceState) -> None:
-        """A request begins."""
+        """Marks the conversation as active."""
         if sequence.grant is not None:
             self._running.add(sequence)
             self.saves.used(sequence.grant)
 
     def names_of(self, sequence: SequenceState) -> list[bytes]:
-        """The digests of its full pages; to be asked before the scheduler removes it."""
+        """Returns the digests of the full pages. Call it before the scheduler removes the sequence."""
         if sequence.grant is None or sequence.chain is None:
             return []
         full = min(sequence.computed, sequence.length) // self._page_tokens
         return [sequence.chain.digest(index) for index in range(full)]
 
     def ended(self, sequence: SequenceState, names: list[bytes]) -> None:
-        """The scheduler has removed it."""
+        """Queues the pages for saving. Call it after the scheduler has removed the sequence."""
         grant = sequence.grant
         if grant is None:
             return
@@ -159,21 +163,20 @@ class EngineMemory:
             self.saves.ended(grant, names)
 
     def advance(self) -> None:
-        """Before each step: ends loads that take too long, and hands over pages to save."""
+        """Ends loads that take too long and hands over pages to save. Call it before each step."""
         self.loads.expire()
         self.saves.advance(computing=self._computing())
 
     def give_way(self, running: Sequence[SequenceState]) -> bool:
-        """Nothing could be planned for these sequences: whether there are pages for them now that were being saved."""
+        """Releases pages that are being saved, if the scheduler found none for `running`; returns whether it helped."""
         needs_pages = any(not sequence.loading for sequence in running)
         return needs_pages and self.saves.give_up_held()
 
     def wait_s(self) -> float | None:
-        """How long the engine may wait for a call, if it has nothing to do."""
+        """How long the idle engine may wait for a call, in seconds; None: without limit."""
         return min((wait for wait in (self.loads.wait_s(), self.saves.wait_s()) if wait is not None), default=None)
 
     def statistics(self) -> MemoryStatistics:
-        """Counts."""
         return MemoryStatistics(
             self.loads.restored_tokens, self.loads.missed_deadlines, self.saves.saved_pages, self.saves.lost_pages
         )

@@ -1,10 +1,10 @@
-"""Brings saved pages into the engine's pages, for sequences that would compute them otherwise.
+"""Loads saved pages into the KV cache for sequences that would compute them otherwise.
 
-A load belongs to one sequence, which plans nothing meanwhile. First the store says how many of its next pages there
-are; then pages are taken for them, and the store's threads put one after the other. What has come when the load ends is
-the sequence's, up to the first page that is missing; the rest is computed. A load ends when all pages have come, when
-one has not, at its deadline, or with its sequence. After that nothing is written to its pages, however late a disk
-answers: who puts a page holds the load's lock.
+A load belongs to one sequence, which is not scheduled meanwhile. First the store says how many of its next pages it
+has; then free pages are allocated for them, and the store's threads fill one after the other. When the load ends, the
+sequence keeps what has come up to the first missing page, and computes the rest. A load ends when all pages have come,
+when one has failed, at its deadline, or with its sequence. After that nothing is written to its pages, however late a
+disk answers: whoever writes a page holds the load's lock.
 
 Sequences that need a page which another one is loading wait for that load, and then find the page in the prefix cache.
 
@@ -24,20 +24,20 @@ from app.messages.memory import PageName
 Restore = Literal["auto", "always", "never"]
 
 _DEADLINE: Final = 2.0
-"""A load may take so many times as long as computing its tokens is expected to."""
+"""A load may take this many times as long as computing its tokens is expected to."""
 _LEAST_DEADLINE_S: Final = 0.05
 _ALWAYS_DEADLINE_S: Final = 10.0
-"""The least, where pages are to be loaded whatever it costs."""
+"""The shortest deadline with restore "always"."""
 _UNKNOWN_SECONDS_PER_TOKEN: Final = 0.01
-"""Until a prompt was computed: what a large model takes."""
+"""Assumed until a prompt was computed: what a large model takes."""
 _RATE: Final = 0.3
-"""The weight of a new measurement in the running mean."""
+"""Weight of a new measurement in the running mean."""
 _TRY_AGAIN_S: Final = 60.0
-"""How long a store counts as too slow before it is measured again."""
+"""How long a store that was too slow is not used before it is measured again."""
 
 
 class _Load:
-    """One sequence's load. Its lock is held while a page is put."""
+    """One sequence's load. Its lock is held while a page is written."""
 
     __slots__ = (
         "_end",
@@ -65,20 +65,20 @@ class _Load:
         self.began_s = self.deadline_s = 0.0
         self._put = put
         self._lock = threading.Lock()
-        self._states: list[bool | None] = []  # of each page: whether it has come; None: not known yet
-        self._end = 0  # pages from there on are not waited for
+        self._states: list[bool | None] = []  # for each page, whether it was loaded; None: pending
+        self._end = 0  # pages from this index on are not waited for
         self._stopped = self._reported = False
         self._on_ended: Callable[[], None] = lambda: None
 
     def begin(self, pages: list[int], on_ended: Callable[[], None]) -> None:
-        """Pages to write to. on_ended: called once, on any thread, when nothing more will come."""
+        """Sets the pages to write to. `on_ended` is called once, on any thread, when nothing more will come."""
         self.pages = pages
         self._states = [None] * len(pages)
         self._end = len(pages)
         self._on_ended = on_ended
 
     def put(self, index: int, page: GatheredPage) -> bool:
-        """On a thread of the store. Returns whether further pages are wanted."""
+        """Writes one page, on a thread of the store. Returns whether further pages are wanted."""
         with self._lock:
             if self._stopped:
                 return False
@@ -87,7 +87,7 @@ class _Load:
             return True
 
     def done(self, index: int, ok: bool) -> None:
-        """On a thread of the store."""
+        """Records whether a page was loaded, on a thread of the store."""
         with self._lock:
             if not ok:
                 self._states[index] = False
@@ -98,14 +98,14 @@ class _Load:
             self._on_ended()
 
     def stop(self) -> int:
-        """Nothing is put any more. Returns how many pages have come, from the first on."""
+        """Ends the load; nothing is written any more. Returns how many pages have come, from the first on."""
         with self._lock:
             self._stopped = True
             return next((i for i, state in enumerate(self._states) if not state), len(self._states))
 
 
 class PageLoads:
-    """A `PageLoader`. Engine's thread only."""
+    """A `PageLoader`. Only the engine's thread uses it."""
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class PageLoads:
         """Becomes the scheduler's loader.
 
         scatter(page, gathered): writes a page, on a thread of the store.
-        post(call): makes the engine's thread call it before its next step.
-        seconds_per_token: what computing prompts takes; 0: not known yet.
-        min_tokens: fewer are computed rather than loaded.
+        post(call): schedules a call on the engine's thread before its next step.
+        seconds_per_token: measured time of prefill; 0: not known yet.
+        min_tokens: fewer tokens than this are computed, not loaded.
         """
         self.restored_tokens = self.missed_deadlines = 0
         self._scheduler = scheduler
@@ -133,13 +133,13 @@ class PageLoads:
         self._post = post
         self._seconds_per_token = seconds_per_token
         self.restore: Restore = restore
-        """May be changed, on any thread, unless it is "never"; for the loads that begin after that."""
+        """Applies to the loads that begin after it is set. Any thread may set it, unless it is "never"."""
         self._min_pages = max(-(-min_tokens // scheduler.limits.page_tokens), 1)
         self._now_s = now_s
         self._loads: dict[SequenceState, _Load] = {}
         self._by_first: dict[bytes, _Load] = {}
         self._following: dict[SequenceState, _Load] = {}
-        self._seconds_per_page = 0.0  # of loading
+        self._seconds_per_page = 0.0  # measured time of loading
         self._measured_s: float | None = None
         if restore != "never":
             scheduler.loader = self
@@ -147,7 +147,6 @@ class PageLoads:
     # --- the scheduler's ----------------------------------------------------------------------------------------------
 
     def begin(self, sequence: SequenceState, end: int) -> bool:
-        """As `PageLoader`."""
         assert sequence.chain is not None
         assert sequence.grant is not None
         first = len(sequence.pages)
@@ -167,7 +166,6 @@ class PageLoads:
         return True
 
     def cancel(self, sequence: SequenceState) -> None:
-        """As `PageLoader`."""
         if (followed := self._following.pop(sequence, None)) is not None:
             followed.followers.remove(sequence)
             return
@@ -179,7 +177,7 @@ class PageLoads:
     # --- the engine's -------------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Ends the loads that take too long."""
+        """Ends loads that take too long."""
         now_s = self._now_s()
         for load in [load for load in self._loads.values() if load.deadline_s <= now_s]:
             self.missed_deadlines += 1
@@ -233,7 +231,7 @@ class PageLoads:
         return max(_DEADLINE * self._computing_s(pages), least_s)
 
     def _is_worth(self, pages: int) -> bool:
-        """Whether loading so many pages is expected to take less time than computing them."""
+        """Whether loading `pages` pages is expected to take less time than computing them."""
         if pages < self._min_pages:
             return False
         if self.restore == "always" or self._is_stale():
@@ -247,5 +245,5 @@ class PageLoads:
         self._measured_s = self._now_s()
 
     def _is_stale(self) -> bool:
-        """Whether nothing was measured yet, or too long ago to count."""
+        """Whether the loading time was not measured yet, or too long ago to count."""
         return self._measured_s is None or self._now_s() - self._measured_s > _TRY_AGAIN_S

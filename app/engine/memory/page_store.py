@@ -1,4 +1,4 @@
-"""What the engine needs of a place where pages are kept when memory is short or the process ends.
+"""What the engine needs of a store for KV pages that don't fit in memory or must outlive the process.
 
 `app/memory` implements it with a folder of sealed files. Knows nothing of files, keys or threads.
 """
@@ -16,20 +16,20 @@ GatheredPage = NDArray[np.uint8]
 
 
 class PageStore(Protocol):
-    """Finds, loads and saves pages. No call blocks; callbacks come on other threads, before or after a call returns.
+    """Finds, loads and saves KV pages. No call blocks; callbacks come on other threads, before or after a call returns.
 
     Callbacks must be quick and must not raise. Each `done` is called exactly once, unless the store is closed first.
     """
 
     fingerprint: bytes
-    """32 bytes: models with the same one compute the same bits."""
+    """32 bytes, equal for models that compute the same bits."""
     page_bytes: int
-    """Of a gathered page."""
+    """Size of a gathered page."""
     threads: int
     """How many pages it saves at the same time."""
 
     def find(self, grant: MemoryGrant, pages: Sequence[PageName], done: Callable[[int], None]) -> None:
-        """Tells `done` how many of the pages, from the first on, seem to be there."""
+        """Calls `done` with the number of pages, from the first on, that seem to be stored."""
 
     def load(
         self,
@@ -38,10 +38,11 @@ class PageStore(Protocol):
         put: Callable[[int, GatheredPage], bool],
         done: Callable[[int, bool], None],
     ) -> None:
-        """Gets pages, in order, several at a time.
+        """Loads pages in order, several at a time.
 
-        put(i, page): the i-th is there and authentic; the array is the store's again afterwards. Returns whether
-        further pages are wanted. done(i, ok): for each page, after its `put` if there was one; ok: it was put.
+        put(i, page): page i is authentic; the array is only valid during the call. Returns whether further pages are
+            wanted.
+        done(i, ok): called for each page, after its `put` if there was one. ok: it was put.
         """
 
     def save(
@@ -54,8 +55,9 @@ class PageStore(Protocol):
         durable: bool,
         paced: bool,
     ) -> None:
-        """Saves a page. fetch(array): is to write the page there, at once; False: there is no such page any more.
+        """Saves a page.
 
-        durable: `done` is called when the page would survive a loss of power. paced: it may take its time, so that it
-        does not slow down what is computed.
+        fetch(array): writes the page to the array at once; returns False if there is no such page any more.
+        durable: `done` is called only when the page would survive a loss of power.
+        paced: saving may take its time, so that it does not slow down what is computed.
         """

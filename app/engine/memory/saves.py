@@ -1,12 +1,12 @@
-"""Decides when the engine's pages are saved, and hands them to the store.
+"""Decides when the engine's KV pages are saved, and hands them to the store.
 
 A page that was given a name never changes, so the store's threads copy it while the engine goes on. It is held until it
-was copied: by as many pages at a time as there are threads. Pages are saved when their chat has been idle for a while,
-when a user logs out, when the service drains, and at the last moment, before a page is used for something else.
+is copied; as many pages as there are threads are held at a time. Pages are saved when their chat has been idle for a
+while, when a user logs out, when the service drains, and at the last moment, before they are evicted.
 
-Which pages are a user's is kept here too, so that they can be removed from memory when the user leaves.
+This also records which user owns each page, so that it can be removed from memory when the user leaves.
 
-Knows neither files nor keys, nor what a page contains. Engine's thread only, but for what the store calls.
+Knows neither files nor keys, nor what a page contains. Only the engine's thread uses it, but for the store's callbacks.
 """
 
 import threading
@@ -26,19 +26,20 @@ from app.messages.memory import MemoryGrant, PageName, SavedPages, SaveOutcome
 
 Save = Literal["idle", "logout", "never"]
 MOST_COPIES_BYTES: Final = 64 << 20
-"""Of pages that had to go before they were saved, and wait as copies; one page in any case. More are not saved."""
+"""Most bytes of pages that were evicted before they were saved and wait as copies; at least one page. More are not
+saved."""
 _MOST_FORGOTTEN: Final = 1 << 16
-"""Ids of keys of forgotten conversations, of which nothing is saved any more."""
+"""Most remembered key ids of forgotten conversations, of which nothing is saved any more."""
 
 
 @dataclass(slots=True, eq=False)
 class _Chat:
-    """One conversation's pages that may not be saved yet."""
+    """One conversation's pages that wait until they may be saved."""
 
     grant: MemoryGrant
     due_s: float
     pages: dict[bytes, tuple[PageName, MemoryGrant]] = field(default_factory=dict)
-    """By digest, each with the grant of its own request, which says whether it is system prompt."""
+    """Pages by digest, each with the grant of its own request, which says whether it is system prompt."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +52,7 @@ class _Batch:
 
 @dataclass(slots=True, eq=False)
 class _Flush:
-    """Somebody waits until a user's pages are saved."""
+    """A caller that waits until a user's pages are saved."""
 
     future: "Future[SavedPages]"
     left: int = 0
@@ -61,7 +62,7 @@ class _Flush:
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
-    """A page that is to be saved. Its lock is held while it is copied."""
+    """A page to save. Its lock is held while it is copied."""
 
     grant: MemoryGrant
     name: PageName
@@ -69,7 +70,7 @@ class _Wanted:
     durable: bool = False
     flushes: list[_Flush] = field(default_factory=list)
     page: int = -1
-    """Which page is held for it; -1: none."""
+    """The KV page held for it; -1: none."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     given_up: bool = False
     copied: bool = False
@@ -80,7 +81,7 @@ class _Wanted:
 
 
 class PageSaves:
-    """The engine's pages that are to be saved, and whose they are."""
+    """The engine's pages that are to be saved, and their owners."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class PageSaves:
     ) -> None:
         """gather(page, out): copies a page, on a thread of the store or on the engine's. clear(page): overwrites it.
 
-        post(call): makes the engine's thread call it before its next step.
+        post(call): schedules a call on the engine's thread before its next step.
         when: "idle": after a chat was idle for after_s seconds, and whenever `flush` is called; "logout": only then.
         """
         self.saved_pages = self.lost_pages = 0
@@ -112,21 +113,21 @@ class PageSaves:
         self._running: set[_Wanted] = set()
         self._held: set[_Wanted] = set()
         self._copies = 0
-        self._owners: dict[bytes, str] = {}  # of cached pages, by digest
+        self._owners: dict[bytes, str] = {}  # owner of each cached page, by digest
         self._owned: dict[str, set[bytes]] = {}
-        self._forgotten: dict[bytes, None] = {}  # ids of keys, the oldest first
+        self._forgotten: dict[bytes, None] = {}  # key ids of forgotten conversations, oldest first
         self._idle_calls: list[tuple[Callable[[_Wanted], bool], Future[None]]] = []
 
     # --- what the engine tells ----------------------------------------------------------------------------------------
 
     def used(self, grant: MemoryGrant) -> None:
-        """A request of that conversation has come: it is not idle."""
+        """Marks a conversation as active, because a request of it has come."""
         chat = self._chats.get((grant.owner, grant.conversation_key_id))
         if chat is not None:
             chat.due_s = self._due_s()
 
     def ended(self, grant: MemoryGrant, digests: Sequence[bytes]) -> None:
-        """A request has ended; these are the names of its full pages, in order."""
+        """Queues the full pages of an ended request, given by name in order."""
         for digest in digests:
             self._owners[digest] = grant.owner
         self._owned.setdefault(grant.owner, set()).update(digests)
@@ -138,7 +139,7 @@ class PageSaves:
         chat.pages.update((digest, (PageName(digest, index), grant)) for index, digest in enumerate(digests))
 
     def forgotten(self, page: int, digest: bytes) -> None:
-        """A cached page is about to be used for something else: if it was to be saved, it is copied first."""
+        """Copies a page that waits to be saved, because it is about to be evicted."""
         owner = self._owners.pop(digest, None)
         if owner is None:
             return
@@ -159,9 +160,9 @@ class PageSaves:
         return len(self._queue) + len(self._running)
 
     def advance(self, *, computing: bool) -> None:
-        """Hands over what is due: as many pages at a time as the store has threads.
+        """Hands over due pages, as many at a time as the store has threads.
 
-        computing: whether there are requests, which saving should not slow down.
+        computing: whether requests run, which saving should not slow down.
         """
         now_s = self._now_s()
         for key in [key for key, chat in self._chats.items() if chat.due_s <= now_s]:
@@ -183,7 +184,7 @@ class PageSaves:
         return None if due_s == float("inf") else max(due_s - self._now_s(), 0.0)
 
     def give_up_held(self) -> bool:
-        """Releases all pages that are held, copied or not, for somebody needs pages. Returns whether there were any."""
+        """Releases all held pages, copied or not, because a sequence needs pages. Returns whether there were any."""
         held = list(self._held)
         for wanted in held:
             with wanted.lock:
@@ -194,7 +195,7 @@ class PageSaves:
     # --- what users want ----------------------------------------------------------------------------------------------
 
     def flush(self, owner: str | None, future: "Future[SavedPages]") -> None:
-        """Saves the user's pages now, or everybody's; the future gets what became of them."""
+        """Saves the user's pages now, or everybody's; the future's result says what became of them."""
         flush = _Flush(future)
         for key in [key for key, chat in self._chats.items() if owner in (None, chat.grant.owner)]:
             self._enqueue(self._chats.pop(key))
@@ -206,7 +207,7 @@ class PageSaves:
         self._finish(flush)
 
     def clear(self, owner: str) -> int:
-        """Nobody finds the user's pages any more, and nothing of them is saved later; returns how many there were."""
+        """Removes the user's pages from the cache and from the save queue. Returns how many there were."""
         for key in [key for key in self._chats if key[0] == owner]:
             del self._chats[key]
         digests = self._owned.pop(owner, set())
@@ -216,14 +217,17 @@ class PageSaves:
         return len(digests)
 
     def remove(self, digests: Iterable[bytes]) -> None:
-        """Nobody finds these pages any more; those that nobody uses are overwritten."""
+        """Removes pages from the prefix cache, and overwrites those that no sequence holds."""
         for digest in digests:
             page = self._pool.forget(digest)
             if page is not None:
                 self._clear(page)
 
     def drop(self, owner: str, key_id: bytes | None, future: "Future[None]") -> None:
-        """Nothing of the user's conversation, or of all, is saved any more once the future has its result."""
+        """Stops saving the user's conversation with `key_id`, or all of them.
+
+        The future is done once nothing is being saved.
+        """
 
         def concerns(grant: MemoryGrant) -> bool:
             return grant.owner == owner and key_id in (None, grant.conversation_key_id, grant.shared_key_id)
@@ -241,7 +245,7 @@ class PageSaves:
         self._answer_idle_calls()
 
     def close(self) -> None:
-        """The engine ends: whoever waits learns that what is left was not saved."""
+        """Ends all saving with the engine; callers that wait learn that the rest was not saved."""
         for wanted in (*self._queue, *self._running):
             for flush in wanted.flushes:
                 flush.failed += 1
@@ -264,7 +268,7 @@ class PageSaves:
         self._queue.extend(_Wanted(grant, name, batch) for name, grant in pages)
 
     def _take_wanted(self, digest: bytes) -> list[_Wanted]:
-        """Removes and returns all that is to be saved of that page."""
+        """Removes and returns all save entries of that page."""
         taken = [wanted for wanted in self._queue if wanted.name.digest == digest]
         for wanted in taken:
             self._queue.remove(wanted)
@@ -280,7 +284,7 @@ class PageSaves:
         self._store.save(wanted.grant, wanted.name, fetch, done, durable=wanted.durable, paced=paced)
 
     def _fetch(self, wanted: _Wanted, out: GatheredPage) -> bool:
-        """On a thread of the store."""
+        """Copies the page to `out`, on a thread of the store. Returns False if it is not there any more."""
         with wanted.lock:
             if wanted.given_up:
                 return False
@@ -294,7 +298,7 @@ class PageSaves:
         self._running.discard(wanted)
         if wanted.page < 0:
             self._copies -= 1
-        if wanted.given_up:  # again later, if its page is still there then
+        if wanted.given_up:  # retried later, if its page is still there then
             wanted.given_up, wanted.page = False, -1
             self._queue.append(wanted)
             return
@@ -306,7 +310,7 @@ class PageSaves:
             self._pool.release([wanted.page])
 
     def _end(self, wanted: _Wanted, outcome: SaveOutcome) -> None:
-        """Nothing more is done for that page."""
+        """Removes the entry and reports its outcome."""
         self.saved_pages += outcome == "saved"
         for flush in wanted.flushes:
             flush.left -= 1
@@ -326,7 +330,7 @@ class PageSaves:
             flush.future.set_result(SavedPages(flush.saved, saved_bytes, flush.failed))
 
     def _restore_order(self, batch: _Batch) -> None:
-        """The cache is to lose the text's end before its beginning, as before the pages were held."""
+        """Puts the end of the text before its beginning in LRU order again, as before the pages were held."""
         for digest in reversed(batch.digests):
             page = self._pool.find(digest)
             if page is not None:

@@ -1,8 +1,8 @@
-"""Names of full pages: which pages of keys and values two requests may share.
+"""Names of full KV pages: two requests may share a page if it has the same name for both.
 
 A page's keys and values depend on its tokens and on all tokens before them, so its name is a hash of both: a chain of
 digests, one per full page. The chain begins with a salt that depends on the engine's secret and on the tenant. So no
-tenant can find another's pages, whatever it asks for, and a name that leaks reveals nothing about a text.
+tenant can find another's pages, whatever it requests, and a leaked name reveals nothing about a text.
 
 Knows neither the pages themselves (page_pool.py) nor when they are looked up (scheduling/scheduler.py).
 """
@@ -13,24 +13,27 @@ from array import array
 from typing import Final
 
 CACHE_SECRET_BYTES: Final = 32
-"""The shortest secret."""
+"""Minimum length of the secret."""
 
 
 def tenant_salt(secret: bytes, tenant: bytes) -> bytes:
-    """Where a tenant's chains begin. `secret`: the engine's `cache_secret`, CACHE_SECRET_BYTES at least."""
+    """The salt that a tenant's chains begin with.
+
+    `secret`: the engine's `cache_secret`, at least CACHE_SECRET_BYTES.
+    """
     return hmac.digest(secret, tenant, "sha256")
 
 
 def memory_salt(names_key: bytes, fingerprint: bytes) -> bytes:
-    """Where the chains of a user with saved pages begin: the same on every engine that computes the same bits.
+    """The salt for a user with saved pages: the same on every engine that computes the same bits.
 
-    names_key: of the user's `MemoryGrant`. fingerprint: of the engine's `PageStore`.
+    names_key is the `MemoryGrant`'s, fingerprint the `PageStore`'s.
     """
     return hmac.digest(names_key, fingerprint, "sha256")
 
 
 class PageChain:
-    """The digests of one sequence's pages, computed on demand. `tokens` is its generation's list, which grows."""
+    """The digests of one sequence's pages, computed on demand. `tokens` is the generation's growing list."""
 
     __slots__ = ("_digests", "_page_tokens", "_salt", "_tokens")
 
@@ -41,13 +44,13 @@ class PageChain:
         self._digests: list[bytes] = []
 
     def fork(self, tokens: list[int]) -> "PageChain":
-        """The chain of `tokens`, of which this chain's tokens are a prefix, or the other way round."""
+        """Makes the chain of `tokens`; one of the two token lists must be a prefix of the other."""
         chain = PageChain(tokens, self._page_tokens, self._salt)
         chain._digests = self._digests[: len(tokens) // self._page_tokens]
         return chain
 
     def digest(self, index: int) -> bytes:
-        """The name of page `index`, 32 bytes. All tokens of the page must be known."""
+        """Returns the 32-byte name of page `index`. All tokens of the page must be known."""
         while len(self._digests) <= index:
             begin = len(self._digests) * self._page_tokens
             tokens = array("i", self._tokens[begin : begin + self._page_tokens])

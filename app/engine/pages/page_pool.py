@@ -1,8 +1,7 @@
-"""Which KV pages are free, how many sequences hold each of the others, and which are cached.
+"""Allocates KV pages: which are free, how many sequences hold each of the others, and which are cached.
 
-A page that was given a digest (page_names.py) stays cached after its last holder releases it: it can be found until
-the space is needed, and the page unused for longest goes first. Nobody may write to a page with a digest, or with more
-than one holder.
+A page with a digest (page_names.py) stays cached after its last holder releases it, until the space is needed; eviction
+is LRU. Nobody may write to a page with a digest, or with more than one holder.
 
 Handles page numbers, counts and digests only. Does not know what a page contains, where its bytes are, or which
 sequence holds it at which position.
@@ -12,60 +11,60 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 OnPageForgotten = Callable[[int, bytes], None]
-"""Gets (page, digest) when a cached page is about to be used for something else. Called before it is: the page's bytes
-are intact until the call returns. Called on the engine's thread, between two steps: it must be quick, must not block,
-must not raise and must not use the pool."""
+"""Receives (page, digest) just before a cached page is evicted; its bytes are intact until the call returns. Runs on
+the engine's thread between two steps: it must be quick, must not block, must not raise and must not use the pool."""
 
 
 class PagePool:
-    """The KV cache's pages, numbered from 0. A page is held by sequences, or free; either kind may be cached."""
+    """The pages of the KV cache, numbered from 0. A page is free or held by sequences; either kind may be cached."""
 
     __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_on_forgotten", "_repeats")
 
     def __init__(self, page_count: int, on_forgotten: OnPageForgotten | None = None) -> None:
-        """All pages are free. Raises ValueError. `on_forgotten`: called with each page that leaves the cache."""
+        """Starts with all pages free.
+
+        Raises ValueError. `on_forgotten` is called with each page that leaves the cache.
+        """
         if page_count < 1:
             raise ValueError(f"a KV cache has at least one page, not {page_count}")
         self._holders = [0] * page_count
-        # A stack, so that the pages used last, still in the CPU's caches, are used next.
+        # A stack: the pages used last, still in the CPU's caches, are used next.
         self._free = list(range(page_count - 1, -1, -1))
         self._cached: dict[bytes, int] = {}
         self._digests: dict[int, bytes] = {}  # page -> digest
-        self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without holders, longest unused first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without holders, least recently used first
         self._repeats = 0
         self._on_forgotten = on_forgotten
 
     @property
     def page_count(self) -> int:
-        """All pages."""
         return len(self._holders)
 
     @property
     def free_count(self) -> int:
-        """Pages without holders, cached ones included."""
+        """Number of pages without holders, cached ones included."""
         return len(self._free) + len(self._idle)
 
     @property
     def used_count(self) -> int:
-        """Pages with holders; a shared one counts once."""
+        """Number of pages with holders; a shared one counts once."""
         return len(self._holders) - len(self._free) - len(self._idle)
 
     @property
     def cached_count(self) -> int:
-        """Pages that can be found by their digest, held or free."""
+        """Number of pages that can be found by their digest, held or free."""
         return len(self._cached)
 
     @property
     def repeat_count(self) -> int:
-        """How many pages sharing saves: all holders beyond the first of each page."""
+        """How many pages sharing saves: the holders beyond the first of each page."""
         return self._repeats
 
     def holders(self, page: int) -> int:
-        """How many sequences hold `page`."""
         return self._holders[page]
 
     def take(self, count: int) -> list[int]:
-        """Takes `count` free pages, each with one holder; there must be that many. Takes cached ones last."""
+        """Allocates `count` free pages, each with one holder; there must be that many. Evicts cached ones last."""
         assert 0 <= count <= self.free_count, f"{count} pages taken of {self.free_count} free ones"
         if count == 0:
             return []
@@ -83,14 +82,14 @@ class PagePool:
         return pages
 
     def share(self, pages: Iterable[int]) -> None:
-        """Adds a holder to each of `pages`, which are all held."""
+        """Adds a holder to each of `pages`, which must all be held."""
         for page in pages:
             assert self._holders[page] > 0, f"page {page} is free and can't be shared"
             self._holders[page] += 1
             self._repeats += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """Removes a holder from each of `pages`, free once it has none. Cached ones are reused in this order."""
+        """Removes a holder from each page, which is free once it has none. Cached ones are evicted in this order."""
         for page in pages:
             holders = self._holders[page] = self._holders[page] - 1
             assert holders >= 0, f"page {page} is released more often than it was taken"
@@ -102,7 +101,7 @@ class PagePool:
                 self._free.append(page)
 
     def keep(self, page: int, digest: bytes) -> None:
-        """Caches a held, full page under `digest`; does nothing if another page has that digest."""
+        """Caches a held, full page under `digest`, unless another page has that digest."""
         assert self._holders[page] > 0, f"page {page} is free and can't be kept"
         if digest not in self._cached:
             assert page not in self._digests, f"page {page} has a digest already"
@@ -110,9 +109,9 @@ class PagePool:
             self._digests[page] = digest
 
     def forget(self, digest: bytes) -> int | None:
-        """The page with that digest can't be found any more; returns it if it is free, so that it can be cleared.
+        """Removes the page with that digest from the cache without calling the listener.
 
-        Its listener is not called. None: there is no such page, or it is held, and is free when its holders end.
+        Returns the page if it is free, so that it can be cleared; None if there is none, or sequences still hold it.
         """
         page = self._cached.pop(digest, None)
         if page is None:
@@ -129,7 +128,7 @@ class PagePool:
         return digest in self._cached
 
     def find(self, digest: bytes) -> int | None:
-        """Adds a holder to the page cached under `digest` and returns it; None if there is none."""
+        """Finds the page cached under `digest` and adds a holder; None if there is none."""
         page = self._cached.get(digest)
         if page is not None:
             if self._holders[page]:

@@ -1,8 +1,8 @@
-"""How much of a text the prefix cache has, where every page group has pages of its own.
+"""Finds the longest cached prefix of a text, across page groups and recurrent states.
 
-A text can go on behind n pages if the cache has everything that its next token sees: of layers that see the whole text
-all n pages, and of the others those of their window. So a text of which the last pages are forgotten may still go on
-behind fewer. Where layers have a recurrent state, the state behind the n pages must be cached too.
+A text can continue after n cached pages only if everything that its next token sees is cached: all n pages of layers
+with full attention, and the window's pages of layers with sliding windows. If a page near the end was evicted, a
+shorter prefix may still do. With recurrent layers, the state after the n pages must be cached too.
 
 Knows names and pages, but neither sequences nor steps.
 """
@@ -13,18 +13,18 @@ from app.engine.pages.page_pool import PagePool
 
 
 class PrefixCache:
-    """Looks up and names the pages of texts in a pool."""
+    """Looks up and caches the pages of texts in a pool."""
 
     __slots__ = ("_groups", "_pool", "_states")
 
     def __init__(self, pool: PagePool, groups: PageGroups, states: PagePool | None = None) -> None:
-        """states: state pages, whose names are the digests; None: the model has none."""
+        """`states`: the pool of state pages, which are cached under the digests themselves; None: no states."""
         self._pool = pool
         self._groups = groups
         self._states = states
 
     def end(self, chain: PageChain, begin: int, end: int) -> int:
-        """Behind how many pages the text can go on: the most from `begin`, whose pages its sequence has, to `end`."""
+        """Returns the length in pages, `begin` to `end`, of the longest prefix after which the text can continue."""
         for group, window in enumerate(self._groups.windows):
             if not window:
                 gone = (index for index in range(begin, end) if not self._has(chain, index, group))
@@ -33,11 +33,11 @@ class PrefixCache:
             gone_page = self._last_gone(chain, begin, end)
             if gone_page is None:
                 return end
-            end = gone_page  # what is behind fewer pages, but behind this one, sees it too
+            end = gone_page  # a prefix that is shorter, but has this page in view, fails too
         return begin
 
     def _last_gone(self, chain: PageChain, begin: int, end: int) -> int | None:
-        """The last page that the token behind page `end` would see, of states or a window, and that is not there."""
+        """The last page, of states or a window, that the token after `end` pages would see but that is not cached."""
         if self._states is not None and not self._states.has(chain.digest(end - 1)):
             return end - 1
         for group, window in enumerate(self._groups.windows):
@@ -51,7 +51,7 @@ class PrefixCache:
         return self._pool.has(name_in_group(chain.digest(index), group))
 
     def find(self, chain: PageChain, begin: int, end: int) -> list[int]:
-        """Adds a holder to pages `begin` .. `end`, as `end()` has found it; NONE where none is needed."""
+        """Adds a holder to pages `begin` .. `end`, a range that `end()` has found; NONE where no page is needed."""
         groups = self._groups
         pages = [NONE] * ((end - begin) * groups.count)
         for group in range(groups.count):
@@ -62,7 +62,7 @@ class PrefixCache:
         return pages
 
     def keep(self, chain: PageChain, pages: list[int], begin: int, end: int) -> None:
-        """Names pages `begin` .. `end` of a sequence's list, which are full, so that they can be found."""
+        """Caches pages `begin` .. `end` of a sequence's list, which must be full."""
         count = self._groups.count
         for index in range(begin, end):
             digest = chain.digest(index)

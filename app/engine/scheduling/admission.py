@@ -1,7 +1,8 @@
-"""Whether a waiting sequence's memory fits beside that of the running ones: integers in, yes or no out.
+"""Decides whether a waiting sequence's KV memory fits beside that of the running ones: integers in, yes or no out.
 
-The expected peak must fit (forecast.py), and each sequence must be able to end beside those with a context window,
-which are never preempted: the pages of their windows are reserved. Knows neither slots, queues nor which page is whose.
+The expected peak must fit (forecast.py). Sequences with a context window are never preempted, so the pages of their
+windows are reserved, and every sequence must be able to end beside them. Knows neither slots, queues nor which page
+belongs to whom.
 """
 
 from collections.abc import Sequence
@@ -12,28 +13,28 @@ from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.sequence import SequenceState
 
 _LEFT_SHARE: Final = 4
-"""Several endless outputs leave one of so many pages to others."""
+"""Endless outputs together leave at least one in this many pages to others."""
 
 
 class Admission:
-    """Learns from the sequences that end how long outputs are, and keeps count of the reserved pages."""
+    """Learns output lengths from the sequences that end, and counts the reserved pages."""
 
     def __init__(self, limits: SchedulerLimits, expected_output_tokens: int) -> None:
-        """expected_output_tokens: what it expects of an output until some have ended."""
+        """`expected_output_tokens`: expected output length until some sequences have ended."""
         self._limits = limits
         self._forecast = OutputForecast(expected_output_tokens)
-        self._reserved_pages = 0  # by running sequences with a window
+        self._reserved_pages = 0  # of running sequences with a window
 
     def admitted(self, sequence: SequenceState) -> None:
-        """The sequence runs now."""
+        """Reserves the window's pages, because the sequence runs now."""
         if sequence.window is not None:
             self._reserved_pages += self._most_pages(sequence)
 
     def ended(self, sequence: SequenceState) -> None:
-        """The sequence has run, and has ended or was aborted. Not for one that was preempted."""
+        """Releases the reservation and learns from an ended or aborted sequence. Not for preempted ones."""
         if sequence.window is not None:
             self._reserved_pages -= self._most_pages(sequence)
-        if sequence.max_new_tokens:  # of a prompt alone, such as an embedding's, there is nothing to learn
+        if sequence.max_new_tokens:  # a prompt alone, such as for an embedding, teaches nothing
             self._forecast.record(sequence.generated)
 
     def can_reserve(self, candidate: SequenceState, running: Sequence[SequenceState]) -> bool:
@@ -47,11 +48,12 @@ class Admission:
         return not is_reserved or reserved <= self._limits.page_count or not running
 
     def fits(self, candidate: SequenceState, running: Sequence[SequenceState], repeated_pages: int) -> bool:
-        """Whether the expected peak fits. Call `can_reserve` too.
+        """Whether the expected peak fits. `can_reserve` must hold too.
 
-        repeated_pages: how many pages fewer there are than their holders count, as they are shared.
+        repeated_pages: how many pages sharing saves (`PagePool.repeat_count`).
         """
-        # Those of windows are not shared for long. They are no more, by group, than those that stay.
+        # Pages of sliding windows are not shared for long. In each group there are no more of them than of those that
+        # stay.
         windows = self._limits.group_windows
         staying = repeated_pages * windows.count(0) // len(windows)
         return self._expected_peak_pages((*running, candidate)) - staying <= self._limits.page_count
@@ -78,6 +80,6 @@ class Admission:
         pages = peak_pages(
             expected, page_tokens, [groups.most_of(window) if window else None for window in groups.windows]
         )
-        # The tokens of a step are held beside their windows, until it is over.
+        # A step's new tokens are held beside the windows until the step is over.
         chunk = self._limits.pages_for(self._limits.step_tokens)
         return pages + chunk * sum(window > 0 for window in groups.windows)

@@ -1,12 +1,12 @@
-"""Which waiting sequence begins next: fair shares between callers, and a caller's own sequences shortest first.
+"""Orders the waiting sequences: fair shares between callers, and shortest first within a caller.
 
-- Between callers: whose sequences have had the fewest tokens computed (virtual time, as in fair queueing; Sheng et al.
-  2024, "Fairness in Serving Large Language Models"). Who comes new begins where one is who always had an equal share,
-  so that nobody saves up a claim, and nobody waits behind all who come later.
-- Within a caller: the sequence with the fewest tokens to compute, so that a question does not wait for documents that
-  were sent at once. A sequence's rank is its tokens plus a share of all tokens computed before it came. So a long one
-  is overtaken by those only that come while AGEING times its own tokens are computed, and each one's turn comes.
-- Preempted sequences, whose answers have begun, come before all others.
+- Between callers: fair queueing by virtual time (Sheng et al. 2024, "Fairness in Serving Large Language Models"). The
+caller with the fewest computed tokens is next. A new caller starts at the virtual time of one that always had an equal
+share, so it neither has saved up a claim nor waits behind all later ones. - Within a caller: the sequence with the
+fewest tokens to compute, so that a question does not wait for documents sent at once. A sequence's rank is its tokens
+plus a share of all tokens computed before it came. So a long sequence is overtaken only by those that come while AGEING
+times its own tokens are computed, and can't starve. - Preempted sequences, whose answers have begun, come before all
+others.
 
 Knows integers and callers' names only: neither pages, slots nor which sequence fits.
 """
@@ -20,23 +20,22 @@ from app.engine.scheduling.sequence import SequenceGroup, SequenceState
 
 AGEING: Final = 64
 OUTPUT_WEIGHT: Final = 2
-"""An output token counts as so many prompt tokens. It takes more time than one."""
+"""An output token counts as this many prompt tokens, because it takes more time."""
 _MOST_NAMES: Final = 4096
 
 _Rank = tuple[float, int]
 
 
 class FairQueue:
-    """The waiting sequences, and how much each caller has had."""
+    """The waiting sequences, and the service that each caller has had."""
 
     def __init__(self) -> None:
-        """Starts empty."""
         self._preempted: deque[SequenceState] = deque()
-        self._ranks: dict[SequenceState | SequenceGroup, _Rank] = {}  # of waiting and running ones
+        self._ranks: dict[SequenceState | SequenceGroup, _Rank] = {}  # of waiting and running sequences
         self._waiting: dict[bytes, list[tuple[_Rank, SequenceState]]] = {}  # by caller, in order of rank
         self._served: dict[bytes, float] = {}
         self._virtual_time = 0.0
-        self._sequences: dict[bytes, int] = {}  # waiting and running ones, by caller
+        self._sequences: dict[bytes, int] = {}  # number of waiting and running sequences, by caller
         self._arrivals = 0
         self._computed_tokens = 0
 
@@ -44,7 +43,7 @@ class FairQueue:
         return len(self._preempted) + sum(map(len, self._waiting.values()))
 
     def __iter__(self) -> Iterator[SequenceState]:
-        """All of them, about in the order in which they will begin."""
+        """Yields all waiting sequences, roughly in the order in which they will begin."""
         yield from self._preempted
         callers = sorted(self._waiting, key=self._turn)
         longest = max(map(len, self._waiting.values()), default=0)
@@ -54,7 +53,7 @@ class FairQueue:
                     yield self._waiting[caller][place][1]
 
     def add(self, sequence: SequenceState, tokens: int) -> None:
-        """A new sequence. tokens: how many must be computed before its first output token."""
+        """Queues a new sequence. tokens: how many must be computed before its first output token."""
         caller = sequence.caller
         if caller not in self._sequences:
             self._lift(caller)
@@ -65,11 +64,14 @@ class FairQueue:
         insort(self._waiting.setdefault(caller, []), (rank, sequence))
 
     def add_preempted(self, sequence: SequenceState) -> None:
-        """A sequence that has run, or one for the branches of a search that have: the first of all."""
+        """Queues a preempted sequence, or the root of a preempted search, ahead of all others."""
         self._preempted.appendleft(sequence)
 
     def firsts(self) -> Iterator[SequenceState]:
-        """The next one of the preempted, and then of each caller, in the callers' order; all stay until `begins`."""
+        """Yields the next preempted sequence and then each caller's next, in the callers' order.
+
+        All stay queued until `begins`.
+        """
         if self._preempted:
             yield self._preempted[0]
         if len(self._waiting) == 1:
@@ -79,18 +81,18 @@ class FairQueue:
             yield self._waiting[caller][0][1]
 
     def is_before(self, sequence: SequenceState, other: SequenceState) -> bool:
-        """Whether it has the lower rank: fewer tokens, or waits for long."""
+        """Whether `sequence` has the lower rank, through fewer tokens or a longer wait."""
         return self._ranks[_whole(sequence)] < self._ranks[_whole(other)]
 
     def begins(self, sequence: SequenceState) -> None:
-        """It runs from now on, and waits no more."""
+        """Removes the sequence from the queue, because it runs now."""
         if self._preempted and self._preempted[0] is sequence:
             self._preempted.popleft()
         else:
             self._take_out(sequence, self._ranks[_whole(sequence)])
 
     def ended(self, sequence: SequenceState) -> None:
-        """It has ended, or was aborted, and may have been waiting; of a search any branch."""
+        """Removes an ended or aborted sequence, waiting or running; for a search, pass any branch."""
         rank = self._ranks.pop(_whole(sequence))
         waiting = self._waiting.get(sequence.caller, [])
         place = bisect_left(waiting, rank, key=lambda entry: entry[0])
@@ -106,7 +108,7 @@ class FairQueue:
             self._virtual_time = 0.0
 
     def charge(self, sequence: SequenceState, tokens: int) -> None:
-        """So many tokens of the sequence were computed."""
+        """Charges the sequence's caller for `tokens` computed tokens."""
         self._computed_tokens += tokens
         weighted = tokens if sequence.in_prompt else tokens * OUTPUT_WEIGHT
         self._served[sequence.caller] += weighted
@@ -122,7 +124,7 @@ class FairQueue:
         return self._served[caller], self._waiting[caller][0][0]
 
     def _lift(self, caller: bytes) -> None:
-        """Sets where a caller begins that has no sequence."""
+        """Sets the virtual time at which a caller without sequences starts."""
         if len(self._served) >= _MOST_NAMES:
             self._served = {name: self._served[name] for name in self._sequences}
         self._served[caller] = max(self._served.get(caller, 0.0), self._virtual_time)

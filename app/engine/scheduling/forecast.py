@@ -1,9 +1,9 @@
-"""How much KV memory the running requests will need before they end; admission uses it.
+"""Predicts how much KV memory the running requests will need before they end, for admission.
 
 A request may use all of its `max_new_tokens`, but most end long before. Reserving the maximum leaves memory idle;
 reserving nothing admits requests that are soon preempted. So an output is expected to be as long as recent outputs
-were, given how long it already is. The need is the peak over time, as sequences that end give their pages back (Gong
-et al. 2025, "Past-Future Scheduler").
+were, given how long it already is. The prediction is the peak over time, because sequences that end free their pages
+(Gong et al. 2025, "Past-Future Scheduler").
 
 Knows integers only: no requests, no pages.
 """
@@ -15,18 +15,18 @@ from heapq import heappop, heappush
 
 
 class OutputForecast:
-    """Expected output lengths, learned from the last requests that ended."""
+    """Expected output lengths, learned from the most recently ended requests."""
 
     __slots__ = ("_recent", "_sorted", "_suffix_sums")
 
     def __init__(self, initial_tokens: int, memory: int = 128) -> None:
-        """Until requests have ended, outputs are expected to have `initial_tokens`; it uses the last `memory` ones."""
+        """`initial_tokens` is the expected length until requests have ended; `memory` is how many recent ones count."""
         self._recent = deque([initial_tokens], maxlen=memory)
         self._sorted = [initial_tokens]
         self._suffix_sums: list[int] = []
 
     def record(self, output_tokens: int) -> None:
-        """A request has ended or was aborted after `output_tokens`."""
+        """Learns that a request has ended or was aborted after `output_tokens`."""
         if len(self._recent) == self._recent.maxlen:
             self._sorted.remove(self._recent[0])
         self._recent.append(output_tokens)
@@ -34,7 +34,7 @@ class OutputForecast:
         self._suffix_sums = []
 
     def remaining(self, generated_tokens: int) -> int:
-        """How many more tokens to expect of an output that has `generated_tokens`: at least one.
+        """Expected number of further tokens of an output that has `generated_tokens`; at least one.
 
         The mean of the recent outputs that were longer; an output longer than all of them is expected to double.
         """
@@ -47,7 +47,7 @@ class OutputForecast:
         return -(-self._suffix_sums[longer_from] // longer_count) - generated_tokens
 
     def _sum_suffixes(self) -> None:
-        """Sums of the sorted lengths from each index to the end."""
+        """Computes the sums of the sorted lengths from each index to the end."""
         sums = [0] * len(self._sorted)
         total = 0
         for index in range(len(self._sorted) - 1, -1, -1):
@@ -57,11 +57,11 @@ class OutputForecast:
 
 
 def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int, most: Sequence[int | None] = (None,)) -> int:
-    """The most pages that `sequences`, pairs of (tokens now, tokens to come), will hold at any one time.
+    """The peak number of pages that `sequences`, pairs of (tokens now, tokens to come), will hold.
 
-    most: of each page group, the most pages that one sequence holds; None: all of its tokens'.
+    most: per page group, the most pages that one sequence holds; None: unlimited.
 
-    All grow by a token a step and give their pages back when they end, so the peak is just before one of the ends. When
+    All grow by one token per step and free their pages when they end, so the peak is just before one of the ends. When
     a sequence with r tokens to come ends, it and all with more have grown by r.
     """
     groups = [
@@ -79,7 +79,7 @@ def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int, most: Seq
 
 
 class _Growing:
-    """Sequences that grow together: only the number of those with each fill of the last page is kept."""
+    """Sequences that grow together. Only the number of sequences per fill level of the last page is kept."""
 
     __slots__ = ("_count", "_full_pages", "_page_tokens", "_with_last_fill")
 
@@ -95,14 +95,14 @@ class _Growing:
         self._with_last_fill[last_fill] += 1
 
     def pages(self, more_tokens: int) -> int:
-        """When each has grown by so many tokens."""
-        # ceil((fill + more_tokens) / page_tokens) is `more_pages`, or one more from a certain fill on.
+        """The pages they hold once each has grown by `more_tokens`."""
+        # ceil((fill + more_tokens) / page_tokens) is `more_pages`, or one more above a certain fill level.
         more_pages, rest = divmod(more_tokens + self._page_tokens - 1, self._page_tokens)
         return self._full_pages + self._count * more_pages + sum(self._with_last_fill[self._page_tokens - rest :])
 
 
 class _Limited:
-    """The same where a sequence has at most so many pages. `pages` must be asked with ever fewer tokens."""
+    """As `_Growing`, for sequences with a page limit. `pages` must be called with ever fewer tokens."""
 
     __slots__ = ("_at_limit", "_below", "_last_tokens", "_limit")
 

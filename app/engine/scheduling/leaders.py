@@ -1,4 +1,7 @@
-"""Which prompts are computed, and which wait for a page that another one computes. Knows neither pools nor budgets."""
+"""Chooses which prompts are computed and which wait for a shared page that another prompt computes.
+
+Knows no pools or budgets.
+"""
 
 from collections.abc import Sequence
 
@@ -7,7 +10,7 @@ from app.engine.scheduling.sequence_states import SequenceStates
 
 
 def leaders(prompts: Sequence[SequenceState], page_tokens: int, states: SequenceStates | None) -> list[SequenceState]:
-    """The prompts that don't wait. `states`: of a model with recurrent states.
+    """Returns the prompts that don't wait. `states`: None if the model has no recurrent states.
 
     The oldest never waits, nor does one that has computed part of a page: it must fill the page.
     """
@@ -23,7 +26,7 @@ def leaders(prompts: Sequence[SequenceState], page_tokens: int, states: Sequence
             coming.add(sequence.chain.digest(index))
         else:
             followers.append((sequence, sequence.chain.digest(index)))
-    followers.sort(key=lambda pair: pair[0].length - pair[0].computed)  # the shortest one computes the page
+    followers.sort(key=lambda pair: pair[0].length - pair[0].computed)  # the shortest computes the page
     for sequence, digest in followers:
         if digest not in coming:
             coming.add(digest)
@@ -32,6 +35,6 @@ def leaders(prompts: Sequence[SequenceState], page_tokens: int, states: Sequence
 
 
 def _next_shared(sequence: SequenceState, page_tokens: int) -> int | None:
-    """The next page of the text, if it need not be computed where another sequence computes it."""
+    """The digest of the next page, if another sequence's computation of it can be shared; else None."""
     index = sequence.computed // page_tokens
     return index if index < (sequence.length - 1) // page_tokens else None

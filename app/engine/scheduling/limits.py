@@ -1,4 +1,4 @@
-"""What a step, a sequence and the caches can hold, and which requests can never fit.
+"""Limits: what a step, a sequence and the caches can hold, and which requests can never fit.
 
 Numbers only: knows neither sequences nor what is in a page.
 """
@@ -13,11 +13,11 @@ from app.messages.requests import ContextWindow
 STATE_PAGES_EACH: Final = 2
 """The most state pages that a sequence holds between two steps (sequence_states.py)."""
 _CHUNK_STATE_PAGES: Final = 2
-"""The most that a chunk of a prompt needs beyond those: with fewer, chunks would end where pages do."""
+"""How many more state pages a chunk of a prompt needs at most; with fewer, chunks would end at page boundaries."""
 
 
 def least_state_pages(max_sequences: int) -> int:
-    """State pages with which so many sequences can run, and nothing is cached."""
+    """The fewest state pages with which `max_sequences` sequences can run; nothing is cached then."""
     return STATE_PAGES_EACH * max_sequences + _CHUNK_STATE_PAGES
 
 
@@ -27,26 +27,26 @@ class PageWindow:
 
     pages: int
     keep: int
-    """How many pages stay: the first ones."""
+    """How many of the first pages stay."""
     discard: int
-    """How many pages are dropped when all are full: the oldest after those that stay."""
+    """How many pages are dropped when the window is full: the oldest after those that stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What a step, a sequence and the whole cache can hold."""
+    """The limits of a step, a sequence and the caches."""
 
     step_tokens: int
     """The most tokens of one step."""
     max_sequences: int
-    """The most sequences that run at one time: rows of the page table."""
+    """The most sequences that run at one time; also the rows of the page table."""
     max_context_tokens: int
     page_tokens: int
     page_count: int
     group_windows: tuple[int, ...] = (0,)
-    """Of each page group, how many tokens its layers see; 0: all."""
+    """How many tokens the layers of each page group see; 0: all."""
     state_pages: int = 0
-    """Pages of recurrent states; 0: the model has none."""
+    """Number of pages of recurrent states; 0: the model has none."""
 
     def __post_init__(self) -> None:
         for name in ("step_tokens", "max_sequences", "max_context_tokens", "page_tokens", "page_count"):
@@ -64,17 +64,16 @@ class SchedulerLimits:
 
     @property
     def groups(self) -> PageGroups:
-        """The page groups."""
         return PageGroups(self.group_windows, self.page_tokens)
 
     def pages_for(self, tokens: int) -> int:
-        """Pages that hold `tokens` tokens of one page group."""
+        """Pages of one group that hold `tokens` tokens."""
         return -(-tokens // self.page_tokens)
 
     def most_pages(self, prompt_tokens: int, max_new_tokens: int, width: int | None = None) -> int:
-        """Pages of a request at its end, of all page groups.
+        """The pages of all groups that a request holds at its end.
 
-        width: a search's branches, which share the prompt's full pages.
+        width: number of a search's branches, which share the prompt's full pages.
         """
         if width is None:
             # The last token of an output is never computed, so it has no keys and values.
@@ -87,7 +86,7 @@ class SchedulerLimits:
         )
 
     def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> PageWindow | None:
-        """A request's window in whole pages; None if it wants none, or if prompt and output fit into it."""
+        """A request's window in whole pages; None if it wants none, or prompt and output fit."""
         if window is None or prompt_tokens + max_new_tokens <= window.tokens // self.page_tokens * self.page_tokens:
             return None
         return PageWindow(

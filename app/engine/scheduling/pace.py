@@ -1,11 +1,11 @@
-"""How many prompt tokens a step may have: as many as fit a set time, which is longer where no output waits for a token.
+"""Budgets the prompt tokens of a step by time: as many as fit a set time, which is longer while no output is decoded.
 
-A count that suits a small model would pause the streams of a large one for seconds, and whoever comes meanwhile. The
-time per token is learned from steps with many tokens, where it hardly depends on their number.
+A fixed number that suits a small model would pause the streams of a large one, and newly arrived requests, for seconds.
+The time per token is learned from steps with many tokens, where it hardly depends on their number.
 
-With experts a step also reads all those that its tokens choose, and few tokens choose nearly as many as twice their
-number. Reading and multiplying overlap: a step takes as long as the longer one. What reading takes is learned from
-steps with few tokens. Knows neither sequences nor which tokens choose which experts.
+With experts, a step also reads all experts that its tokens choose, and n tokens choose nearly as many distinct experts
+as 2n, if n is small. Reading and multiplying overlap: a step takes as long as the longer one. The read time is learned
+from steps with few tokens. Knows neither sequences nor which tokens choose which experts.
 """
 
 from typing import Final
@@ -13,31 +13,31 @@ from typing import Final
 from app.engine.expert_reads import ExpertReads
 
 _LEAST_TOKENS: Final = 64
-"""Of a step to learn from. In a smaller step most of the time goes to reading the weights."""
+"""Fewest tokens of a step to learn from; smaller steps spend most of the time on reading the weights."""
 _LEAST_CHUNK: Final = 8
 """The smallest budget: fewer rows would waste the step on any machine."""
 _LEAST_ALONE: Final = 128
-"""The same where nothing decodes. Prefill with steps of 128 tokens takes 1.06 times as long as with 512, with 256 1.01
-(embedded model, Zen 4, 4,096 tokens)."""
+"""The smallest budget while nothing decodes. Prefill with steps of 128 tokens takes 1.06 times as long as with 512,
+with 256 1.01 (embedded model, Zen 4, 4,096 tokens)."""
 _LEAST_EXPERT_ROWS: Final = 16
-"""Of each expert, in the smallest budget where nothing decodes: AMX multiplies so many at a time. Without AMX 8 are as
-good (docs/tuning.md)."""
+"""Rows per expert in the smallest budget while nothing decodes: AMX multiplies this many at a time. Without AMX 8 are
+as good (docs/tuning.md)."""
 _PAUSES_ALONE: Final = 2.5
-"""How many pauses a step may take where nothing decodes: who comes then waits for two such steps at the most."""
+"""How many pauses a step may take while nothing decodes; a new request then waits for at most two such steps."""
 _MOST_TIMES: Final = 4.0
 _RATE: Final = 0.3
-"""The weight of a new measurement in the running mean."""
+"""Weight of a new measurement in the running mean."""
 _READ_TOKENS: Final = 4.0
-"""In the time in which a step of one row reads its weights, so many rows are multiplied: until steps were measured (3.7
-with Qwen3-30B-A3B's shape on one core of Zen 4, docs/tuning.md)."""
+"""How many rows are multiplied in the time that a one-row step takes to read its weights, until steps were measured
+(3.7 with Qwen3-30B-A3B's shape on one core of Zen 4, docs/tuning.md)."""
 _LEAST_READ_TOKENS: Final = 1.0
 _MOST_READ_TOKENS: Final = 60.0
 _READS_LONGER: Final = 1.2
-"""From this ratio to multiplying on, a step's time is what reading took."""
+"""If reading takes this many times as long as multiplying, the step's time counts as read time."""
 
 
 class PromptPace:
-    """A budget of prompt tokens, for steps in which other requests decode."""
+    """The budget of prompt tokens per step."""
 
     __slots__ = ("_experts", "_most_tokens", "_pause_s", "_read_tokens", "_seconds_per_token")
 
@@ -46,7 +46,7 @@ class PromptPace:
 
         most_tokens: the budget until a step was measured, and its upper bound afterwards.
         pause_s: how long a step's prompt tokens may take, in seconds; None: the budget is always most_tokens.
-        experts: the model's; None: it has none.
+        experts: None if the model has none.
         """
         if most_tokens < 1:
             raise ValueError(f"prompt_chunk_tokens must be at least 1, not {most_tokens}")
@@ -57,7 +57,7 @@ class PromptPace:
         self._read_tokens = _READ_TOKENS
 
     def record(self, tokens: int, seconds: float) -> None:
-        """A step with so many tokens took so long."""
+        """Learns that a step with `tokens` tokens took `seconds`."""
         experts = self._experts
         work = float(tokens)
         if experts is not None and tokens >= _LEAST_TOKENS:
@@ -66,14 +66,14 @@ class PromptPace:
             self._learn_reads(tokens, seconds, experts)
         taken = seconds / work
         if tokens < _LEAST_TOKENS and taken >= self._seconds_per_token:
-            return  # a small step takes longer for each token, so it says something only if it takes less
+            return  # small steps take longer per token, so only a shorter time teaches anything
         if not self._seconds_per_token:
             self._seconds_per_token = taken
-        taken = min(taken, _MOST_TIMES * self._seconds_per_token)  # the machine, or this process, may have stood still
+        taken = min(taken, _MOST_TIMES * self._seconds_per_token)  # the machine, or this process, may have been paused
         self._seconds_per_token += _RATE * (taken - self._seconds_per_token)
 
     def _learn_reads(self, tokens: int, seconds: float, experts: ExpertReads) -> None:
-        """Moves to what the step says of the time of reads: their time, or what they took at most."""
+        """Updates the read time from a step: either its time, or an upper bound."""
         multiplied = seconds / self._seconds_per_token
         found = min(multiplied / experts.relative(tokens), _MOST_TIMES * self._read_tokens)
         if multiplied < _READS_LONGER * tokens and found > self._read_tokens:
@@ -83,17 +83,17 @@ class PromptPace:
 
     @property
     def seconds_per_token(self) -> float:
-        """Of prompts; 0 until a step was measured."""
+        """Measured time of prefill; 0 until a step was measured."""
         return self._seconds_per_token
 
     @property
     def chunk_tokens(self) -> int:
-        """The budget: prompt tokens that can be computed within the pause."""
+        """The budget while others decode: prompt tokens that can be computed within the pause."""
         return min(self._fitting(1.0, _LEAST_CHUNK), self._most_tokens)
 
     @property
     def chunk_tokens_alone(self) -> int | None:
-        """The budget where nothing decodes; None: there is no limit, or none is known yet."""
+        """The budget while nothing decodes; None: unlimited, or not known yet."""
         if self._pause_s is None or not self._seconds_per_token:
             return None
         least = 0 if self._experts is None else self._experts.tokens_for(_LEAST_EXPERT_ROWS)

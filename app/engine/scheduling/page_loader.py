@@ -1,4 +1,4 @@
-"""What the scheduler needs of what brings pages that the prefix cache lacks (`app/engine/memory/loads.py`)."""
+"""The scheduler's interface to a loader of pages that the prefix cache lacks (`app/engine/memory/loads.py`)."""
 
 from typing import Protocol
 
@@ -6,13 +6,13 @@ from app.engine.scheduling.sequence import SequenceState
 
 
 class PageLoader(Protocol):
-    """Used between two steps, on the engine's thread."""
+    """Loads pages for sequences. The engine's thread calls it between two steps."""
 
     def begin(self, sequence: SequenceState, end: int) -> bool:
-        """Whether it looks for the sequence's next pages, those before page `end`.
+        """Starts to load the sequence's next pages, up to page `end`; returns False if it does not.
 
-        If so the sequence is `loading` and plans nothing, until the loader calls `Scheduler.end_load`.
+        If it does, the sequence is `loading` and is not scheduled until the loader calls `Scheduler.end_load`.
         """
 
     def cancel(self, sequence: SequenceState) -> None:
-        """Ends the load of a loading sequence; nothing is written to its pages any more, and they are free."""
+        """Ends the sequence's load: nothing is written to its pages any more, and they are free."""

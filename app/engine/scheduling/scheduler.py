@@ -10,8 +10,8 @@ output, or a chunk of a prompt.
   the fewest tokens left, so that a short prompt overtakes a long one.
 - Admission: in the order of fair_queue.py, when a slot is free, the expected peak of memory fits (admission.py), and
   the prompts that would be computed before it take less than two steps. More of them would only hold slots and pages,
-  which a short question that comes meanwhile needs. Where there is no room for the next sequence, one of another caller
-  with a lower rank may pass it.
+  which a short question that comes meanwhile needs. If the next sequence doesn't fit, one of another caller with a
+  lower rank may overtake it.
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
@@ -19,8 +19,8 @@ output, or a chunk of a prompt.
   no later token sees them, and gets from the prefix cache those that its next token sees (pages/page_groups.py).
 - States: layers with a recurrent state keep it in pages of another pool, which never runs out (sequence_states.py). A
   prompt goes on behind cached pages only where the state behind them is cached.
-- Loading: pages that the prefix cache lacks may be brought by a `PageLoader`. Their sequence plans nothing meanwhile,
-  and computes what did not come.
+- Loading: a `PageLoader` may load pages that the prefix cache lacks. Their sequence is not scheduled meanwhile, and
+  computes the pages that were not loaded.
 - Endless outputs: when a sequence has filled its context window, full pages of its oldest tokens leave its page table.
   The window's first pages stay, with keys rotated to their new positions (`ModelRunner.copy_page_turned`). Such a
   sequence can't be computed again, so it is never preempted: its window is reserved, and another sequence is admitted
@@ -28,10 +28,10 @@ output, or a chunk of a prompt.
 - Searches: the branches of a group share their pages. A branch that must write to a shared page gets a copy first. A
   branch whose tokens are all computed waits until `fork` makes the next branches. A group is admitted with all of its
   slots and preempted as a whole; then the tokens that its branches have in common are computed once.
-- Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, goes to
-  the front of the queue, and is computed again, prompt and output together. A sequence without a younger one skips the
-  step instead. A preempted one is not admitted until a sequence has ended; otherwise sequences would preempt each other
-  in turn. The oldest sequence is never preempted and fits alone, so every sequence ends.
+- Preemption: when an older sequence needs a page and none is free, the youngest frees all of its pages, goes to the
+  front of the queue, and is computed again, prompt and output together. A sequence without a younger one skips the step
+  instead. A preempted one is not admitted until a sequence has ended; otherwise sequences would preempt each other in
+  turn. The oldest sequence is never preempted and fits alone, so every sequence ends.
 
 Knows nothing of token ids, samplers, arrays or streams: it knows the contents of a page by digest only.
 """
@@ -52,11 +52,11 @@ from app.engine.scheduling.sequence_states import SequenceStates
 
 _STEPS_AHEAD: Final = 2
 _ENDLESS_SHARE: Final = 4
-"""One of so many slots is never an endless output's."""
+"""Endless outputs leave at least one in this many slots to others."""
 
 
 class Scheduler:
-    """Keeps the waiting sequences and the running ones, these in the order in which they began."""
+    """Keeps the waiting sequences and, in the order in which they began, the running ones."""
 
     def __init__(
         self,
@@ -68,25 +68,25 @@ class Scheduler:
     ) -> None:
         """Starts without sequences, all pages free.
 
-        expected_output_tokens: what admission expects of an output until some have ended.
-        most_of_caller: the most slots that one caller may have; None: all.
+        expected_output_tokens: output length that admission expects until some have ended.
+        most_of_caller: the most slots of one caller; None: all.
         on_page_forgotten: the page pool's listener.
         """
         self.limits = limits
         self.pool = PagePool(limits.page_count, on_page_forgotten)
         self.states = SequenceStates(limits) if limits.state_pages else None
-        """None: the model has no states."""
+        """None: the model has no recurrent states."""
         self._pages = SequencePages(self.pool, limits, None if self.states is None else self.states.pool)
         self._page_groups = limits.groups.count
         self.waiting = FairQueue()
         self.running: list[SequenceState] = []
         self.preemptions = 0
         self.loader: PageLoader | None = None
-        """Brings pages that the prefix cache lacks; None: they are computed."""
+        """Loads pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._admission = Admission(limits, expected_output_tokens)
         self._most_of_caller = most_of_caller
-        self._unfitting: set[SequenceState] = set()  # of those that wait, until a sequence ends
+        self._unfitting: set[SequenceState] = set()  # waiting sequences that don't fit until some sequence ends
         self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
 
     def add(self, sequence: SequenceState) -> None:
@@ -94,7 +94,7 @@ class Scheduler:
         self.waiting.add(sequence, self._pages.uncached(sequence))
 
     def remove(self, sequence: SequenceState) -> None:
-        """Removes a sequence that has ended or was aborted, and its whole group; pages and slots are free at once."""
+        """Removes a sequence that has ended or was aborted, with its whole group, and frees pages and slots."""
         if sequence.slot >= 0:
             self._stop(sequence)
             self._admission.ended(sequence)
@@ -135,9 +135,9 @@ class Scheduler:
         return child
 
     def end_load(self, sequence: SequenceState, pages: Sequence[int], loaded: int) -> None:
-        """The sequence plans again: its next pages are the first `loaded` of `pages`, and the rest is free.
+        """Ends a load: the sequence gets the first `loaded` of `pages`, the rest is freed, and it is scheduled again.
 
-        pages: taken from the pool for it, with one page group. The loader's `cancel` does not call this.
+        pages: allocated from the pool for it, with one page group. The loader's `cancel` does not call this.
         """
         assert sequence.chain is not None
         sequence.loading = False
@@ -145,10 +145,10 @@ class Scheduler:
         self.pool.release(reversed(pages[loaded:]))
 
     def schedule(self, prompt_chunk_tokens: int, alone_tokens: int | None = None) -> Step:
-        """Makes the next step; empty only if there is no sequence at all, or pages are being loaded or saved.
+        """Makes the next step. It is empty only if there is no sequence at all, or pages are being loaded or saved.
 
         prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
-        alone_tokens: the most if none does; None: as many as a step can have.
+        alone_tokens: the most if none does; None: the step's limit.
         """
         step = Step()
         if self._free_slots and self.waiting:
@@ -187,17 +187,17 @@ class Scheduler:
         return step
 
     def complete(self, step: Step) -> None:
-        """The step has been computed: its tokens are in the pages, and full pages may be shared."""
+        """Records that the step has been computed: its tokens are in the pages, and full pages may be shared."""
         for sequence, count in zip(step.sequences, step.query_lengths, strict=True):
             self.waiting.charge(sequence, count)
             sequence.computed += count
-            if count > 1:  # pages that an output fills are cached when it claims its next page, or ends
+            if count > 1:  # decoding caches full pages when it claims the next page, or ends
                 self._pages.settle(sequence)
                 if self.states is not None:
                     self.states.settle(sequence)
 
     def _admit(self, step: Step) -> None:
-        """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
+        """Gives slots to waiting sequences in the queue's order, as long as the next one fits."""
         while (sequence := self._next_waiting()) is not None:
             self.waiting.begins(sequence)
             self._admission.admitted(sequence)
@@ -208,10 +208,10 @@ class Scheduler:
             step.begun.append(sequence)
 
     def _next_waiting(self) -> SequenceState | None:
-        """The first one for which there is room.
+        """Returns the first waiting sequence that fits.
 
-        It passes over a sequence before it if that one waits for sequences that may never end, or for others of its own
-        caller; or if it has the lower rank, so that ageing ends the overtaking.
+        It overtakes an earlier one only if that one waits for sequences that may never end, or for others of its own
+        caller, or if it has the lower rank, which ageing bounds.
         """
         passed: list[SequenceState] = []
         for sequence in self.waiting.firsts():
@@ -225,7 +225,7 @@ class Scheduler:
         return None
 
     def _may_wait_for_ever(self, sequence: SequenceState) -> bool:
-        """Whether endless outputs are in its way, or so many of its own caller's that others need the rest."""
+        """Whether endless outputs block it, or its own caller has so many sequences that others need the rest."""
         endless = sum(other.window is not None for other in self.running)
         slots = self.limits.max_sequences
         if sequence.window is not None and endless >= slots - slots // _ENDLESS_SHARE:
@@ -244,7 +244,7 @@ class Scheduler:
         return True
 
     def _waits_for_prompts(self, sequence: SequenceState) -> bool:
-        """Whether the prompts that have no more tokens left than it take the next steps without it."""
+        """Whether the prompts with no more tokens left than this one take all of the next steps."""
         if sequence.restarted or (sequence.grant is not None and self.loader is not None):
             return False
         own, ahead = self._pages.uncached(sequence), 0
@@ -254,7 +254,7 @@ class Scheduler:
         return ahead >= _STEPS_AHEAD * self.limits.step_tokens
 
     def _plan(self, step: Step, prompt_chunk_tokens: int, alone_tokens: int) -> None:
-        """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""
+        """Splits the token budget: sets `planned` of every running sequence, after its cached pages were found."""
         prompts = []
         loading = 0
         for sequence in self.running:
@@ -288,7 +288,7 @@ class Scheduler:
             budget -= more
 
     def _trim_drafts(self) -> None:
-        """Removes guesses beyond the budget, which are too many when a newly admitted sequence decodes at once."""
+        """Removes draft tokens beyond the budget, as happens when a newly admitted sequence decodes at once."""
         excess = sum(sequence.planned for sequence in self.running) - self.limits.step_tokens
         for sequence in reversed(self.running):
             if excess <= 0:
@@ -299,7 +299,7 @@ class Scheduler:
                 excess -= less
 
     def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
-        """Adds the sequence's next pages that are in the prefix cache, or begins to load them."""
+        """Adds the sequence's next pages that are in the prefix cache, or starts to load them."""
         if self._pages.count(sequence) * self.limits.page_tokens != sequence.computed:
             return
         end = (sequence.length - 1) // self.limits.page_tokens
@@ -313,7 +313,7 @@ class Scheduler:
             sequence.loading = self.loader.begin(sequence, end)
 
     def _claim_pages(self, sequence: SequenceState, count: int, step: Step) -> int:
-        """Gets pages for `count` more tokens of `sequence`; returns how many of the tokens have a page.
+        """Allocates pages for `count` more tokens of `sequence`; returns how many of the tokens have a page.
 
         A chunk shrinks to the free pages. Only if there is none at all is the youngest sequence preempted.
         """
@@ -332,7 +332,7 @@ class Scheduler:
         return min(count, self._pages.count(sequence) * page_tokens - sequence.computed)
 
     def _shift(self, sequence: SequenceState, window: PageWindow, step: Step) -> bool:
-        """Removes the oldest pages of a full window, after those to keep; False if no page is free for the copies."""
+        """Removes the oldest pages of a full window, after those to keep; False if no page is free for copies."""
         discarded = sequence.pages[window.keep : window.keep + window.discard]
         if not sequence.sinks and window.keep:
             own = sum(self.pool.holders(page) == 1 for page in discarded)
@@ -359,7 +359,7 @@ class Scheduler:
         return True
 
     def _own_last_page(self, sequence: SequenceState, step: Step) -> bool:
-        """Copies the page that a branch will write to, if others hold it too; False if no page is free."""
+        """Copies the page that a branch will write to, if others hold it too. Returns False if no page is free."""
         index, filled = divmod(sequence.computed, self.limits.page_tokens)
         if not filled or not self._pages.is_shared(sequence, index):
             return True
@@ -382,7 +382,7 @@ class Scheduler:
                 self._preempt(sequence, step)
 
     def _preempt(self, sequence: SequenceState, step: Step) -> None:
-        """Takes all pages of the sequence, and of its whole group, and queues it again."""
+        """Frees all pages of the sequence and its group, and queues it again."""
         if sequence.computed:
             self.preemptions += 1
         self._stop(sequence)
@@ -397,7 +397,7 @@ class Scheduler:
         self._unfitting.add(sequence)
 
     def _stop(self, sequence: SequenceState) -> None:
-        """Stops the sequence and its whole group: pages and slots are free."""
+        """Removes the sequence and its group from the running ones, and frees pages and slots."""
         group = sequence.group
         for member in [sequence] if group is None else group.members:
             self.running.remove(member)

@@ -1,16 +1,16 @@
-"""The state pages of sequences: taken, found in the prefix cache, copied, given back.
+"""Allocates, finds in the prefix cache, copies and frees the state pages of sequences.
 
-Layers with a recurrent state keep it in pages too. Page i of a sequence has the state behind its tokens, and what the
-tokens inside it need (kernels/model/state_pages.h). Tokens from b on need page b // page_tokens - 1, and their own page
-if tokens before b are in it. A step writes its last token's page, and the page before it if that one is not full; of
-pages that lie wholly inside a step it needs none.
+Layers with a recurrent state keep it in pages too. Page i of a sequence has the state after its tokens, and what the
+tokens inside it need (kernels/model/state_pages.h). Computing tokens from b on needs page b // page_tokens - 1, and
+their own page if tokens before b are in it. A step writes its last token's page, and the page before it if that one is
+not full; pages that lie wholly inside a step are not needed.
 
-So between two steps a sequence holds two pages at most, however long its text is, and the pool has two for every
-sequence that can run. What else it has, the spare pages, is for steps of several pages, for guesses, and for the prefix
-cache. Where no spare page is left a step computes fewer tokens, never none: nobody waits for a state page.
+So between two steps a sequence holds at most two pages, however long its text is, and the pool has two for every
+sequence that can run. The other pages, the spare ones, serve steps of several pages, draft tokens and the prefix cache.
+Without spare pages a step computes fewer tokens, but always some: no sequence ever waits for a state page.
 
-A state page is as large as hundreds of pages of keys and values, so few are cached: every KEPT_EVERY-th of a text, the
-last one of a prompt that an equal prompt can use, and the last full one of a sequence that ends or is preempted.
+A state page is as large as hundreds of KV pages, so few are cached: every KEPT_EVERY-th of a text, the last one of a
+prompt that an equal prompt can use, and the last full one of a sequence that ends or is preempted.
 
 Knows neither keys and values nor what is in a state.
 """
@@ -28,19 +28,19 @@ KEPT_EVERY: Final = 16
 
 
 class SequenceStates:
-    """All of one pool."""
+    """The state pages of all sequences, from one pool."""
 
     __slots__ = ("_new_entries", "_page_tokens", "_spare", "_spare_left", "pool")
 
     def __init__(self, limits: SchedulerLimits) -> None:
-        """All pages are free."""
+        """Starts with all pages free."""
         self.pool = PagePool(limits.state_pages)
         self._page_tokens = limits.page_tokens
         self._spare = self._spare_left = limits.state_pages - STATE_PAGES_EACH * limits.max_sequences
         self._new_entries: list[tuple[int, int, int]] = []  # of branches made since the last step
 
     def begin_step(self, running: Iterable[SequenceState], step: Step) -> None:
-        """A step is planned. Afterwards every sequence holds two pages at most."""
+        """Starts to plan a step. Afterwards every sequence holds at most two pages."""
         page_tokens = self._page_tokens
         for sequence in running:
             if len(sequence.states) > STATE_PAGES_EACH or sequence.computed % page_tokens == 0:
@@ -49,7 +49,7 @@ class SequenceStates:
         step.new_state_pages, self._new_entries = self._new_entries, step.new_state_pages
 
     def find(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
-        """The sequence goes on behind cached pages: gets the state behind them, which the cache has."""
+        """Adds the cached state after the sequence's cached pages."""
         index = sequence.computed // self._page_tokens - 1
         page = self.pool.find(chain.digest(index))
         assert page is not None, f"state page {index} is not there any more"
@@ -58,15 +58,15 @@ class SequenceStates:
         step.new_state_pages.append((sequence.slot, index, page))
 
     def next_kept(self, sequence: SequenceState) -> int | None:
-        """The next page of its prompt that it will cache, and that an equal prompt could use; None: there is none."""
+        """The next page of its prompt that it will cache and an equal prompt could use; None: there is none."""
         begin, last = sequence.computed // self._page_tokens, self._last_of_prompt(sequence)
         return None if begin > last else min(_next_on_grid(begin), last)
 
     def fitting(self, sequence: SequenceState, count: int) -> int:
-        """How many of the next `count` tokens one step can compute with the spare pages that are left: at least one."""
+        """How many of the next `count` tokens, at least one, a step can compute with the spare pages."""
         page_tokens, begin = self._page_tokens, sequence.computed
         end, index = begin + count, begin // page_tokens
-        if end > sequence.length:  # guesses
+        if end > sequence.length:  # draft tokens
             return min(count, (index + 1 + self._spare_left) * page_tokens - begin)
         for possible in (end, end // page_tokens * page_tokens):
             if possible > begin and self._extra(self._needed(begin, possible)) <= self._spare_left:
@@ -120,8 +120,8 @@ class SequenceStates:
         self._new_entries += [(sequence.slot, index, page) for index, page in sequence.states.items()]
 
     def settle(self, sequence: SequenceState) -> None:
-        """Caches full pages, and gives back those that the next token does not need."""
-        known = min(sequence.computed, sequence.length)  # right guesses may not be in the text yet
+        """Caches full pages and frees those that the next token does not need."""
+        known = min(sequence.computed, sequence.length)  # accepted draft tokens may not be in the text yet
         full, last = known // self._page_tokens, (sequence.computed - 1) // self._page_tokens
         gone = []
         for index, page in sequence.states.items():
@@ -133,17 +133,19 @@ class SequenceStates:
             self.pool.release([sequence.states.pop(index) for index in gone])
 
     def give_back(self, sequence: SequenceState) -> None:
-        """The sequence ends or is preempted: caches its last full page, and releases all."""
+        """Caches the last full page of a sequence that ends or is preempted, and frees all."""
         self.settle(sequence)
         last = min(sequence.computed, sequence.length) // self._page_tokens - 1
-        is_branch = sequence.group is not None and sequence.group.branched  # of many, of which one answer stays
+        is_branch = (
+            sequence.group is not None and sequence.group.branched
+        )  # only one of the branches becomes the answer
         if sequence.chain is not None and last in sequence.states and not is_branch:
             self.pool.keep(sequence.states[last], sequence.chain.digest(last))
         self.pool.release(sequence.states.values())
         sequence.states = {}
 
     def _needed(self, begin: int, end: int) -> set[int]:
-        """Pages that computing tokens [begin, end) of a text without guesses reads or writes."""
+        """Pages that a step reads or writes to compute tokens [begin, end), without draft tokens."""
         first, last = begin // self._page_tokens, (end - 1) // self._page_tokens
         needed = {first - 1, last}
         if begin % self._page_tokens:
@@ -160,11 +162,11 @@ class SequenceStates:
         return index == _next_on_grid(index) or index == self._last_of_prompt(sequence)
 
     def _last_of_prompt(self, sequence: SequenceState) -> int:
-        """The last page of its prompt that an equal prompt would not have to compute; -1: there is none."""
+        """The last page of its prompt whose state an equal prompt could reuse; -1: there is none."""
         return (sequence.prompt_tokens - 1) // self._page_tokens - 1
 
     def _copy(self, sequence: SequenceState, index: int, step: Step) -> None:
-        """Takes a page in place of a shared one."""
+        """Replaces a shared page by a copy."""
         shared = sequence.states[index]
         [sequence.states[index]] = self.pool.take(1)
         self.pool.release([shared])
@@ -172,5 +174,5 @@ class SequenceStates:
 
 
 def _next_on_grid(index: int) -> int:
-    """The first page from `index` on that is cached in any text."""
+    """The first page from `index` on that every text caches."""
     return index - index % KEPT_EVERY + KEPT_EVERY - 1

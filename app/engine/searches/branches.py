@@ -1,9 +1,9 @@
-"""A search's sequences inside the engine: one request, several branches.
+"""A search inside the engine: one request with several branches, each a sequence.
 
-Each step the search collects a row (the likeliest next tokens) from every branch. When the last row has come, the
-search method (`methods.py`) decides how the branches continue. The search tells the engine which sequences leave and
-which generations enter; the scheduler's `fork` makes branches share their pages. Knows nothing of when a step is made,
-nor of what the engine keeps.
+Each step the search collects a row (the likeliest next tokens) from every branch. When all rows are there, the search
+method (`methods.py`) decides how the branches continue. The search tells the engine which sequences leave and which
+generations enter; the scheduler's `fork` makes branches share their pages. Knows nothing of when a step is made, nor of
+the engine's own state.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,15 @@ MOST_ROW_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BranchChange:
-    """What a search changed: the engine replaces its sequences accordingly, those that leave first."""
+    """What a search has changed; the engine replaces its sequences accordingly, first those that leave."""
 
     leaves: Sequence[SequenceState] = ()
-    """Sequences that are the search's no more. A sequence may leave with one generation and enter with another."""
+    """Sequences that no longer belong to the search. A sequence may leave with one generation and enter with another.
+    """
     enters: Sequence[Generation] = ()
-    """Generations that the engine now runs, each with a sequence of its own."""
+    """Generations that the engine runs from now on, each with a sequence of its own."""
     advance: Advance | None = None
-    """What the step came to; None while rows of other branches are missing."""
+    """The method's decision; None while rows of other branches are missing."""
 
 
 _NO_CHANGE = BranchChange()
@@ -42,19 +43,19 @@ class Search:
     __slots__ = ("_history", "_members", "_method", "_preempted", "_rows", "cached_tokens", "group", "root")
 
     def __init__(self, root: Generation, method: SearchMethod, history: StateHistory | None) -> None:
-        """`root`: the request's first generation, whose sequence is the prompt; it stands for the whole request.
+        """`root`: the request's first generation, which stands for the whole request; its sequence is the prompt.
 
         history: the hidden states of the text so far, for a method that compares them.
         """
         self.root = root
         self.group = SequenceGroup(method.width, [root.sequence])
         self.cached_tokens = 0
-        """Prompt tokens that the prefix cache had and that no delta has reported yet."""
+        """Prompt tokens that the prefix cache had and no delta has reported yet."""
         self._members = [root]
         self._method = method
         self._history = history
         self._rows: dict[SequenceState, Row] = {}
-        # After a preemption: the branches to go on with, once what they have in common is computed again.
+        # After a preemption: the branches to continue once their common tokens are computed again.
         self._preempted: list[Generation] | None = None
         root.sequence.group = self.group
 
@@ -62,7 +63,7 @@ class Search:
     def of(
         request: GenerateRequest, runner: ModelRunner, deliver: Deliver, key: object, salt: bytes | None
     ) -> "Search":
-        """A new request's search. Raises ValueError for an option that is out of range."""
+        """Makes the search of a new request. Raises ValueError for an option that is out of range."""
         assert request.search is not None
         method = make_method(request.search, request.max_new_tokens, request.stop_token_ids)
         row_tokens = min(method.row_tokens, runner.vocab_size)
@@ -82,7 +83,7 @@ class Search:
         return [member.sequence for member in self._members]
 
     def arrived(self, member: Generation, scheduler: Scheduler) -> BranchChange:
-        """A member's sequence has been computed to its end; says what changes, which may be nothing yet."""
+        """Handles a member whose sequence is completely computed. Returns the changes, which may be none yet."""
         if not self.group.branched:
             self.cached_tokens += member.sequence.cached_tokens
             member.sequence.cached_tokens = 0
@@ -106,10 +107,10 @@ class Search:
         return self._branch(advance, scheduler)
 
     def preempted(self) -> BranchChange:
-        """The scheduler has preempted the group, whose one sequence will compute again what all branches begin with."""
+        """Handles the group's preemption: one sequence will recompute the tokens that all branches begin with."""
         branches = self._members
         leaves = self.sequences
-        # Of a single branch the last token is left out: the step that computes it gives the branch's row.
+        # A single branch leaves its last token out: the step that computes it gives the branch's row.
         most = len(branches[0].tokens) - 1
         columns = zip(*(branch.tokens for branch in branches), strict=True)
         common = next((index for index, column in enumerate(columns) if len(set(column)) > 1), most)
@@ -124,7 +125,7 @@ class Search:
         return BranchChange(leaves, self._members)
 
     def _restore(self, common: Generation, branches: list[Generation], scheduler: Scheduler) -> BranchChange:
-        """After a preemption, what the branches have in common is computed: each continues with the rest of its own."""
+        """Resumes the branches after a preemption, once their common tokens are computed again."""
         children = [(common.sequence, len(branch.tokens)) for branch in branches]
         sequences = scheduler.fork(self.group, children)
         for branch, sequence in zip(branches, sequences, strict=True):

@@ -1,7 +1,7 @@
 """Beam search, diverse beam search and contrastive search: which sequences continue, and with which tokens.
 
-A method gets a row for each of its sequences: its likeliest next tokens, and what else it asked for. It returns the
-next sequences, each of which is a present one and one token more. It starts with one row, the prompt's.
+A method gets a row for each of its sequences, with the likeliest next tokens. It returns the next sequences, each of
+which extends a present one by one token. The first step has one row, the prompt's.
 
 - Beam search as transformers defines it (version 5): the `beams` best continuations stay. A continuation by an end
   token that is among the `beams` best of its step is an answer, scored by log-probability / length ** length_penalty.
@@ -32,14 +32,14 @@ class Row(NamedTuple):
     token_ids: Sequence[int]
     """The likeliest next tokens, the likeliest first."""
     logprobs: Sequence[float]
-    """Of each of them."""
+    """Log-probability of each token."""
     similarity: float = -1.0
-    """The largest cosine similarity of the last token's hidden state and that of a token before it."""
+    """The largest cosine similarity of the last token's hidden state to that of an earlier token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The outcome of one step of a search."""
+    """The result of one step of a search."""
 
     children: Sequence[tuple[int, int]] = ()
     """The next sequences, as (index of a present sequence, token that continues it)."""
@@ -50,7 +50,7 @@ class Advance:
     finish_reason: FinishReason | None = None
     """None: the search continues."""
     more: tuple[Answer, ...] = ()
-    """At the end: the answers after the best."""
+    """The answers after the best, at the end of the search."""
 
 
 class SearchMethod(Protocol):
@@ -66,20 +66,20 @@ class SearchMethod(Protocol):
     """Whether rows need a similarity."""
 
     def advance(self, rows: Sequence[Row]) -> Advance:
-        """Makes a step. The rows are in the order of the last step's children."""
+        """Makes a step. The rows are in the order of the previous step's children."""
 
 
 def make_method(
     params: BeamParams | ContrastiveParams, max_new_tokens: int, end_token_ids: Collection[int]
 ) -> SearchMethod:
-    """A new request's method."""
+    """Makes the search method of a new request."""
     if isinstance(params, ContrastiveParams):
         return ContrastiveSearch(params, max_new_tokens, end_token_ids)
     return BeamSearch(params, max_new_tokens, end_token_ids)
 
 
 class _Link(NamedTuple):
-    """The last token of an output, linked to those before it, which beams share."""
+    """The last token of an output, linked to the earlier ones, which beams share."""
 
     token: int
     before: "_Link | None"
@@ -95,9 +95,9 @@ def _tokens(link: _Link | None) -> tuple[int, ...]:
 
 class _Beam(NamedTuple):
     score: float
-    """The sum of log-probabilities, minus what diversity cost."""
+    """The sum of log-probabilities, minus diversity penalties."""
     row: int
-    """Index of a row: before a step its own, after it its parent's."""
+    """Index of a row: its own before a step, its parent's after it."""
     output: _Link | None
 
 
@@ -119,12 +119,12 @@ class _BeamGroup:
     beams: int
     running: list[_Beam] = field(default_factory=lambda: [_Beam(0.0, 0, None)])
     finished: list[_Finished] = field(default_factory=list)
-    """The best first, at most `beams`."""
+    """The best answers, at most `beams`, best first."""
     done: bool = False
 
 
 class BeamSearch:
-    """Beams in one group or several."""
+    """Beam search with one group of beams or several."""
 
     penalizes_logprobs = True
     compares_states = False
@@ -136,7 +136,7 @@ class BeamSearch:
         self._length = 0
         self._groups = [_BeamGroup(params.beams // params.groups) for _ in range(params.groups)]
         self.width = params.beams
-        # Enough for a group's best, whichever tokens are end tokens and whichever diversity makes worse.
+        # Enough for a group's best, whichever tokens are end tokens or penalized for diversity.
         others = params.beams - params.beams // params.groups if params.diversity_penalty else 0
         self.row_tokens = params.beams // params.groups + len(self._ends) + others
 
@@ -168,7 +168,7 @@ class BeamSearch:
             for token, logprob in zip(rows[beam.row].token_ids, rows[beam.row].logprobs, strict=True)
             if logprob > -math.inf
         ]
-        candidates.sort(key=lambda candidate: -candidate.score)  # stable: among equals the better beam's first
+        candidates.sort(key=lambda candidate: -candidate.score)  # stable: the better beam's comes first among equals
         last = self._length == self._max_new_tokens
         for candidate in candidates[: group.beams]:
             if last or candidate.token in self._ends:
@@ -200,18 +200,18 @@ class BeamSearch:
         return self._normalized(group.running[0].score, length) <= group.finished[-1].score
 
     def _normalized(self, score: float, length: int) -> float:
-        """The score of an answer; `length` includes the end token."""
+        """Returns an answer's score; `length` includes the end token."""
         return score / math.pow(length, self._params.length_penalty)
 
     def _answers(self) -> Sequence[Answer]:
-        """The best of all groups, filled up with empty ones where a model gave nothing but NaN."""
+        """Returns the best answers of all groups, padded with empty ones where a model gave only NaN."""
         finished = sorted((each for group in self._groups for each in group.finished), key=lambda each: -each.score)
         answers = [each.answer for each in finished[: self._params.answers]]
         return answers + [Answer((), "length")] * (self._params.answers - len(answers))
 
 
 class ContrastiveSearch:
-    """One text; each of its likeliest next tokens is tried as a sequence."""
+    """Contrastive search: tries each of the likeliest next tokens of one text as a sequence."""
 
     penalizes_logprobs = False
     compares_states = True
@@ -225,14 +225,17 @@ class ContrastiveSearch:
         self.width = self.row_tokens = params.candidates
 
     def advance(self, rows: Sequence[Row]) -> Advance:
-        """Chooses one of the candidates, whose rows these are; the first call has the prompt's row and chooses none."""
+        """Chooses one of the candidates, which the rows belong to.
+
+        The first call has the prompt's row and chooses none.
+        """
         if not self._candidates:
             return self._go_on(None, rows[0], ())
         scores = [
             (1 - self._alpha) * probability - self._alpha * row.similarity
             for (_, probability), row in zip(self._candidates, rows, strict=True)
         ]
-        chosen = max(range(len(scores)), key=scores.__getitem__)  # among equals the likelier
+        chosen = max(range(len(scores)), key=scores.__getitem__)  # the likelier among equals
         token = self._candidates[chosen][0]
         if token in self._ends:
             return Advance(finish_reason="stop")
@@ -247,6 +250,6 @@ class ContrastiveSearch:
             for candidate, logprob in zip(row.token_ids, row.logprobs, strict=True)
             if logprob > -math.inf
         ]
-        if not self._candidates:  # the model gave nothing but NaN
+        if not self._candidates:  # the model gave only NaN
             return Advance(token_ids=token_ids, finish_reason="length")
         return Advance([(chosen or 0, candidate) for candidate, _ in self._candidates], chosen, token_ids)

@@ -1,4 +1,4 @@
-"""Control tokens under names that nobody else can write: neither users in prompts nor schemas in grammars.
+"""Gives control tokens secret names, so that neither users' prompts nor schemas in grammars can contain them.
 
 It knows `tokenizer.json`, and neither templates nor grammars.
 """
@@ -13,10 +13,10 @@ _MARKER = re.compile(r"[^\w\s].*\w.*[^\w\s]")
 
 
 def control_tokens(added: Iterable[Mapping[str, Any]], template: str | None) -> list[str]:
-    """Those of `tokenizer.json`'s added tokens that texts must not become.
+    """Returns those of `tokenizer.json`'s added tokens that texts must not become.
 
-    They are the special ones, and those that the template has and that are spelled as marks are, `<think>` or `[INST]`.
-    White space and words are text, though a template may have them too: Gemma has a token for two newlines.
+    These are the special ones, and tokens of the template that are spelled like `<think>` or `[INST]`. White space and
+    words are text, even if a template has them: Gemma has a token for two newlines.
     """
     return [
         token["content"]
@@ -38,19 +38,19 @@ class Aliases:
         """Bytes of the longest secret name."""
 
     def name(self, token: str) -> str:
-        """The secret name of a control token; any other token is its own name."""
+        """The secret name of a control token; other tokens keep their name."""
         return self._names.get(token, token)
 
     def real_name(self, name: str) -> str:
-        """The public name of a control token; any other token is its own name."""
+        """The public name of a control token; other tokens keep their name."""
         return self._tokens.get(name, name)
 
     def in_text(self, text: str) -> str:
-        """The text with its control tokens under their secret names."""
+        """Replaces control tokens in the text by their secret names."""
         return self._pattern.sub(lambda match: self._names[match[0]], text)
 
     def in_tokenizer(self, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-        """`tokenizer.json` with the control tokens renamed, and without merges that could make one."""
+        """Renames the control tokens in `tokenizer.json`, and drops merges that could make one."""
         model = dict(tokenizer["model"])
         if isinstance(model["vocab"], Mapping):
             model["vocab"] = {self.name(token): i for token, i in model["vocab"].items()}

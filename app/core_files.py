@@ -1,4 +1,4 @@
-"""No core files: a process that crashes would write what is in its memory to the disk, prompts and keys included.
+"""Disables core files: a crashing process would write its memory to disk, prompts and keys included.
 
 Knows nothing of what the process does.
 """
@@ -7,7 +7,7 @@ import resource
 
 
 def leave_no_core_files() -> None:
-    """From now on neither this process nor one that it starts leaves a core file, or can allow it again.
+    """Makes this process and its children leave no core file, irrevocably.
 
     A limit of 0 bytes would still let the kernel hand cores to a program, as many distributions have it. At 1 byte it
     does neither (core(5), RLIMIT_CORE).

@@ -32,19 +32,19 @@ AnySettings = TypeVar("AnySettings", bound=ModelApplicationSettings)
 
 _DRAIN_POLL_S = 0.2
 _INGRESS_CHECK_S = 1.0
-"""How soon a lost ingress is noticed."""
+"""Health check period of an ingress."""
 _MOST_ACCOUNT_CALLS = 4096
-"""Calls of all ingresses at once; each has one that waits for revocations."""
+"""The most concurrent calls of all ingresses; each ingress has one that waits for revocations."""
 _ACCOUNTS_SHUTDOWN_S = 5.0
 _ONE_MORE = 1
-"""Per cent of the replicas that Serve may start beside them in a rolling change. It rounds up: one of up to 100."""
+"""Extra replicas in a rolling change, in per cent; Serve rounds up, so it is one for up to 100 replicas."""
 
 
 def build(args: ServiceSettings) -> Application:
-    """The ingress with the workers of one model. Serve makes `args` from the configuration file.
+    """Builds the ingress with the workers of one model. Serve makes `args` from the configuration file.
 
-    Raises RayServeException if clients are to verify the machine and there is no front through which they could, or
-    if the model can't be served. `serve status` shows its message, and of other exceptions a traceback.
+    Raises RayServeException if clients are to verify the machine and there is no front through which they could, or if
+    the model can't be served. `serve status` shows its message, and of other exceptions a traceback.
     """
     if args.attestation.evidence != "none" and os.environ.get(ATTESTED_FRONT) != "1":
         raise RayServeException(
@@ -72,7 +72,7 @@ def build(args: ServiceSettings) -> Application:
 
 
 def build_model(args: ModelApplicationSettings) -> Application:
-    """The workers of a further model, without routes. The ingress that `build` makes finds them by itself.
+    """Builds the workers of a further model, without routes. The ingress of `build` finds them by itself.
 
     Raises RayServeException if the model can't be served.
     """
@@ -83,7 +83,7 @@ def build_model(args: ModelApplicationSettings) -> Application:
 
 
 def checked(args: AnySettings) -> AnySettings:
-    """The settings with the model's absolute path, the same for all replicas. Raises RayServeException.
+    """Returns the settings with the model's absolute path, for all replicas. Raises RayServeException.
 
     A relative path begins where this process runs: in a task of Ray's that is where Ray was started, and not where
     `serve deploy` was called. An absolute one may be on other nodes only, where replicas find what is wrong with it.
@@ -111,7 +111,7 @@ def _is_only_node() -> bool:
 class Root:
     """A deployment without replicas, to which the workers are bound.
 
-    Serve wants one deployment that has the others, and behind HAProxy it may have no request router of its own.
+    Serve requires a root deployment, which behind HAProxy may have no request router of its own.
     """
 
     def __init__(self, workers: Any) -> None:
@@ -119,7 +119,7 @@ class Root:
 
 
 def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
-    """The workers' deployment, still to be bound with the settings."""
+    """The workers' deployment, not yet bound to settings."""
     worker, router = settings.worker, settings.router
     routing: dict[str, Any] = {
         "request_router_class": "app.controller.router.WorkerRouter",
@@ -134,7 +134,7 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
     }
     decorate = serve.deployment(
         name="Worker",
-        # Running and queued requests together: Serve sends a worker no more than that, and tries the next one.
+        # Running and queued requests together: Serve sends no more to a worker, and tries the next one.
         max_ongoing_requests=worker.max_concurrent_requests + worker.max_queued_requests,
         health_check_period_s=worker.health_check_period_s,
         health_check_timeout_s=worker.health_check_timeout_s,
@@ -149,8 +149,8 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
 
 
 def accounts_deployment() -> Deployment:
-    """The accounts' deployment, still to be bound with their settings. One replica owns the database alone."""
-    # Here, because a service without accounts needs no database's library.
+    """The accounts' deployment, not yet bound to settings. A single replica owns the database."""
+    # Imported here, because a service without accounts needs no database library.
     from app.accounts.shared import SharedAccounts
 
     class Accounts(SharedAccounts):
@@ -172,7 +172,7 @@ def accounts_deployment() -> Deployment:
 def _spread(ingress: IngressSettings) -> dict[str, Any]:
     """How many replicas a node may have, and whether a rolling change begins with a new one.
 
-    Several that have a node each could find no node for one more; they are replaced one after another.
+    Replicas with a node each might find no node for one more, so they are replaced one after another.
     """
     if ingress.max_per_node is None or ingress.count == 1:
         return {"max_surge_percent": _ONE_MORE}

@@ -1,4 +1,4 @@
-"""What a raylet starts in place of an agent that nobody would use: it serves nothing, and ends with the raylet.
+"""Stands in for a Ray agent that nobody would use: it serves nothing, and ends with the raylet.
 
 A program of its own, in 9 MB: it imports nothing of `app` or Ray. Arguments: --session-dir=FOLDER --node-id=ID, and the
 names of the ports that the agent would serve. The raylet reads those from files; -1 says that there is no such service.
@@ -12,7 +12,7 @@ _LOOK_S = 1.0
 
 
 def main(arguments: list[str]) -> None:
-    """Runs until the process that has started this one ends."""
+    """Runs until the parent process ends."""
     raylet = os.getppid()
     options = dict(one.split("=", 1) for one in arguments if "=" in one)  # the raylet adds some of its own
     for name in arguments:

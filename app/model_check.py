@@ -1,6 +1,6 @@
-"""Whether a model's files can be served: whole weights of today's layout, a tokenizer, a chat template.
+"""Checks whether a model's files can be served: complete weights of the current layout, a tokenizer, a chat template.
 
-It reads the weights' beginning only. Which machine they are for, and when they are checked, is not its concern.
+It reads only the beginning of the weights, and knows nothing of the machine they run on.
 """
 
 import json
@@ -18,11 +18,11 @@ from quant.files.cache_folder import cache_folder
 from quant.packed.packed_file import FORMAT, LAYOUT_VERSION
 
 _HEADER_BYTES = 64 << 20
-"""More than a packed file's header takes."""
+"""An upper bound for a packed file's header."""
 
 
 def check_files(card: ModelCard) -> Sequence[str]:
-    """What the user should know of the model, a sentence each. Raises SettingsError if it can't be served."""
+    """Returns warnings about the model, a sentence each. Raises SettingsError if it can't be served."""
     files = opened_model(card)
     if isinstance(files, Path):
         _check_weights(files)
@@ -33,7 +33,7 @@ def check_files(card: ModelCard) -> Sequence[str]:
 
 
 def opened_model(card: ModelCard) -> Path | SealedModel:
-    """The model's folder, or the sealed model. Raises SettingsError if that can't be opened."""
+    """Opens the model's folder, or the sealed model. Raises SettingsError if it can't be opened."""
     try:
         return open_model(card)
     except SealedModelError as error:
@@ -41,7 +41,7 @@ def opened_model(card: ModelCard) -> Path | SealedModel:
 
 
 def _check_weights(folder: Path) -> None:
-    """Raises SettingsError unless the weights are a packed file of today's layout, and whole."""
+    """Raises SettingsError unless the weights are a complete packed file of the current layout."""
     path = folder / WEIGHTS
     unconverted = (
         f"model.folder: {folder} is not a converted model. Convert it first: redoubt convert {folder} {folder}-int4"

@@ -20,17 +20,16 @@ WEIGHTS: Final = "model.safetensors"
 
 
 class ChatModelError(ValueError):
-    """A model folder that can't be served; the message names the file and the reason."""
+    """The model folder can't be served; the message names the file and the reason."""
 
 
 class ModelFile(Protocol):
-    """A file of a model, which need not be there. Its `str` names it in messages."""
+    """A model's file, which may be missing. Its `str` names it in messages."""
 
-    def is_file(self) -> bool:
-        """Whether it is there."""
+    def is_file(self) -> bool: ...
 
     def read_text(self, encoding: str) -> str:
-        """All of it. Raises FileNotFoundError, another OSError, ValueError."""
+        """Returns the whole text. Raises FileNotFoundError, another OSError, ValueError."""
 
 
 class ModelFolder(Protocol):
@@ -40,18 +39,18 @@ class ModelFolder(Protocol):
 
 
 def files_digest(digests: Mapping[str, str]) -> str:
-    """SHA-256, hex, of a model whose files have these digests by name: of the lines of sha256sum, sorted by name."""
+    """SHA-256 in hex of a model with these file digests: over the lines of sha256sum, sorted by name."""
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def missing_file(folder: ModelFolder) -> str | None:
-    """A file without which a folder is no converted model, and which it does not have; None: it has all."""
+    """Returns a missing file without which a folder is no converted model; None: none is missing."""
     return next((name for name in ("config.json", WEIGHTS) if not (folder / name).is_file()), None)
 
 
 def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:
-    """The JSON object in a file; empty if the file is optional and missing. Raises ChatModelError naming the file."""
+    """Reads the JSON object in a file; empty if it is optional and missing. Raises ChatModelError naming the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -66,7 +65,7 @@ def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:
 
 
 def read_template(path: ModelFile) -> str:
-    """A chat template from a file of its own. Raises ChatModelError naming it."""
+    """Reads a chat template from its own file. Raises ChatModelError naming it."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -76,7 +75,7 @@ def read_template(path: ModelFile) -> str:
 
 
 def find_template(folder: ModelFolder, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The chat template, None without one. Raises ChatModelError naming the file.
+    """Returns the chat template, None without one. Raises ChatModelError naming the file.
 
     `tokenizer_config.json` has one, or several by name; newer checkpoints have a file of its own.
     """
@@ -120,7 +119,7 @@ def end_token_ids(
 
 
 def read_end_token_ids(folder: ModelFolder) -> frozenset[int]:
-    """`end_token_ids` of a converted model. Raises ChatModelError naming the file."""
+    """Returns `end_token_ids` of a converted model. Raises ChatModelError naming the file."""
     return end_token_ids(
         read_json(folder / "tokenizer.json"),
         read_json(folder / "config.json"),
@@ -130,7 +129,7 @@ def read_end_token_ids(folder: ModelFolder) -> frozenset[int]:
 
 
 def context_tokens(folder: ModelFolder, wanted: int | None) -> int:
-    """The longest context in tokens: `wanted`, but at most what the model was trained for, the default.
+    """Returns the longest context in tokens: `wanted`, but at most the trained length, which is the default.
 
     Raises ChatModelError naming the file.
     """

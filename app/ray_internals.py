@@ -1,4 +1,4 @@
-"""Everything that is not public in Ray and that the service needs, in one file.
+"""All uses of Ray's non-public interfaces, in one file.
 
 Written for Ray 2.60. Each function says what it relies on, and tests/app/test_ray_internals.py has a test of each that
 fails when a new version of Ray has moved it. Knows nothing of what the service does.
@@ -35,7 +35,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from app import idle_agent
 
 _LONGEST_START_S = 150.0
-# The names that `ray.init` gives the processes whose end leaves a service that can replace nothing.
+# The processes that `ray.init` starts and without which nothing lost is replaced.
 _VITAL_PROCESSES = ("gcs_server", "raylet")
 # The raylet waits until its agents have written which ports they serve (Ray 2.60).
 _PORTS_OF_AGENTS = {
@@ -81,10 +81,10 @@ def start_local_ray(*, address: str, folder: Path, include_dashboard: bool, **op
 
 @contextmanager
 def _without_helpers() -> Iterator[None]:
-    """`ray.init` starts only the GCS and the raylet, and five Python processes less: 3 s of processor time, 0.3 GB.
+    """Makes `ray.init` start only the GCS and the raylet: five Python processes, 3 s of CPU time and 0.3 GB less.
 
-    A Ray on one machine needs no autoscaler. The dashboard and its agent show what runs to somebody who opens them; the
-    agent of runtime environments prepares those, and ours has none. The raylet demands both agents, so it gets
+    A Ray on one machine needs no autoscaler. The dashboard and its agent serve somebody who opens them; the runtime
+    environment agent prepares environments, and ours has none. The raylet demands both agents, so it gets
     `app.idle_agent` twice. The log monitor is a thread here (`_watch_logs`).
 
     Ray 2.60: `Node.start_monitor`, `start_log_monitor` and `start_api_server` start one process each and nothing needs
@@ -99,7 +99,7 @@ def _without_helpers() -> Iterator[None]:
     with (
         _replaced(ray_node.Node, **nothing),
         _replaced(ray_services, start_ray_process=start_with_idle_agents),
-        # Asked only for the command that is not used, and by importing all that a dashboard needs.
+        # Would import all that a dashboard needs, for a command that is not used.
         _replaced(ray_utils, get_dashboard_dependency_error=lambda: None),
     ):
         yield
@@ -107,7 +107,7 @@ def _without_helpers() -> Iterator[None]:
 
 @contextmanager
 def _replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of `owner` that have other values within the block."""
+    """Sets attributes of `owner` within the block."""
     before = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)
@@ -119,7 +119,7 @@ def _replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 def _with_idle_agent(option: str) -> str:
-    """The raylet's option with another program in place of an agent; any other option as it is."""
+    """Replaces an agent's program in the raylet's option by the idle one; other options stay."""
     name, _, command = option.partition("=")
     ports = _PORTS_OF_AGENTS.get(name)
     if ports is None:
@@ -129,7 +129,7 @@ def _with_idle_agent(option: str) -> str:
 
 
 def _watch_logs() -> None:
-    """Sends what Ray's processes write to who prints it; ends with the GCS.
+    """Forwards the logs of Ray's processes to whoever prints them; ends with the GCS.
 
     Ray 2.60: the class behind Ray's own program for it; the node has the folder and a client of the GCS.
     """
@@ -137,12 +137,12 @@ def _watch_logs() -> None:
     monitor = log_monitor.LogMonitor(
         node.node_ip_address, node.get_logs_dir_path(), node.get_gcs_client(), log_monitor.is_proc_alive
     )
-    with suppress(Exception):  # without a GCS, of Ray's own types
+    with suppress(Exception):  # without a GCS, errors of Ray's own types
         monitor.run()  # type: ignore[no-untyped-call]
 
 
 def _until_known(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What `ask` returns, as soon as it raises no RuntimeError."""
+    """Repeats a call until it raises no RuntimeError, and returns its result."""
     give_up_s = time.monotonic() + _LONGEST_START_S
     while True:
         try:
@@ -154,10 +154,10 @@ def _until_known(ask: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def ended_vital_processes() -> list[tuple[str, int]]:
-    """Those of GCS and raylet that have ended by themselves: name and exit status (negative: the signal's number).
+    """Lists GCS and raylet if they have ended by themselves: name and exit status (negative: the signal's number).
 
-    Empty where this process has not started Ray. From any thread; makes no remote call.
-    Ray 2.60: `Node.dead_processes()` of the node that `ray.init` has started lists (kind, Popen).
+    Empty if this process has not started Ray. Thread-safe; makes no remote call. Ray 2.60: `Node.dead_processes()` of
+    the node that `ray.init` has started lists (kind, Popen).
     """
     node: Any = ray._private.worker._global_node
     if node is None:
@@ -166,7 +166,7 @@ def ended_vital_processes() -> list[tuple[str, int]]:
 
 
 def stop_log_threads() -> None:
-    """Ends the threads of this process that print what Ray's other processes log; from any thread.
+    """Ends the threads of this process that print other Ray processes' logs. Thread-safe.
 
     Ray 2.60: without a GCS `Worker.print_logs` asks for the next lines without a pause, which takes a whole core.
     """
@@ -182,12 +182,12 @@ def controller_pid(timeout_s: float) -> int | None:
         actor: Any = ray.get_actor(serve_constants.SERVE_CONTROLLER_NAME, serve_constants.SERVE_NAMESPACE)
         pid: int = ray.get(actor.get_pid.remote(), timeout=timeout_s)
         return pid
-    except (ValueError, ray.exceptions.RayError):  # there is no such actor for a moment, or it has died
+    except (ValueError, ray.exceptions.RayError):  # it may be missing for a moment, or have died
         return None
 
 
 def session_folder(name: str) -> Path:
-    """A folder of that name, not made yet, in Ray's session; another Ray on the same machine has its own.
+    """A path of that name, not yet created, in Ray's session folder, which each Ray on the machine has of its own.
 
     Ray 2.60: `get_session_dir_path` of the node that this process is connected to.
     """
@@ -231,7 +231,7 @@ def share_held_port() -> None:
 
 
 def gcs_refusal(address: str) -> str | None:
-    """Why the head at host:port does not take this process as its own, in a line; None: it does.
+    """Why the head at host:port rejects this process, in one line; None: it accepts it.
 
     May block for most of a minute. Ray 2.60: `GcsClient` connects when it is made, with this process' token and TLS.
     """
@@ -248,14 +248,15 @@ def gcs_refusal(address: str) -> str | None:
 # --- Serve's applications and handles
 
 BROKEN_CALLS = (ray.exceptions.RayActorError, RequestCancelledError, grpc.aio.AioRpcError)
-"""What a call raises when the replica that it ran in has died, or is out of reach.
+"""The errors of a call whose replica has died or is unreachable.
 
 Ray 2.60: calls over Serve's own gRPC raise ActorUnavailableError for the status UNAVAILABLE, and gRPC's error for any
-other."""
+other.
+"""
 
 
 def actor_of(error: BaseException) -> str | None:
-    """The actor whose loss the error of a call tells of; None: it does not say.
+    """The actor whose loss the error reports; None: unknown.
 
     Ray 2.60: `RayActorError` has `actor_id`, in hexadecimal digits.
     """
@@ -272,23 +273,23 @@ def actor_of_call(response: DeploymentResponseGenerator[Any]) -> str | None:
 
 
 def actor_of_replica(replica: RunningReplica) -> str:
-    """The same id of a replica in the router's list. Ray 2.60: `RunningReplica.actor_id`."""
+    """The actor id of a replica in the router's list. Ray 2.60: `RunningReplica.actor_id`."""
     return str(replica.actor_id.hex())
 
 
 def own_actor() -> str:
-    """The id of the actor that this process is, in hexadecimal digits; its other processes know it by that too."""
+    """The actor id of this process in hexadecimal digits, as other processes know it."""
     return str(ray.get_runtime_context().get_actor_id())
 
 
 def machines() -> int:
-    """How many nodes of this Ray have CPUs for workers."""
+    """Number of nodes of this Ray that have CPUs for workers."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return max(1, sum(bool(node["Alive"] and node["Resources"].get("CPU")) for node in nodes))
 
 
 def own_deployment() -> tuple[str, str]:
-    """The application of the replica that this process is, and the version of its deployment.
+    """The application of this process' replica, and the version of its deployment.
 
     Ray 2.60: the replica's context has `code_version`; it is another one after every deploy that restarts replicas.
     """
@@ -305,7 +306,7 @@ def delete_application(name: str) -> None:
 
 
 def handle_of(deployment: str, application: str) -> DeploymentHandle[Any]:
-    """A handle to a deployment, whether it is there or not; makes no remote call.
+    """Makes a handle to a deployment, whether or not it exists; makes no remote call.
 
     Ray 2.60: `serve.get_deployment_handle` has `_check_exists`, which asks the controller and blocks.
     """
@@ -313,7 +314,7 @@ def handle_of(deployment: str, application: str) -> DeploymentHandle[Any]:
 
 
 def streaming_by_value(handle: DeploymentHandle[Any]) -> DeploymentHandle[Any]:
-    """The handle, with answers that stream over Serve's own gRPC and not as objects of Ray's store.
+    """Makes the handle stream answers over Serve's own gRPC and not as objects of Ray's store.
 
     Ray 2.60: `DeploymentHandle.options` has `_by_reference`.
     """
@@ -330,7 +331,7 @@ def router_of(handle: DeploymentHandle[Any]) -> Any:
 
 
 async def call_replica(replica: RunningReplica, method: str, *arguments: object) -> Any:
-    """Calls a method of that replica and no other, whatever waits in its queue; raises what the method raises.
+    """Calls a method of exactly that replica, whatever waits in its queue; raises what the method raises.
 
     Serve's own handles can't: a router may give a replica that it chose for one request to another that has waited for
     longer. Ray 2.60: `RunningReplica.try_send_request`, with the metadata that a handle would have made.
@@ -346,7 +347,7 @@ async def call_replica(replica: RunningReplica, method: str, *arguments: object)
 
 
 def take_waiting_requests(router: RequestRouter) -> Sequence[PendingRequest]:
-    """Empties the router's queues of requests that wait for a replica; some of them may have their answer already.
+    """Empties the router's queues of requests that wait for a replica; some may have their answer already.
 
     Ray 2.60: `_pending_requests_to_fulfill` holds all of them, `_pending_requests_to_route` those without a task.
     """
@@ -358,7 +359,7 @@ def take_waiting_requests(router: RequestRouter) -> Sequence[PendingRequest]:
 
 @contextmanager
 def without_waiting(router: RequestRouter, is_left_out: Callable[[PendingRequest], bool]) -> Iterator[None]:
-    """Meanwhile the requests at the head of the router's queue for which that is so are not in it.
+    """Hides requests at the head of the router's queue that match `is_left_out`, within the block.
 
     Ray 2.60: `FIFOMixin._fulfill_next_pending_request` gives a place to the head of `_pending_requests_to_fulfill`,
     passing over requests that have their answer.
@@ -375,7 +376,7 @@ def without_waiting(router: RequestRouter, is_left_out: Callable[[PendingRequest
 
 
 def forget_request(router: RequestRouter, request: PendingRequest) -> None:
-    """Drops what the router keeps of a request whose future was failed: its arguments, and so the prompt.
+    """Drops the router's state of a request whose future was failed: its arguments, and so the prompt.
 
     Ray 2.60: `_choose_replica_for_request` itself drops a request only if it got a replica or was cancelled. Any other
     stays in an index for ever, and in its routing task until a replica comes, unless that is the task that runs now.

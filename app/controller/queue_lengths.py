@@ -1,8 +1,8 @@
-"""How many requests each worker has, as one router knows it: its own at once, other routers' by the last count.
+"""One router's view of how many requests each worker has: its own at once, other routers' as of the last count.
 
-A count that comes from outside (a report, a probe, a worker's answer to a request) holds this router's own requests
-too. They are taken off, so that what is kept of it is the others' part, and a request of this router counts from the
-moment it is chosen until it ends, once. No Ray, and no clock: callers pass seconds of a monotonic clock.
+A count from outside (a report, a probe, a worker's answer to a request) includes this router's own requests. They are
+subtracted, so that the stored rest is the other routers' part, and a request of this router counts exactly once from
+the moment its worker is chosen until it ends. No Ray, and no clock: callers pass seconds of a monotonic clock.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -12,14 +12,14 @@ from typing import Final
 # cancelled in between is never sent.
 _RESERVATION_S: Final = 1.0
 _LONGEST_INTERVAL: Final = 2.0
-"""In report periods: two reports that are further apart had lost ones between them."""
+"""In report periods: if two reports are further apart, a report between them was lost."""
 
 
 class QueueLengths:
-    """Queue lengths by worker id. `of` and `of_all` may be called from any thread, the other methods from one."""
+    """Queue lengths by worker id. `of` and `of_all` are thread-safe; the other methods belong to one thread."""
 
     def __init__(self, report_period_s: float = 1.0) -> None:
-        """Knows of no request. report_period_s: how often a worker reports."""
+        """report_period_s: how often a worker reports."""
         self._longest_interval_s = _LONGEST_INTERVAL * report_period_s
         self._own: dict[str, int] = {}
         self._most_own: dict[str, tuple[int, int]] = {}  # since the last report; between the one before it and it
@@ -30,11 +30,11 @@ class QueueLengths:
         self._reserved_until_s: dict[str, list[float]] = {}
 
     def of(self, worker_id: str, now_s: float) -> int:
-        """Requests at the worker, with those that have been chosen for it but not sent yet."""
+        """Requests at the worker, including those for which it was chosen but which are not sent yet."""
         return self.of_all((worker_id,), now_s)[0]
 
     def of_all(self, worker_ids: Sequence[str], now_s: float) -> list[int]:
-        """The same of each worker."""
+        """Returns `of` for each worker."""
         own, others, reserved = self._own.get, self._others.get, self._reserved_until_s.get
         lengths = [max(0, own(worker_id, 0) + others(worker_id, 0)) for worker_id in worker_ids]
         if self._reserved_until_s:
@@ -44,9 +44,10 @@ class QueueLengths:
         return lengths
 
     def unseen(self, worker_ids: Iterable[str]) -> float:
-        """How many requests other routers send to these workers between two reports: what began between the last two.
+        """Estimates how many requests other routers send to these workers between two reports, from the last two.
 
-        By reports alone: an answer's count may hold a request of this router whose end it has seen before the worker.
+        Uses reports only: an answer's count may include a request of this router that the router already knows to have
+        ended.
         """
         own = others = 0
         arrived = 0.0
@@ -57,14 +58,14 @@ class QueueLengths:
         return arrived * others / (others + own) if others else 0.0
 
     def reserve(self, worker_id: str, now_s: float) -> None:
-        """This router has chosen the worker for a request."""
+        """Counts a request for which this router has chosen the worker, until it is sent."""
         held = [until_s for until_s in self._reserved_until_s.get(worker_id, ()) if until_s > now_s]
         self._reserved_until_s[worker_id] = [*held, now_s + _RESERVATION_S]
 
     def release(self, worker_id: str) -> None:
-        """A request that the worker was chosen for goes elsewhere, or has been sent.
+        """Ends a reservation, because the request was sent, or goes to another worker.
 
-        The newest reservation ends: an older one may be of a request that is never sent, and must not be renewed.
+        The newest reservation ends: an older one may belong to a request that is never sent, and must not be renewed.
         """
         held = self._reserved_until_s.get(worker_id)
         if held:
@@ -73,16 +74,16 @@ class QueueLengths:
             self._reserved_until_s.pop(worker_id, None)
 
     def sent(self, worker_id: str) -> None:
-        """This router has sent a request, whose reservation ends."""
+        """Counts a request that this router has sent, and ends its reservation."""
         own = self._own[worker_id] = self._own.get(worker_id, 0) + 1
         most, before = self._most_own.get(worker_id, (0, 0))
         self._most_own[worker_id] = max(own, most), before
         self.release(worker_id)
 
     def completed(self, worker_id: str) -> None:
-        """A request that this router sent is none any more. The worker's length is as it was.
+        """Moves a request of this router out of its own count, leaving the worker's length as it is.
 
-        The worker has sent the request back, and its count did not hold it. Or the request has ended: see `freed`.
+        The worker has sent the request back, so its count did not include it; or the request has ended: see `freed`.
         """
         if (own := self._own.get(worker_id, 0)) < 1:
             return
@@ -93,24 +94,24 @@ class QueueLengths:
         self._others[worker_id] = self._others.get(worker_id, 0) + 1
 
     def freed(self, worker_id: str) -> None:
-        """A place that a request of this router had is free; before or after `completed`."""
+        """Frees a place that a request of this router had; before or after `completed`."""
         self._others[worker_id] = self._others.get(worker_id, 0) - 1
 
     def ended(self, worker_id: str) -> None:
-        """A request of this router that the worker had accepted has ended, however it did."""
+        """Counts an accepted request of this router as ended, in whatever way."""
         if worker_id in self._own:
             self.completed(worker_id)
             self.freed(worker_id)
 
     def counted(self, worker_id: str, length: int) -> None:
-        """The worker was asked just now and has so many requests, this router's included."""
+        """Takes the length from a worker's answer just now, which includes this router's requests."""
         self._others[worker_id] = max(0, length - self._own.get(worker_id, 0))
 
     def reported(self, worker_id: str, length: int, admitted: int = 0, heart_beat_s: float = 0.0) -> None:
-        """The worker has reported so many, some time since the last report but one was heard.
+        """Takes a length that the worker has reported at some time since the last received report but one.
 
-        Of this router's own requests those count that it had at most in that time: one that has ended since must not
-        be taken for another router's. admitted: requests that have begun there since its start. heart_beat_s: when the
+        It subtracts the most requests that this router had there in that time, so that one that has ended since is not
+        taken for another router's. admitted: requests that have begun there since its start. heart_beat_s: when the
         worker made the report, by its own clock.
         """
         own = self._own.get(worker_id, 0)
@@ -126,7 +127,7 @@ class QueueLengths:
         self._admitted[worker_id] = admitted, heart_beat_s
 
     def keep(self, worker_ids: Container[str]) -> None:
-        """Forgets what there is of workers that are gone. Own requests are forgotten when they end."""
+        """Drops workers that are gone. This router's own requests are dropped when they end."""
         known = self._others.keys() | self._most_own.keys() | self._reserved_until_s.keys()
         for gone in [worker_id for worker_id in known if worker_id not in worker_ids]:
             for counts in (self._others, self._others_reported, self._most_own, self._admitted, self._arrived):

@@ -1,4 +1,4 @@
-"""Starts what lets clients verify this machine beside its service: the front and the attestation service.
+"""Starts the processes through which clients verify this machine: the attested front and the attestation service.
 
 Knows the configuration and processes; the protocol is in `app.attestation`.
 """
@@ -31,13 +31,13 @@ _UNPINNED = ["advisories_allowed", "min_tcb_eval_data_number", "collateral_max_a
 
 
 def config_digest(config: ServiceConfig) -> str:
-    """SHA-256, hex, of what the configuration sets: as JSON with sorted keys and without spaces."""
+    """SHA-256 in hex of the configuration's set values, as JSON with sorted keys and without spaces."""
     values = config.model_dump(mode="json", exclude_unset=True)
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def model_digests(config: ServiceConfig) -> dict[str, str]:
-    """The digest of each model by its name in the API. Raises OSError, SettingsError."""
+    """Returns each model's digest by its name in the API. Raises OSError, SettingsError."""
     opened = {one.args.model.name: opened_model(one.args.model_card()) for one in config.applications}
     return {
         name: model.digest if isinstance(model, SealedModel) else model_digest(model) for name, model in opened.items()
@@ -45,7 +45,7 @@ def model_digests(config: ServiceConfig) -> dict[str, str]:
 
 
 def check(attestation: AttestationSettings) -> None:
-    """Raises SettingsError for evidence that must not be used here, and for what is missing."""
+    """Raises SettingsError for evidence that must not be used here, and for missing prerequisites."""
     if attestation.evidence == "soft" and os.environ.get(ALLOW_SOFT) != "1":
         raise SettingsError(
             "attestation.evidence: soft evidence proves nothing, since anybody can make it. "
@@ -60,13 +60,13 @@ class AttestedFront:
 
     def __init__(self, url: str, policy: Path | None, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
         self.url = url
-        """Where this machine's clients connect with TLS."""
+        """The TLS address for clients on this machine."""
         self.policy = policy
-        """A policy with which a client accepts this service; only of soft evidence, which makes its own."""
+        """A policy with which clients accept this service; only with soft evidence, which makes its own."""
         self._processes = processes
 
     def loss(self) -> str | None:
-        """Which process has ended, for the user; None as long as both run."""
+        """A message that says which process has ended; None while both run."""
         for name, process in zip(("attestation service", "front"), self._processes, strict=True):
             if process.poll() is not None:
                 return f"The {name} has ended (status {process.returncode}). Nobody can reach the service without it."
@@ -83,7 +83,7 @@ def attested_front(
     cluster_ca_spki_sha256: str | None = None,
     soft_pki: str | None = None,
 ) -> Iterator[AttestedFront]:
-    """Runs both processes. The service's port is then on loopback. Raises SettingsError.
+    """Runs both processes; the service's port is then on loopback. Raises SettingsError.
 
     Args:
         config: what the service serves.
@@ -132,7 +132,7 @@ def attested_front(
 
 
 def collateral(attestation: AttestationSettings) -> Mapping[str, str] | None:
-    """What is in the collateral's file; None: there is none. Raises SettingsError."""
+    """Reads the collateral file; None: there is none. Raises SettingsError."""
     if attestation.collateral_file is None:
         return None
     try:
@@ -155,7 +155,7 @@ def _start_service(job: Job, address: Path) -> "subprocess.Popen[bytes]":
 
 
 def _await_start(process: "subprocess.Popen[bytes]", address: Path) -> dict[str, str] | None:
-    """What the process says of its soft evidence, once its socket is there."""
+    """Waits for the process' socket, and returns what the process reports of its soft evidence."""
     assert process.stdout is not None
     said = process.stdout.readline()
     give_up_s = time.monotonic() + _START_TIMEOUT_S
@@ -168,7 +168,7 @@ def _await_start(process: "subprocess.Popen[bytes]", address: Path) -> dict[str,
 
 
 def _policy(facts: Facts, measured: Mapping[str, str]) -> str:
-    """A policy file for clients of this service, until tomorrow."""
+    """Makes a policy file for clients of this service, valid until tomorrow."""
     expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     models = ", ".join(f'{{ name = {json.dumps(name)}, sha256 = "{sha}" }}' for name, sha in facts.models.items())
     return "\n".join(

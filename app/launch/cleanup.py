@@ -1,11 +1,11 @@
-"""Ends what is left of a service when its main process has gone, in whatever way: its processes, then its folder.
+"""Cleans up after a service whose main process has ended in whatever way: ends its processes, then removes its folder.
 
 Runs as a program of its own beside the main process (`python -I cleanup.py FOLDER`), because after SIGKILL the main
-process can do nothing any more. It waits on a pipe that only the main process holds open; the pipe's end is the sign.
-Every process of a service has the variable `MARK` in its environment. So each is found, whatever its parent is by now,
-and nothing else is touched, such as an editor that shows a log of the service.
+process can do nothing any more. It waits on a pipe that only the main process holds open, until the pipe ends. Every
+process of a service has the variable `MARK` in its environment. So each is found, whatever its parent is by now, and
+unrelated processes, such as an editor that shows a log of the service, are left alone.
 
-Knows the standard library and nothing else, so that it starts in milliseconds and costs little memory.
+Imports only the standard library, so that it starts in milliseconds and costs little memory.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 MARK = "REDOUBT_SERVICE_FOLDER"
-"""The environment variable that a service's processes have; its value is the service's private folder."""
+"""The environment variable of a service's processes; its value is the service's private folder."""
 KEEP_LOGS = b"keep logs\n"
-"""What the main process writes into the pipe if Ray's logs are to stay in the folder."""
+"""What the main process writes into the pipe to keep Ray's logs in the folder."""
 
 _TOKEN = "ray_token"
 _LOCK = "lock"
@@ -28,7 +28,7 @@ _LOOK_PERIOD_S = 0.05
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """The processes with this variable in their environment, from their start on."""
+    """Lists the processes that were started with this variable in their environment."""
     mark = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -50,7 +50,7 @@ def end_marked(variable: str, value: str) -> None:
 
 
 def end_processes(folder: Path) -> None:
-    """The same with all processes of the service whose private folder this is, but for its main process."""
+    """Kills all processes of the service with this private folder, except its main process."""
     end_marked(MARK, str(folder))
 
 
@@ -65,12 +65,12 @@ def remove(folder: Path, *, keep_logs: bool) -> None:
 
 
 def holds_logs(folder: Path) -> bool:
-    """Whether it is what `remove` leaves with `keep_logs`."""
+    """Whether the folder is what `remove` leaves with `keep_logs`."""
     return any(folder.glob("*/ray/session_latest")) or any(folder.glob("ray/session_latest"))
 
 
 def main() -> None:
-    """Waits for the end of the main process, which holds standard input open, and clears up."""
+    """Waits until the main process, which holds standard input open, ends, and cleans up."""
     folder = Path(sys.argv[1])
     last_words = sys.stdin.buffer.read()
     end_processes(folder)

@@ -19,7 +19,8 @@ from app.workers.numa import core_share
 MODEL_IMPORT_PATH = "app.deploy:build_model"
 _VARIABLE = "env:"
 DEFAULT_CONFIG = Path("ray_configs/local.yaml")
-"""Of a clone. Elsewhere a service whose model the command line names has the same settings without it."""
+"""The default configuration of a clone. Elsewhere, a service whose model is named on the command line has the same
+settings without the file."""
 
 
 class HttpOptions(Knobs):
@@ -36,11 +37,11 @@ class HttpOptions(Knobs):
 
     @property
     def reachable_host(self) -> str:
-        """An address of this machine on which the service listens."""
+        """A local address on which the service listens."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
 
     def url(self, scheme: str = "http", port: int | None = None) -> str:
-        """Where this machine's clients find it. port: another one at the same address."""
+        """The URL for clients on this machine. port: another port at the same address."""
         host = self.reachable_host
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port or self.port}"
 
@@ -69,7 +70,7 @@ class ApplicationConfig(Knobs):
 
 
 class ModelApplicationConfig(Knobs):
-    """An entry with the workers of a further model; the ingress finds them."""
+    """An entry with the workers of a further model, which the ingress finds."""
 
     name: str = Field(min_length=1)
     route_prefix: None
@@ -104,17 +105,17 @@ class ServiceConfig(Knobs):
 
     @property
     def application(self) -> ApplicationConfig:
-        """The one with the ingress."""
+        """The application with the ingress."""
         return next(one for one in self.applications if isinstance(one, ApplicationConfig))
 
     @property
     def model_applications(self) -> list[ModelApplicationConfig]:
-        """Those of further models, in the file's order."""
+        """Applications of further models, in the file's order."""
         return [one for one in self.applications if isinstance(one, ModelApplicationConfig)]
 
 
 def load_config(path: Path) -> ServiceConfig:
-    """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong knob.
+    """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong setting.
 
     path: a file, or `env:NAME` for the text that is in an environment variable.
     """
@@ -135,7 +136,7 @@ def load_config(path: Path) -> ServiceConfig:
 
 
 def default_config(model_folder: str) -> ServiceConfig:
-    """What ray_configs/local.yaml sets, for that model."""
+    """The settings of ray_configs/local.yaml, for that model."""
     worker = {"max_concurrent_requests": 16, "ray_num_cpus": 0.5}
     args = {"model": {"folder": model_folder}, "worker": worker}
     application = {"import_path": "app.deploy:build", "args": args}
@@ -145,13 +146,13 @@ def default_config(model_folder: str) -> ServiceConfig:
 
 
 def variable_of(path: Path) -> str | None:
-    """The environment variable that has the configuration, if the path names one and no file."""
+    """The environment variable that holds the configuration, if the path names one; else None."""
     text = str(path)
     return text.removeprefix(_VARIABLE) if text.startswith(_VARIABLE) else None
 
 
 def parse_config(text: str, source: str) -> ServiceConfig:
-    """The configuration from its text, YAML. Raises SettingsError that names the source and each wrong knob."""
+    """Parses the configuration from YAML. Raises SettingsError that names the source and each wrong setting."""
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -173,17 +174,18 @@ def with_overrides(
     evidence: str | None = None,
     log_folder: Path | None = None,
 ) -> ServiceConfig:
-    """The configuration with the values from the command line. Raises SettingsError.
+    """Applies values from the command line. Raises SettingsError.
 
-    model_folders: replace all models of the file. The first takes the place of the file's first model; each further
-    one becomes an application of its own with the same settings. chat_template: of the first, the only one.
+    model_folders: replace all models of the file. The first takes the place of the file's first model; each further one
+    becomes an application of its own with the same settings. chat_template: for the first model, which must be the only
+    one.
     """
     values = config.model_dump(exclude_unset=True)
     listens = {"host": host, "port": port}
     if given := {name: value for name, value in listens.items() if value is not None}:
         values["http_options"] = values.get("http_options", {}) | given
     if model_folders:
-        # Nothing else of the file's `model` sections stays: their names are those of other models.
+        # The rest of the file's `model` section is dropped, because its name belongs to another model.
         front = config.application.model_dump(exclude_unset=True)
         front["args"]["model"] = {"folder": model_folders[0]}
         args = {name: knobs for name, knobs in front["args"].items() if name in ModelApplicationSettings.model_fields}
@@ -206,9 +208,9 @@ def with_overrides(
 
 
 def with_digests(config: ServiceConfig, digests: Mapping[str, str]) -> ServiceConfig:
-    """The configuration that serves sealed models only as they are now: their device is not ours, and may change.
+    """Pins sealed models to their present digests, because their device is not ours and may change.
 
-    digests: by the models' names.
+    digests: by model name.
     """
     applications = []
     for one in config.applications:
@@ -220,10 +222,10 @@ def with_digests(config: ServiceConfig, digests: Mapping[str, str]) -> ServiceCo
 
 
 def shared_cores(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
-    """How many cores each worker gets if there may be more workers than NUMA nodes and no worker has a number set.
+    """How many cores each worker gets if there may be more workers than NUMA nodes and none has a number set.
 
-    node_cores: the number of cores of each NUMA node. Returns None if that is not so: each worker then has a whole node
-    or the cores that are set. Raises SettingsError if there are more workers than cores.
+    node_cores: the number of cores of each NUMA node. Otherwise returns None: each worker has a whole node or the cores
+    that are set. Raises SettingsError if there are more workers than cores.
     """
     asked = [one.args.worker for one in config.applications]
     if any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
@@ -244,7 +246,7 @@ def checked_config(
     evidence: str | None = None,
     log_folder: Path | None = None,
 ) -> ServiceConfig:
-    """The file's configuration with these overrides. Raises SettingsError, also if a model can't be opened."""
+    """Reads the file and applies these overrides. Raises SettingsError, also if a model can't be opened."""
     folders = [str(folder.absolute()) for folder in model_folders]
     is_default = config_path == DEFAULT_CONFIG and model_folders and not config_path.exists()
     config = with_overrides(
@@ -266,7 +268,7 @@ def checked_config(
 
 
 def _why_not_served(path: Path, missing: str) -> str:
-    """Why a path is no converted model, and what to do. missing: a file that it does not have."""
+    """Why a path is no converted model, and what to do. missing: a required file that it lacks."""
     convert = f"Convert it first: redoubt convert {path} {path.with_suffix('') if path.is_file() else path}-int4"
     if path.is_file():
         is_model = path.suffix in (".gguf", ".safetensors")

@@ -1,6 +1,6 @@
 """Deploys the applications of a configuration file, and adds and removes applications while the others serve.
 
-It knows how Serve is asked to deploy and delete; how Ray is started and stopped it does not know.
+Knows how to ask Serve to deploy and delete, and not how Ray is started and stopped.
 """
 
 import logging
@@ -31,9 +31,9 @@ def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) ->
     log_options = config.logging_config.model_dump()
     http_options = config.http_options.model_dump()
     if os.environ[USE_HAPROXY] == "1":
-        # Serve's own proxy and the ingress are behind the front, which has the service's address.
+        # The front has the service's address; Serve's own proxy and the ingress are behind it.
         http_options["host"] = LOOPBACK
-    logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # of Serve in this process
+    logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # for Serve in this process
     progress.now("Starting Ray Serve")
     serve.start(
         proxy_location=config.proxy_location,
@@ -48,14 +48,14 @@ def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) ->
 
 
 def model_bytes(application: AnyApplicationConfig) -> int:
-    """The size of the model's file: of its weights, or of the sealed model; 0 for a device."""
+    """Size of the model's weights or sealed file; 0 for a device."""
     model = application.args.model
     path = model.path / "model.safetensors" if model.sealed is None else model.path
     return path.stat().st_size if path.is_file() else 0
 
 
 def waiting_for(application: AnyApplicationConfig, starts: Path) -> Callable[[], str]:
-    """A function that says what the application's start waits for. starts: where its workers note it."""
+    """Makes a function that says what the application's start waits for. starts: where its workers note it."""
     name = application.args.model.name
     size = model_bytes(application)
     extent = "" if not size else f" ({size / 1e9:.1f} GB)" if size > 1e9 else f" ({size / 1e6:.0f} MB)"
@@ -69,7 +69,7 @@ def waiting_for(application: AnyApplicationConfig, starts: Path) -> Callable[[],
 
 
 def _deploy_application(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> None:
-    """Deploys it and waits until it runs. share: cores of each worker that does not say how many it wants."""
+    """Deploys an application and waits until it runs. share: cores of each worker without a number of its own."""
     from ray import serve
 
     from app.deploy import build, build_model
@@ -90,9 +90,9 @@ def _deploy_application(application: AnyApplicationConfig, share: int | None, lo
 def follow(
     gone: Sequence[str], new: Sequence[ModelApplicationConfig], share: int | None, logging_options: LoggingOptions
 ) -> list[str]:
-    """Deletes and deploys applications. Reports what fails; the service goes on.
+    """Deletes and deploys applications, and prints failures; the service goes on.
 
-    Returns the names of all applications that are deployed then.
+    Returns the names of all applications that are deployed afterwards.
     """
     from ray import serve
 
@@ -113,7 +113,7 @@ def follow(
 
 
 def _try_to_deploy(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> bool:
-    """Deploys it and returns whether that worked; if not, it has printed why."""
+    """Deploys an application; prints the reason and returns False if that fails."""
     try:
         _deploy_application(application, share, log_options)
     except Exception as error:  # Serve raises many types for a user's mistake
@@ -124,11 +124,11 @@ def _try_to_deploy(application: AnyApplicationConfig, share: int | None, log_opt
 
 
 def causes(name: str) -> list[str]:
-    """The last line of the traceback of each deployment of the application that has failed."""
+    """The last traceback line of each failed deployment of the application."""
     import ray
     from ray import serve
 
-    if not ray.is_initialized():  # asked now, Serve would start another Ray
+    if not ray.is_initialized():  # otherwise Serve would start another Ray
         return []
     try:
         application = serve.status().applications[name]

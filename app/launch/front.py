@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _MOST_BYTES: Final = 1 << 20
 _SOON_S: Final = 1.0
-"""An HAProxy that ends so soon after its start is not started again at once."""
+"""An HAProxy that ends this soon after its start is not restarted at once."""
 _CHECK_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _SERVER = re.compile(r"(?m)^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:(?P<port>\d+) ")
@@ -39,7 +39,7 @@ _CREDENTIALS = struct.Struct("3i")  # unix(7), SO_PEERCRED: process, user, group
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises OSError."""
+    """Makes a listening socket. Raises OSError."""
     (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -58,17 +58,17 @@ class Front:
     """One listening socket and the HAProxy behind it. Methods are for the main thread; a thread of its own watches."""
 
     def __init__(self, folder: Path, listening: socket.socket, binary: Path) -> None:
-        """Starts no HAProxy yet: connections wait. Takes possession of `listening`.
+        """Takes ownership of `listening`. Starts no HAProxy yet: connections wait.
 
-        folder: private and short, for its files. binary: HAProxy.
+        folder: private, with a short path, for its files. binary: HAProxy.
         """
         self.address = folder / "front"
-        """The Unix socket where `reverse_proxy` hands configurations over."""
+        """The Unix socket to which `reverse_proxy` hands configurations."""
         self._folder = folder
         self._listening = listening
         self._binary = binary
         self._lock = threading.RLock()
-        self._configurations: dict[str, str] = {}  # by the Ray that they are from
+        self._configurations: dict[str, str] = {}  # by the name of their Ray
         self._active: str | None = None
         self._current: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
@@ -88,7 +88,7 @@ class Front:
         self._thread.start()
 
     def activate(self, ray: str) -> bool:
-        """From now on requests go to this Ray; answers of another one's go on.
+        """Sends new requests to this Ray; answers of another Ray go on.
 
         Returns False, and changes nothing, if HAProxy refuses its configuration.
         """
@@ -100,7 +100,7 @@ class Front:
             return True
 
     def hold(self) -> None:
-        """From now on connections wait, until `activate`; what runs goes on."""
+        """Makes new connections wait until `activate`; running answers go on."""
         with self._lock:
             self._active = None
             self._leave()
@@ -116,25 +116,24 @@ class Front:
         return False
 
     def forget(self, ray: str) -> None:
-        """Drops a Ray's configuration."""
         with self._lock:
             self._configurations.pop(ray, None)
 
     @property
     def processes(self) -> list[int]:
-        """HAProxy's: the one of now and those that finish their answers."""
+        """Pids of the present HAProxy and of those that finish their answers."""
         with self._lock:
             return [process.pid for process in (*self._leaving, self._current) if process and process.poll() is None]
 
     @property
     def answering(self) -> bool:
-        """Whether an HAProxy that is to leave still has an answer to finish."""
+        """Whether an HAProxy that is to end still has an answer to finish."""
         with self._lock:
             self._leaving = [process for process in self._leaving if process.poll() is None]
             return bool(self._leaving)
 
     def close_address(self) -> None:
-        """The service ends: connections are refused from now on, and what runs goes on."""
+        """Refuses connections from now on, because the service ends; running answers go on."""
         with self._lock:
             self._is_open = False
             self._active = None
@@ -155,21 +154,21 @@ class Front:
         self._thread.join(5)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, int):
-                os.close(key.fileobj)  # of a process
+                os.close(key.fileobj)  # a pidfd
         self._selector.close()
         self._woken.close()
         self._server.close()
         self.address.unlink(missing_ok=True)
 
     def _leave(self) -> None:
-        """The HAProxy of now finishes its answers, and takes nothing new."""
+        """Makes the present HAProxy finish its answers and take nothing new."""
         if self._current is not None:
             self._current.send_signal(signal.SIGUSR1)
             self._leaving.append(self._current)
             self._current = None
 
     def _apply(self) -> bool:
-        """Starts an HAProxy with the active Ray's configuration; the one before leaves once it runs.
+        """Starts an HAProxy with the active Ray's configuration; the previous one leaves once it runs.
 
         Returns whether HAProxy accepts it. Does nothing while nothing is active.
         """
@@ -221,7 +220,7 @@ class Front:
                     self._restart_at_s = time.monotonic() + _SOON_S
 
     def _ended(self, process: "subprocess.Popen[bytes]") -> None:
-        """An HAProxy has ended. If it was not to, another one takes its place: at once, unless it ended at once."""
+        """Handles the end of an HAProxy: restarts it if it was not meant to end, with a delay if it ended too soon."""
         with self._lock:
             process.wait()
             if process is not self._current or not self._is_open:
@@ -231,7 +230,7 @@ class Front:
             self._restart_at_s = max(time.monotonic(), self._started_s + _SOON_S)
 
     def _take(self) -> None:
-        """Takes a configuration from a process of this user. Raises OSError, ValueError, KeyError."""
+        """Receives a configuration from a process of this user. Raises OSError, ValueError, KeyError."""
         connection, _ = self._server.accept()
         with connection:
             connection.settimeout(5.0)

@@ -1,4 +1,4 @@
-"""Ports on loopback that stay this user's while nothing listens on them.
+"""Holds loopback ports for this user while nothing listens on them.
 
 HAProxy sends requests, with their keys, to the ports of ingresses. While an ingress is started again, another user of
 the machine could listen on its port and get them. So the main process binds the ports and never listens on them: the
@@ -20,10 +20,10 @@ _LAST_PORT = 32767
 
 
 class HeldPorts:
-    """Successive ports, from the constructor to `close`."""
+    """Consecutive ports, held until `close`."""
 
     def __init__(self, first: int, count: int) -> None:
-        """Holds the first `count` ports, from `first` on, that are free one after another. Raises SettingsError."""
+        """Holds the first `count` consecutive free ports, from `first` on. Raises SettingsError."""
         self._held: list[socket.socket] = []
         port = first
         while len(self._held) < count:
@@ -42,23 +42,23 @@ class HeldPorts:
         self.ports = range(port - count, port)
 
     def close(self) -> None:
-        """Gives them free."""
+        """Frees the ports."""
         for held in self._held:
             held.close()
         self._held.clear()
 
 
 class PortPool:
-    """All that one service holds. Those of a Ray that has ended are for a later one, and free only at the end.
+    """All ports of one service. Those of a Ray that has ended are reused by a later one, and freed only at the end.
 
-    For as long, an HAProxy that finishes answers of the Ray before may send something there.
+    Until then, an HAProxy that finishes answers of the previous Ray may send something there.
     """
 
     def __init__(self) -> None:
         self._unused: list[HeldPorts] = []
 
     def take(self, count: int) -> HeldPorts:
-        """At least `count` successive ports. Raises SettingsError if there are none."""
+        """Returns at least `count` consecutive ports. Raises SettingsError if there are none."""
         for held in self._unused:
             if len(held.ports) >= count:
                 self._unused.remove(held)
@@ -66,22 +66,22 @@ class PortPool:
         return HeldPorts(_FIRST_PORT, count)
 
     def give_back(self, held: HeldPorts) -> None:
-        """They may be taken again."""
+        """Makes the ports available to a later `take`."""
         self._unused.append(held)
 
     def close(self) -> None:
-        """Gives all free that were given back."""
+        """Frees all ports that were given back."""
         for held in self._unused:
             held.close()
         self._unused.clear()
 
 
 def _hold(port: int) -> socket.socket | None:
-    """A socket that is bound to the port; None: it is not free."""
+    """Binds a socket to the port; None if the port is not free."""
     held = socket.socket()
     with contextlib.suppress(OSError):
         held.bind((_HOST, port))
-        # Only now: a port that another service of this user holds is not free either.
+        # Set only after binding, so that a port which another service of this user holds counts as taken.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         return held
     held.close()

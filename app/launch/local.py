@@ -1,10 +1,10 @@
 """Runs the whole service on this machine, in the foreground: the front, and a Ray with the service behind it.
 
-This is the main process, which does little and should never end by itself. It holds the address (`app.launch.front`),
-and starts a program with a private Ray and the service in it (`app.launch.serving`). When that program or a process
-that its Ray needs is lost, it starts another one, and also when the configuration file has changed: the new one is
-ready before the old one gives its place up, and the old one's answers are finished. It checks the configuration before
-anything starts, and leaves nothing at the end. It knows neither Ray nor what the application does.
+This is the main process, which does little and should never end by itself. It checks the configuration, holds the
+address (`app.launch.front`), and starts a program with a private Ray and the service in it (`app.launch.serving`). When
+that program or a process that its Ray needs is lost, or the configuration file has changed, it starts another one: the
+new one is ready before the old one is replaced, and the old one finishes its answers. It leaves nothing at the end. It
+knows neither Ray nor what the application does.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ _PORTS_TRIED = 100
 _FIRST_PASSED = 3
 _LOOK_S = 0.2
 _MOST_FAILURES: Final = 5
-"""Starts that fail one after another, after which the service ends."""
+"""How many starts in a row may fail before the service ends."""
 _LONGEST_PAUSE_S = 16.0
 _LONGEST_ANSWER_S: Final = 3600.0
-"""How long a Ray that was replaced may finish its answers."""
+"""How long a replaced Ray may finish its answers."""
 
 
 def serve_local(
@@ -63,13 +63,13 @@ def serve_local(
 
     Prints the address when it answers. Status 0 after SIGINT, SIGTERM or SIGHUP: running answers get
     `worker.drain_timeout_s`, and a second signal ends it at once. 1 if the service did not start, or starts no more.
-    SIGUSR1 starts the service anew beside the one that runs. Raises SettingsError for a wrong configuration before
-    anything is started. Call it on the main thread.
+    SIGUSR1 replaces the running Ray by a new one. Raises SettingsError for a wrong configuration before anything is
+    started. Call it on the main thread.
 
-    chat_template: instead of the template of the one model.
-    evidence: how clients verify this machine, instead of the file's `attestation.evidence`. While they do, changes of
-    the file are not followed.
-    log_folder: of the access log, instead of the file's `ingress.access_log_folder`.
+    chat_template: replaces the single model's template.
+    evidence: how clients verify this machine, instead of the file's `attestation.evidence`. With evidence, changes of
+        the file are not followed.
+    log_folder: folder of the access log, instead of the file's `ingress.access_log_folder`.
     dashboard: starts Ray's dashboard too, a dozen more processes, which use CPU even while it is not open.
     """
     leave_no_core_files()
@@ -87,7 +87,7 @@ def serve_local(
     if config.logging_config.encoding == "JSON":
         print_json()
     manager = ServiceManager()
-    folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
+    folder = PrivateFolder()  # ends what a dead service has left, which may hold the port
     status = 1
     try:
         attesting: contextlib.AbstractContextManager[AttestedFront | None] = contextlib.nullcontext()
@@ -105,13 +105,13 @@ def serve_local(
             port = listening.getsockname()[1]
             config = config.model_copy(update={"http_options": config.http_options.model_copy(update={"port": port})})
             if (accounts := config.application.args.accounts) is not None:
-                from app.accounts.accounts import Accounts  # only then: it needs a database's library
+                from app.accounts.accounts import Accounts  # only here: it needs a database library
 
-                Accounts.open(accounts).close()  # what is wrong with them is said before anything starts
+                Accounts.open(accounts).close()  # reports errors before anything starts
             share = _checked_share(config)
             os.environ.update(folder.environment)
-            # With models from the command line the file's are not served, whatever it says later. What clients verify
-            # is what was served at the start. A variable does not change.
+            # Models from the command line replace the file's for good. Clients verify what was served at the start. A
+            # variable does not change.
             is_fixed = bool(model_folders) or is_attested or variable_of(config_path) is not None
             with attesting as attested:
                 service = _Service(folder.path, listening, dashboard=dashboard, manager=manager, attested=attested)
@@ -119,7 +119,7 @@ def serve_local(
                 status = service.run(config, share, watched)
         return status
     except SettingsError:
-        status = 0  # nothing was started
+        status = 0  # not started
         raise
     finally:
         folder.close(keep_logs=status != 0)
@@ -129,7 +129,7 @@ def serve_local(
 
 @dataclass(slots=True)
 class _Retiring:
-    """A Ray whose place another one has, and which finishes its answers."""
+    """A replaced Ray that finishes its answers."""
 
     process: ServingProcess
     until_s: float
@@ -165,10 +165,10 @@ class _Service:
         self._has_served = False
         self._signals = 0
         self._is_to_renew = False
-        self._start_again: Job | None = None  # what did not start and is to be tried again, beside the active one
+        self._start_again: Job | None = None  # a failed start to retry beside the active Ray
 
     def run(self, config: ServiceConfig, share: int | None, watched: WatchedConfig | None) -> int:
-        """Serves until a signal comes or it fails; returns the exit status."""
+        """Serves until a signal comes or the service fails; returns the exit status."""
         self._config, self._share, self._watched = config, share, watched
         self._wanted: ConfigChange | None = None
         handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._on_signal)
@@ -202,7 +202,7 @@ class _Service:
         return [one for one in (self._active, self._next, *(r.process for r in self._retiring)) if one is not None]
 
     def _look(self) -> None:
-        """One look at everything that may have changed. Raises _FailedError."""
+        """Checks once everything that may have changed. Raises _FailedError."""
         if self._attested is not None and (loss := self._attested.loss()) is not None:
             raise _FailedError(loss)
         for one in self._rays():
@@ -250,7 +250,7 @@ class _Service:
             self._failed(following)
 
     def _switch(self, following: ServingProcess) -> None:
-        """The next Ray gets the requests; the one before finishes its answers."""
+        """Sends requests to the next Ray; the old one finishes its answers."""
         self._next = None
         if self._front is not None and not self._front.activate(following.name):
             self._failed(following)
@@ -274,7 +274,7 @@ class _Service:
         self._manager.ready()
 
     def _failed(self, following: ServingProcess) -> None:
-        """A Ray did not become ready. Raises _FailedError if there is nothing left to try."""
+        """Handles a Ray that did not become ready. Raises _FailedError if there is nothing left to try."""
         may_try, is_needed = following.may_be_tried_again, self._active is None or self._active.loss is not None
         following.end(self._manager.alive, keep_logs=is_needed)
         self._failures += 1
@@ -325,7 +325,7 @@ class _Service:
             complain(f"The configuration is wrong now, and nothing changes:\n{error}")
 
     def _changed(self, news: dict[str, list[str]]) -> None:
-        """Further models have come and gone; `changed` names the applications that are deployed now."""
+        """Prints which further models have come and gone; `changed` names the applications that are deployed now."""
         if self._wanted is None:
             return
         kept = [one for one in self._wanted.config.applications if one.name in news["changed"]]
@@ -336,7 +336,7 @@ class _Service:
             self._watched.served = self._config
 
     def _start(self, config: ServiceConfig, share: int | None) -> None:
-        """Starts a Ray, beside the active one if there is memory for both and there is a front."""
+        """Starts a Ray, beside the active one if there is memory for both and a front."""
         needed, available = memory_beside_bytes(config), available_memory_bytes()
         if self._active is not None and (self._front is None or needed > available):
             if self._front is not None:
@@ -388,7 +388,7 @@ class _FailedError(Exception):
 
 
 def _checked_share(config: ServiceConfig) -> int | None:
-    """Cores of each worker, as `shared_cores` has it. Raises SettingsError for what this machine can't do."""
+    """Returns `shared_cores` for this machine. Raises SettingsError for what it can't do."""
     nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
     share = shared_cores(config, [len(node.cpus) for node in nodes])
     for note in check_start(config, nodes, machine_memory_bytes(), share):
@@ -411,10 +411,10 @@ def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: int, att
 
 
 def _listen(http: HttpOptions) -> socket.socket:
-    """The service's listening socket. Raises SettingsError, which names a free port if this one is in use.
+    """Makes the service's listening socket. Raises SettingsError, which names a free port if this one is in use.
 
-    A service manager may hold it, so that connections wait while the service is started again: then it is file
-    descriptor 3, as sd_listen_fds(3) has it.
+    A service manager may pass it as file descriptor 3 (sd_listen_fds(3)), so that connections wait while the service
+    restarts.
     """
     if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
         return socket.socket(fileno=_FIRST_PASSED)

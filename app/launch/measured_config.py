@@ -1,7 +1,7 @@
-"""The one configuration that a confidential cluster serves, as a measured variable has it.
+"""The single configuration that a confidential cluster serves, from a measured variable.
 
-`REDOUBT_SERVE_CONFIG` is part of what the container's policy pins, so nobody who can reach the cluster can have it
-serve anything else. Knows how two configurations are compared; who submits one is not its concern.
+`REDOUBT_SERVE_CONFIG` is pinned by the container's policy, so nobody who can reach the cluster can make it serve
+anything else. Knows how to compare two configurations, and not who submits one.
 """
 
 import json
@@ -24,26 +24,26 @@ class MeasuredConfig:
     """A configuration that nodes of a confidential cluster can serve."""
 
     values: Mapping[str, Any]
-    """As it is in the text."""
+    """The values as in the text."""
     service: ServiceConfig
 
     @classmethod
     def parse(cls, text: str, evidence: str) -> Self:
-        """The configuration in a text. evidence: the kind that the node is started with. Raises SettingsError."""
+        """Parses a configuration. evidence: the kind that the node is started with. Raises SettingsError."""
         service = parse_config(text, SERVE_CONFIG)
         if (mistake := next(_mistakes(service, evidence), None)) is not None:
             raise SettingsError(f"{SERVE_CONFIG}: {mistake}")
         return cls(yaml.safe_load(text), service)
 
     def difference(self, values: Any) -> str | None:
-        """Where other values differ first, as a path that names ours only; None: they are the same configuration.
+        """The first path at which other values differ, naming only our keys; None: they are the same configuration.
 
-        1 and 1.0 are the same: who turns YAML into JSON writes either.
+        1 and 1.0 are equal, because converters from YAML to JSON write either.
         """
         return _difference(self.values, values, "")
 
     def to_json(self, more: Mapping[str, Any]) -> bytes:
-        """For Ray Serve. more: further top-level keys."""
+        """Returns the JSON for Ray Serve. more: further top-level keys."""
         return json.dumps({**self.values, **more}, sort_keys=True).encode()
 
 
@@ -86,7 +86,7 @@ def _difference(ours: Any, theirs: Any, path: str) -> str | None:
 
 
 def _scalar(value: Any) -> tuple[str, Any]:
-    """A value with its type, in which an integer and a float are both numbers, and a truth value is none."""
+    """A value with its type, where integers and floats are both numbers, and booleans are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return type(value).__name__, value
     return "number", value

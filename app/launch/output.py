@@ -1,7 +1,7 @@
 """What `redoubt serve` prints: text, or with `encoding: JSON` one JSON object a line, on standard output and error.
 
-Ray and HAProxy print too, and processes that they start. So from `print_json` on both streams are pipes, and what comes
-through them is made JSON if it is not. The keys are those of Ray Serve's own JSON. It knows nothing of the service.
+Ray, HAProxy and processes that they start print too. So after `print_json` both streams are pipes, and output that is
+not JSON is converted. The keys are those of Ray Serve's own JSON. It knows nothing of the service.
 """
 
 import atexit
@@ -15,14 +15,14 @@ import threading
 from typing import Any, Final, TextIO
 
 _AS_JSON: Final = "REDOUBT_JSON_OUTPUT"
-"""An environment variable, since the programs that are started print messages of several lines too."""
+"""An environment variable, because started programs print messages of several lines too."""
 _END: Final = b"\0\n"
 _COLOR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _OF_PROCESS: Final = re.compile(r"\((?:(?P<actor_name>\S+) )?pid=(?P<process>\d+)\) ")
 _LEVEL: Final = r"(?P<levelname>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 _TIME: Final = r"(?P<asctime>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})"
 _LOG_LINES: Final = (
-    # Serve's, which its processes print as text whatever the encoding of their files is
+    # Serve's; its processes print text whatever the encoding of their files
     re.compile(rf"{_LEVEL} {_TIME} (?P<component_name>\S+) (?P<component_id>\S+) (?:.*?)-- (?P<message>.*)", re.DOTALL),
     # Ray's
     re.compile(rf"{_TIME}\t{_LEVEL} (?P<filename>[^:]+):(?P<lineno>\d+) -- (?P<message>.*)", re.DOTALL),
@@ -30,17 +30,17 @@ _LOG_LINES: Final = (
 
 
 def say(text: str) -> None:
-    """Prints a line for the user who has started the service."""
+    """Prints a line for the user."""
     _print(text, sys.stdout, "INFO")
 
 
 def complain(text: str) -> None:
-    """Prints a failure for that user, of one line or several."""
+    """Prints an error of one or several lines for the user."""
     _print(text, sys.stderr, "ERROR")
 
 
 def print_json() -> None:
-    """From now on, to the end of this process, what it and those that it starts print is JSON lines."""
+    """Makes this process and its children print JSON lines, to the end of this process."""
     os.environ[_AS_JSON] = "1"
     logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s %(process)d -- %(message)s")
     _pipe(sys.stdout, "INFO")
@@ -48,7 +48,7 @@ def print_json() -> None:
 
 
 def as_json(text: str, level: str) -> str:
-    """One line, without its end. text: JSON already, a line of a log, or anything. level: if the text has none."""
+    """Converts one line. text: JSON already, a log line, or anything. level: used if the text has none."""
     text = _COLOR.sub("", text)
     values: dict[str, Any] = {}
     if (process := _OF_PROCESS.match(text)) is not None:
@@ -76,7 +76,7 @@ def _print(text: str, out: TextIO, level: str) -> None:
 
 
 def _pipe(stream: TextIO, level: str) -> None:
-    """Puts a pipe and a thread before the file that the stream writes to, until this process ends."""
+    """Puts a pipe and a thread in front of the stream's file, until this process ends."""
     stream.flush()
     number = stream.fileno()
     target = os.dup(number)
@@ -87,7 +87,7 @@ def _pipe(stream: TextIO, level: str) -> None:
     thread.start()
 
     def end() -> None:
-        """Others may still hold the pipe open, so that it has no end."""
+        """Ends the thread; the pipe itself has no end while other processes hold it open."""
         with contextlib.suppress(BrokenPipeError):
             stream.flush()
         os.write(number, b"\n" + _END)
@@ -102,6 +102,8 @@ def _copy(source: int, target: int, level: str) -> None:
         for line in iter(lines.readline, _END):
             text = line.decode(errors="replace").rstrip()
             left = f"{as_json(text, level)}\n".encode() if text else b""
-            with contextlib.suppress(OSError):  # the output is closed: it is read all the same, for nobody to wait
+            with contextlib.suppress(
+                OSError
+            ):  # the output is closed; the pipe is read anyway, so that no writer blocks
                 while left:
                     left = left[os.write(target, left) :]

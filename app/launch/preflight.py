@@ -1,7 +1,7 @@
-"""What would stop the service minutes after its start, or keep it waiting, said before anything is started.
+"""Finds problems before anything starts that would stop the service minutes later, or keep it waiting.
 
-It looks at the models' files and at the machine; it starts nothing, and loads no weights. What is wrong with knobs by
-themselves, the settings have said before.
+It looks at the models' files and at the machine; it starts nothing, and loads no weights. The settings themselves are
+checked elsewhere.
 """
 
 import math
@@ -17,14 +17,13 @@ from app.settings import SettingsError, WorkerSettings
 from app.workers.numa import Slot, spanning_slot, worker_slots
 
 _RAY_BYTES = 2 << 30
-"""Of a Ray's processes, the ingress and the workers without weights and cache."""
+"""Memory of a Ray's processes, the ingress and the workers without weights and cache."""
 
 
 def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int, share: int | None) -> list[str]:
-    """What the user should know, a sentence each. Raises SettingsError for what machine or files can't do.
+    """Returns warnings for the user, a sentence each. Raises SettingsError for what the machine or files can't do.
 
-    nodes: the machine's. memory_bytes: what the service may use. share: cores of each worker, as `shared_cores` gives
-    them.
+    nodes: the machine's. memory_bytes: what the service may use. share: cores of each worker, from `shared_cores`.
     """
     keys = config.application.args.ingress.api_key_file
     if keys is not None:
@@ -44,15 +43,15 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         from kernels._native import default_tier
 
         default_tier()
-    except (ImportError, ValueError) as error:  # REDOUBT_ISA names a tier that is not there
+    except (ImportError, ValueError) as error:  # REDOUBT_ISA names a tier that this machine lacks
         raise SettingsError(str(error)) from error
     return notes
 
 
 def ray_cpus(config: ServiceConfig, cores: int) -> int:
-    """Logical CPUs for a Ray of our own, in which every replica finds a place: Ray's book-keeping, not cores.
+    """Logical CPUs of a private Ray, enough that every replica is placed: Ray's book-keeping, not cores.
 
-    cores: of the machine.
+    cores: the machine's.
     """
     workers = [one.args.worker for one in config.applications]
     ingress = config.application.args.ingress
@@ -61,7 +60,7 @@ def ray_cpus(config: ServiceConfig, cores: int) -> int:
 
 
 def memory_beside_bytes(config: ServiceConfig) -> int:
-    """What a second service with this configuration takes, at the most, beside one that runs."""
+    """The most memory that a second service with this configuration takes beside a running one."""
     return sum(_memory(config)) + _RAY_BYTES
 
 
@@ -90,7 +89,7 @@ def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:
 
 
 def _memory(config: ServiceConfig) -> tuple[int, int]:
-    """Bytes of all weights, once each, and of all workers' KV caches."""
+    """Total bytes of the weights, each counted once, and of all workers' KV caches."""
     weights = cache = 0
     for application in config.applications:
         model = application.args.model

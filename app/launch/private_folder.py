@@ -1,6 +1,6 @@
-"""The private folder of a local service. The service removes it at its end, or the next service at its start.
+"""The private folder of a local service, which the service removes at its end, or the next service at its start.
 
-Knows nothing of what lies in the folder, but for its lock. The lock is held as long as the main process or its cleanup
+Knows nothing of the folder's contents except its lock. The lock is held as long as the main process or its cleanup
 process lives, and the kernel releases it however they end: a folder with a free lock belongs to a dead service.
 """
 
@@ -23,13 +23,13 @@ _CLEANUP_TIMEOUT_S = 15.0
 
 
 class PrivateFolder:
-    """A folder that only this user can read, and a process that clears up after the service.
+    """A folder that only this user can read, and a process that cleans up after the service.
 
-    Processes of the service must have `environment` in theirs: it tells them from all others.
+    Processes of the service must have `environment` in their environment, which identifies them.
     """
 
     def __init__(self) -> None:
-        """Makes the folder. Folders of dead services are removed first, with the processes that such a service left."""
+        """Makes the folder, after removing dead services' folders and ending the processes that they left."""
         base = tempfile.gettempdir()
         base = base if len(base) <= _LONGEST_BASE else "/tmp"
         remove_stale(Path(base))
@@ -39,7 +39,7 @@ class PrivateFolder:
         self._cleanup = _start_cleanup(self.path, self._lock)
 
     def close(self, *, keep_logs: bool) -> None:
-        """Ends what is left of the service's processes, and removes the folder or all but its logs."""
+        """Ends the service's remaining processes, and removes the folder, or all but its logs."""
         assert self._cleanup.stdin is not None
         with suppress(OSError, subprocess.TimeoutExpired):
             self._cleanup.communicate(cleanup.KEEP_LOGS if keep_logs else b"", timeout=_CLEANUP_TIMEOUT_S)
@@ -47,9 +47,9 @@ class PrivateFolder:
 
 
 def remove_stale(base: Path) -> None:
-    """Removes the folders in `base` of this user's services that are dead, and ends processes that these left.
+    """Removes the folders in `base` of this user's dead services, and ends the processes that these left.
 
-    Of the folders that were kept for their logs the newest stays.
+    The newest folder that was kept for its logs stays.
     """
     logs: list[tuple[float, Path]] = []
     for folder in base.glob(f"{_PREFIX}*"):
@@ -90,7 +90,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _create_lock(folder: Path) -> int:
-    """A locked file; there is no moment in which it is there and free."""
+    """Creates a file that is locked from the first moment on."""
     unfinished = folder / "lock.new"
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

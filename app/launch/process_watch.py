@@ -1,7 +1,7 @@
-"""Watches Ray's GCS and raylet and Serve's controller: without them a local service replaces nothing that it loses.
+"""Watches Ray's GCS and raylet and Serve's controller, without which a local service replaces nothing that it loses.
 
-Without GCS or raylet requests are still answered for a while, but a worker that is lost stays lost. So the watch tells
-of the loss, and another Ray is started. A lost controller is restarted by Serve, and the watch says so. It knows
+Without GCS or raylet requests are still answered for a while, but a worker that is lost stays lost. So the watch
+reports the loss, and another Ray is started. Serve restarts a lost controller, and the watch prints a line. It knows
 nothing of how the service is stopped.
 """
 
@@ -17,7 +17,7 @@ _PERIOD_S = 0.5
 _STOP_TIMEOUT_S = 15.0
 _CONTROLLER_PERIOD_S = 5.0
 _CONTROLLER_TIMEOUT_S = 2.0
-# As many looks without an answer are worth a line: half a minute.
+# This many unanswered checks are worth a line: half a minute.
 _CONTROLLER_MISSES = 6
 _NAMES = {"gcs_server": "GCS", "raylet": "raylet"}
 
@@ -38,16 +38,15 @@ class VitalProcessWatch:
         self._thread = threading.Thread(target=self._watch, name="vital-process-watch", daemon=True)
 
     def start(self) -> None:
-        """To be called once Ray runs."""
         self._thread.start()
 
     def tell(self, on_loss: Callable[[str], None]) -> None:
-        """From now on a loss is told to `on_loss`, once, on the watch's thread."""
+        """Reports a later loss to `on_loss`, once, on the watch's thread."""
         with self._sending:
             self._on_loss = on_loss
 
     def expect_end(self) -> None:
-        """To be called before Ray is ended: the watch sends nothing any more, but a Ray that is stuck still has 15 s.
+        """Stops sending signals, because Ray is about to be ended; a Ray that is stuck still has 15 s.
 
         Ray's end gives SIGTERM its default action back, behind Python, so that one sent then would end the process.
         """
@@ -55,13 +54,16 @@ class VitalProcessWatch:
             self._is_ending = True
 
     def stop(self) -> None:
-        """To be called when Ray has ended; also if the watch was never started. Sends nothing after that."""
+        """Stops the watch, which sends nothing afterwards.
+
+        Call it when Ray has ended, even if `start` was never called.
+        """
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def loss(self) -> str | None:
-        """Which process has ended, and how, for the user; None as long as all run, or none was started."""
+        """A message that says which process has ended, and how; None while all run, or none was started."""
         from app.ray_internals import ended_vital_processes
 
         ended = ended_vital_processes()
@@ -95,7 +97,7 @@ class VitalProcessWatch:
 
 
 class ControllerWatch:
-    """Notices that Serve's controller was lost and is back; used by the thread that uses Ray."""
+    """Notices that Serve's controller was lost and is back. Only the thread that uses Ray may use it."""
 
     def __init__(self) -> None:
         self._pid: int | None = None
@@ -103,7 +105,7 @@ class ControllerWatch:
         self._next_look_s = 0.0
 
     def message(self) -> str | None:
-        """A line for the user, if there is one. Looks every five seconds, and waits for two at the most."""
+        """A line for the user, if there is one. Checks every five seconds, and waits for at most two."""
         from app.ray_internals import controller_pid
 
         if time.monotonic() < self._next_look_s:

@@ -1,7 +1,7 @@
 """The environment variables of a private Ray's processes.
 
-Ray reads them when it is imported, so they must be set before. What the user has set is kept. Knows nothing of how Ray
-is started.
+Ray reads them when it is imported, so they must be set before. Values that the user has set are kept. Knows nothing of
+how Ray is started.
 """
 
 import os
@@ -40,7 +40,7 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
 
 
 def loopback_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a Ray on this machine alone: those of any node, and all its servers listen on loopback."""
+    """Variables of a Ray on this machine alone: `node_environment`, and all its servers listen on loopback."""
     return node_environment(environment) | {
         # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
         # Linux it takes clusters for possible, unless this is set.
@@ -54,12 +54,12 @@ def loopback_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_token(environment: Mapping[str, str]) -> bool:
-    """Whether Ray finds a token in these variables."""
+    """Whether Ray finds a token through these variables."""
     return "RAY_AUTH_TOKEN" in environment or "RAY_AUTH_TOKEN_PATH" in environment
 
 
 def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of every Ray process, on one machine as in a cluster; no usage reports.
+    """Variables of every Ray process, on one machine or in a cluster; no usage reports.
 
     RAY_AUTH_MODE and what the user has set in `environment` are kept.
     """
@@ -68,12 +68,12 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's processes set their titles, which may overwrite their environment where others read it: `cleanup` does.
+        # Ray's processes set their titles, which may overwrite the environment that `cleanup` reads.
         "SPT_NOENV": "1",
         # Otherwise a late callback of Serve's after a shutdown starts another Ray and hangs in it.
         "RAY_ENABLE_AUTO_CONNECT": "0",
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
-        # A text is tokenized on the thread that asks, at its priority, and not in a pool with a thread per core.
+        # Tokenize on the calling thread, at its priority, and not in a pool with a thread per core.
         "TOKENIZERS_PARALLELISM": environment.get("TOKENIZERS_PARALLELISM", "false"),
         # The ingress sends to Serve's HTTP proxy by value, as the workers do to the ingress (`worker_client`).
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
@@ -102,9 +102,9 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def haproxy_environment(folder: Path, front: Path, ray: str, ports: Sequence[int]) -> dict[str, str]:
-    """Variables with which Serve uses HAProxy behind the front. Raises SettingsError if that cannot be.
+    """Variables with which Serve uses HAProxy behind the front. Raises SettingsError if that is impossible.
 
-    folder: of this Ray. front: the front's Unix socket. ray: the Ray's name there. ports: held ones, for its ingresses
+    folder: this Ray's. front: the front's Unix socket. ray: the Ray's name there. ports: held ports for its ingresses
     and, the last one, for Serve's own proxy.
     """
     with _haproxy(folder / PROXY_FOLDER) as (sockets, binary):
@@ -113,10 +113,10 @@ def haproxy_environment(folder: Path, front: Path, ray: str, ports: Sequence[int
 
 
 def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node: bool) -> dict[str, str]:
-    """The same for a node of a cluster: see `cluster_proxy_environment`. Raises SettingsError.
+    """Variables for a node of a cluster: see `cluster_proxy_environment`. Raises SettingsError.
 
-    folder: has the same path on every node of the cluster, and is not there. Serve's controller sends the code that
-    runs HAProxy to the nodes with the paths of its own node in it (Ray 2.60).
+    folder: a path that is the same on every node of the cluster, and does not exist yet. Serve's controller sends the
+    code that runs HAProxy to the nodes with the paths of its own node in it (Ray 2.60).
     """
     with _haproxy(folder) as (sockets, binary):
         variables = cluster_proxy_environment(
@@ -127,7 +127,7 @@ def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node
 
 @contextmanager
 def _haproxy(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """A new folder for HAProxy's files, and HAProxy."""
+    """Yields a new folder for HAProxy's files, and HAProxy's path."""
     try:
         folder.mkdir(mode=0o700)
         yield folder, Path(get_haproxy_binary())

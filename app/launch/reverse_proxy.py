@@ -1,15 +1,15 @@
-"""The service's HTTP front: HAProxy as Ray Serve runs it, confined to what the service needs of it.
+"""The service's HTTP front: HAProxy as Ray Serve runs it, restricted to what the service needs.
 
 Serve's own proxy is a Python process through which every token passes; HAProxy needs much less CPU and talks to the
-ingress directly. But as Serve 2.60 configures it, it serves pages of statistics on every address of the machine and
-sends a syslog line for each request. So Serve starts this program instead of HAProxy: it rewrites the configuration
-that Serve wrote and then becomes HAProxy by `exec`.
+ingress directly. But as Serve 2.60 configures it, it serves statistics pages on every address of the machine and sends
+a syslog line for each request. So Serve starts this program instead of HAProxy: it rewrites the configuration that
+Serve wrote and then becomes HAProxy by `exec`.
 
-On one machine clients do not meet this HAProxy, which ends with Serve's manager: it listens on a Unix socket, for the
-start of the service, and its configuration is handed over to the front (`app.launch.front`). On a cluster each node has
-an HAProxy, which sends requests to its own node's ingress and to another node's only while there is none.
+On one machine clients never reach this HAProxy, which ends with Serve's manager: it listens on a Unix socket, for the
+start of the service, and its configuration is handed to the front (`app.launch.front`). In a cluster each node has an
+HAProxy, which sends requests to its own node's ingress, and to another node's only while its own has none.
 
-Serve runs it at every start and reload of HAProxy. It knows the standard library and nothing of the rest of `app`.
+Serve runs it at every start and reload of HAProxy. It imports the standard library and nothing of the rest of `app`.
 """
 
 import ctypes
@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 FRONT_BIND = "@front"
-"""What stands in a front's configuration for the address to listen on."""
+"""Placeholder for the listening address in a front's configuration."""
 INNER_SOCKET = "inner"
-"""The Unix socket, in HAProxy's folder, on which Serve's own HAProxy of a local service listens."""
+"""The Unix socket, in HAProxy's folder, on which a local service's own HAProxy of Serve listens."""
 
 _BIND = "REDOUBT_PROXY_BIND"
 _FRONT = "REDOUBT_PROXY_FRONT"
@@ -42,14 +42,14 @@ _SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.M
 _SERVER = re.compile(r"^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:\d+ ")
 _MOST_CONNECTIONS = 16384
 _MOST_OF_ONE_ADDRESS = 0.75
-"""The share of all connections that one address may have."""
+"""The largest share of all connections that one address may have."""
 # Each connection of a client needs a second one to the ingress, and HAProxy 2.8 counts half a descriptor more for the
 # pipes of `splice-response`. `_SPARE_FILES` descriptors are for everything else.
 _FILES_OF_A_CONNECTION = 2.5
 _SPARE_FILES = 256
-# What HAProxy answers by itself, in the shape of the API: first line, further headers, message, type and code. 503:
-# while there is no ingress, or when one is lost before it has answered. What HAProxy 2.8 can't read as HTTP, such as a
-# head that is longer than its buffer, it answers with a page of its own whatever is configured.
+# HAProxy's own answers, in the API's format: first line, further headers, message, type and code. 503: there is no
+# ingress, or it was lost before it answered. HAProxy 2.8 has a fixed page for what it can't parse as HTTP, such as a
+# head longer than its buffer.
 _ERROR_FILES = {
     408: (
         "408 Request Timeout",
@@ -67,7 +67,7 @@ _ERROR_FILES = {
 _REPEATABLE = "/v1/chat/completions /v1/completions /v1/embeddings /tokenize /detokenize"
 _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _LONGEST_SILENCE_S = 3600
-_LONGEST_HEAD_S = 60  # of a request, with its body or the first 16 KiB of it
+_LONGEST_HEAD_S = 60  # for a request's head, with its body or the first 16 KiB of it
 # After a reload the old process serves its last streams, at most this long; an answer may take hours.
 _LONGEST_ANSWER_S = 86400
 
@@ -100,7 +100,7 @@ def proxy_environment(
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ingresses[0]),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ingresses[-1]),
-        # Serve's own proxy shares a port that is held; of ingresses `app.ray_internals` sees to it.
+        # Serve's own proxy shares a held port; `app.ray_internals` makes ingresses do so.
         "SERVE_SOCKET_REUSE_PORT_ENABLED": "1",
     }
 
@@ -108,7 +108,7 @@ def proxy_environment(
 def cluster_proxy_environment(
     folder: Path, environment: Mapping[str, str], *, binary: Path, node_address: str, stay_on_node: bool
 ) -> dict[str, str]:
-    """The same for a node of a cluster, where HAProxy listens as Serve's configuration says.
+    """Variables for a node of a cluster, where HAProxy listens as Serve's configuration says.
 
     Args:
         folder: as above.
@@ -158,13 +158,13 @@ def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> 
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # ours are at /metrics
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_LONGEST_ANSWER_S),
-        # A new ingress may have its predecessor's port at once: an old HAProxy that serves its last streams finds it.
+        # A new ingress may reuse its predecessor's port at once, so that an old HAProxy with running streams finds it.
         "RAY_SERVE_PORT_QUARANTINE_S": "0",
     }
 
 
 def write_error_files(folder: Path) -> None:
-    """Writes the whole HTTP responses that HAProxy gives by itself; `confined` names them. Raises OSError."""
+    """Writes the complete HTTP responses that HAProxy itself gives; `confined` refers to them. Raises OSError."""
     for status, (line, headers, message, (kind, code)) in _ERROR_FILES.items():
         body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
         head = f"HTTP/1.1 {line}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
@@ -180,7 +180,7 @@ def confined(
     stay_on_node: bool = False,
     is_behind_front: bool = False,
 ) -> str:
-    """Serve's configuration of HAProxy with one address to listen on, and without logs.
+    """Restricts Serve's configuration of HAProxy to one listening address, without logs.
 
     Args:
         configuration: Serve's.
@@ -198,8 +198,8 @@ def confined(
     if len(sections) - len(kept) != len(_UNWANTED):
         raise UnknownConfigurationError(f"not one section each of {' and '.join(_UNWANTED)}")
     result = re.sub(r"(?m)^ +log .*\n", "", "".join(kept))
-    # With splice-request HAProxy 2.8 may miss that a client disconnects before its response begins, if the request came
-    # in several pieces.
+    # With splice-request HAProxy 2.8 may miss that a client disconnects before its response begins, if the request
+    # arrived in several pieces.
     result = re.sub(r"(?m)^ +option splice-request\n", "", result)
     # If a reused connection to the ingress breaks, HAProxy closes the client's connection and does not send the error
     # file. So each request gets a new connection.
@@ -210,10 +210,10 @@ def confined(
         result = _with(result, "bind", f"{bind} proto h1")
     if own_address is not None:
         result = _own_ingress_first(result, own_address, stay_on_node=stay_on_node)
-    # What an ingress had not begun to answer when it was lost goes to the next one. Requests that store something are
-    # not sent twice.
+    # Requests whose ingress was lost before it answered go to the next one. Requests that store something are not sent
+    # twice.
     result = _with(result, "retry-on", "conn-failure empty-response")
-    # Among clients without a key the ingress shares time by address.
+    # The ingress shares time among clients without a key by address.
     client = "http-request set-header X-Redoubt-Client %[src]"
     if is_behind_front:
         client += " unless { src 127.0.0.0/8 ::1 } { req.hdr(X-Redoubt-Client) -m found }"
@@ -225,8 +225,8 @@ def confined(
     result = re.sub(
         r"(?m)^( +)bind .*$", lambda line: "\n".join((line[0], *(line[1] + rule for rule in rules))), result
     )
-    # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
-    # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
+    # A client may be silent for long during a response, but not before it has sent its request. A request reaches the
+    # ingress only with its body, or a full buffer of it, so that half-sent requests hold no place there.
     result = _with(
         result,
         "timeout client",
@@ -242,7 +242,7 @@ def confined(
 
 
 def _connection_limit(configuration: str) -> tuple[str, ...]:
-    """Directives by which no address takes all connections. Raises UnknownConfigurationError."""
+    """Directives that keep one address from taking all connections. Raises UnknownConfigurationError."""
     if (all_of_them := re.search(r"(?m)^\s*maxconn (\d+)$", configuration)) is None:
         raise UnknownConfigurationError("there is no maxconn")
     most = int(int(all_of_them[1]) * _MOST_OF_ONE_ADDRESS)
@@ -254,7 +254,7 @@ def _connection_limit(configuration: str) -> tuple[str, ...]:
 
 
 def _own_ingress_first(configuration: str, own_address: str, *, stay_on_node: bool) -> str:
-    """Servers of other nodes become backups where this node has one, or go altogether."""
+    """Makes other nodes' servers backups if this node has a server, or removes them."""
     own = {own_address, "127.0.0.1", "::1"}
     lines = configuration.splitlines(keepends=True)
     has_own = any((found := _SERVER.match(line)) and found["host"] in own for line in lines)
@@ -270,7 +270,7 @@ def _own_ingress_first(configuration: str, own_address: str, *, stay_on_node: bo
 
 
 def _with(configuration: str, directive: str, value: str) -> str:
-    """The configuration with this value for every occurrence of the directive, which is a regular expression."""
+    """Sets this value for every occurrence of the directive, which is a regular expression."""
     result, found = re.subn(rf"(?m)^(\s*{directive} ).*$", lambda line: line[1] + value, configuration)
     if not found:
         raise UnknownConfigurationError(f"there is no {directive}")
@@ -278,7 +278,10 @@ def _with(configuration: str, directive: str, value: str) -> str:
 
 
 def _of_the_front(configuration: str) -> str:
-    """The same for the front, which Serve does not administer. Empty while there is no ingress: connections wait."""
+    """The configuration for the front, which Serve does not administer.
+
+    Empty while there is no ingress: connections wait.
+    """
     if not re.search(r"(?m)^\s*use_backend ", configuration):
         return ""
     administration = r"stats (?:socket|timeout)|server-state-\w+|load-server-state-from-file"
@@ -286,17 +289,17 @@ def _of_the_front(configuration: str) -> str:
 
 
 def _hand_over(configuration: str, front: str, ray: str) -> None:
-    """Gives the front a configuration. Raises OSError if it is not there."""
+    """Sends the front a configuration. Raises OSError if the front is not there."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10.0)
         connection.connect(front)
         connection.sendall(json.dumps({"ray": ray, "configuration": configuration}).encode())
         connection.shutdown(socket.SHUT_WR)
-        connection.recv(16)  # it is taken
+        connection.recv(16)  # acknowledged
 
 
 def end_with_parent() -> None:
-    """Has the kernel kill this process, and what it becomes by `exec`, when its parent ends. Exits if that is too late.
+    """Has the kernel kill this process, and what it becomes by `exec`, with its parent. Exits if that is too late.
 
     The parent is Serve's HAProxyManager. The kernel looks at the thread that has started this process, and not at the
     whole parent: it is the actor's event loop, which runs as long as the actor does (Ray 2.60). Without this, a node's

@@ -1,8 +1,8 @@
-"""The Serve gate: what a confidential cluster's head shows of Ray's dashboard, which takes code from its users.
+"""The Serve gate: the restricted access to Ray's dashboard on a confidential cluster's head.
 
-KubeRay's operator asks for the state of the applications and submits their configuration; it gets that, and can submit
-only the configuration that is measured. The dashboard itself listens on loopback, with a token that the operator does
-not have: the operator's own is good for nothing but the gate.
+The dashboard lets its users run code, so it listens on loopback with a token that KubeRay's operator does not have. The
+operator asks the gate, with a token of its own, for the state of the applications, and can submit only the measured
+configuration.
 """
 
 import hmac
@@ -28,17 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 class ServeGate:
-    """The ASGI application."""
+    """The gate's ASGI application."""
 
     def __init__(self, config: MeasuredConfig, *, operator_token: str, dashboard_port: int, ray_token: str) -> None:
-        """operator_token: what the operator has to send. dashboard_port: on loopback, where Ray asks for ray_token."""
+        """operator_token: what the operator must send. dashboard_port: on loopback, where Ray requires ray_token."""
         self._config = config
         self._expected = f"Bearer {operator_token}".encode()
         self._dashboard = f"http://127.0.0.1:{dashboard_port}"
         self._headers = {"Authorization": f"Bearer {ray_token}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         assert scope["type"] == "http"
         response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
@@ -47,7 +46,7 @@ class ServeGate:
         given = next((request.headers[name] for name in _TOKEN_HEADERS if name in request.headers), "")
         if not hmac.compare_digest(given.encode(), self._expected):
             return error(401, "unauthorized", "Send the cluster's token: 'Authorization: Bearer TOKEN'.")
-        # The bytes as they came: nothing is decoded, so nothing can mean another path further on.
+        # The raw bytes: nothing is decoded, so nothing can mean another path further on.
         target, query = request.scope["raw_path"], request.scope["query_string"]
         if target != PATH.encode() or "upgrade" in request.headers or "transfer-encoding" in request.headers:
             return _refused()
@@ -64,7 +63,7 @@ class ServeGate:
             return refused.response
         except AttestationError as malformed:
             return _refused(str(malformed))
-        # KubeRay's upgrade step by step says how much of the capacity a cluster shall have by now.
+        # KubeRay's incremental upgrade says how much of the capacity a cluster should have by now.
         share = values.pop("target_capacity", None)
         if share is not None and (type(share) not in (int, float) or not 0 <= share <= 100):
             return _refused("target_capacity is not a number from 0 to 100")
@@ -74,7 +73,7 @@ class ServeGate:
         return await self._forward("PUT", PATH, self._config.to_json(more))
 
     async def _forward(self, method: str, target: str, content: bytes | None = None) -> Response:
-        """The dashboard's answer. content: ours, never the caller's bytes."""
+        """Forwards a request to the dashboard. content: ours, never the caller's bytes."""
         headers = self._headers if content is None else self._headers | {"Content-Type": "application/json"}
         try:
             async with (

@@ -1,6 +1,6 @@
-"""Tells a service manager such as systemd how the service is: sd_notify(3), over the socket that NOTIFY_SOCKET names.
+"""Reports the service's state to a service manager such as systemd: sd_notify(3), over NOTIFY_SOCKET.
 
-Where there is no such socket nothing happens. Knows nothing of the service.
+Does nothing without such a socket. Knows nothing of the service.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ import time
 
 
 class ServiceManager:
-    """The manager of this process."""
+    """Notifies the manager of this process."""
 
     def __init__(self) -> None:
-        """Takes NOTIFY_SOCKET and WATCHDOG_USEC out of the environment: children must not speak for this process."""
+        """Removes NOTIFY_SOCKET and WATCHDOG_USEC from the environment: children must not speak for this process."""
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         watchdog = os.environ.pop("WATCHDOG_USEC", "")
         owner = os.environ.pop("WATCHDOG_PID", "")
@@ -22,19 +22,19 @@ class ServiceManager:
         self._next_s = 0.0
 
     def ready(self) -> None:
-        """Requests are answered."""
+        """Reports that requests are answered."""
         self._say("READY=1", "STATUS=serving")
 
     def status(self, text: str) -> None:
-        """A line for who asks the manager."""
+        """Sets the status line that the manager shows."""
         self._say(f"STATUS={text}")
 
     def stopping(self) -> None:
-        """The service ends."""
+        """Reports that the service ends."""
         self._say("STOPPING=1")
 
     def alive(self) -> None:
-        """To be called often: resets the manager's watchdog, if it has one."""
+        """Resets the manager's watchdog, if it has one. Must be called often."""
         if self._period_s is not None and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + self._period_s
             self._say("WATCHDOG=1")

@@ -1,8 +1,8 @@
 """One Ray with the whole service in it: a program that `redoubt serve` starts, and starts anew beside this one.
 
-It reads its job on standard input, and its environment is ready: Ray's variables, and HAProxy's. It tells the main
-process how far it is, and gets changes from it, in lines of JSON over one socket. It ends on SIGTERM; whether answers
-are still running then, the main process knows. A signal of the terminal does not reach it.
+It reads its job on standard input; its environment already has Ray's and HAProxy's variables. It reports its progress
+to the main process, and gets changes from it, in lines of JSON over one socket. It ends on SIGTERM, even while answers
+are running: the main process decides when. Signals of the terminal do not reach it.
 """
 
 import contextlib
@@ -27,37 +27,35 @@ from app.launch.ray_environment import LOOPBACK, PROXY_FOLDER, USE_HAPROXY
 from app.launch.reverse_proxy import INNER_SOCKET
 from app.launch.start_progress import StartProgress
 
-# Ray's store of shared objects, which hardly anything uses: requests and tokens travel by value.
+# Ray's object store, which is hardly used: requests and tokens travel by value.
 _OBJECT_STORE_BYTES = 100 << 20
 _USUAL_START_S = 60.0
 _USUAL_BYTES_PER_S = 50e6
-"""A slow disk's: how long a large model may load before the start is called slow."""
+"""A slow disk's speed, from which the usual load time of a large model is computed."""
 _LOOK_PERIOD_S = 1.0
 _ANSWER_TIMEOUT_S = 60.0
 
 TRY_AGAIN_STATUS = 75
-"""The exit status if Ray itself did not start, as on a machine that is too busy (EX_TEMPFAIL of sysexits.h)."""
+"""Exit status if Ray itself did not start, as on a machine that is too busy (EX_TEMPFAIL of sysexits.h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to serve."""
+    """The service to run."""
 
     config: ServiceConfig
     share: int | None
-    """Cores of each worker that does not say how many it wants."""
+    """Cores of each worker without a number of its own."""
     folder: Path
-    """For Ray's files and HAProxy's."""
+    """Folder for Ray's and HAProxy's files."""
     dashboard: bool
 
     def to_json(self) -> str:
-        """As one line."""
         config = self.config.model_dump(mode="json", exclude_unset=True)
         return json.dumps({"config": config, "share": self.share, "folder": str(self.folder), "dash": self.dashboard})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The opposite of `to_json`."""
         values = json.loads(text)
         config = ServiceConfig.model_validate(values["config"])
         return cls(config, values["share"], Path(values["folder"]), values["dash"])
@@ -65,36 +63,34 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Applications of further models that come and go while the others serve."""
+    """Applications of further models to delete and deploy while the others serve."""
 
     gone: tuple[str, ...]
     new: tuple[ModelApplicationConfig, ...]
 
     def to_json(self) -> str:
-        """As one line."""
         new = [one.model_dump(mode="json", exclude_unset=True) for one in self.new]
         return json.dumps({"gone": self.gone, "new": new})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The opposite of `to_json`."""
         values = json.loads(text)
         return cls(tuple(values["gone"]), tuple(map(ModelApplicationConfig.model_validate, values["new"])))
 
 
 class _StopRequested(BaseException):
-    """A signal to end, wherever the main thread is."""
+    """A signal to end, raised wherever the main thread is."""
 
 
 def main() -> int:
-    """Serves until SIGTERM; returns the exit status. argv[1]: the number of the socket to the main process."""
+    """Serves until SIGTERM; returns the exit status. argv[1]: the file descriptor of the socket to the main process."""
     job = Job.from_json(sys.stdin.readline())
     with socket.socket(fileno=int(sys.argv[1])) as control:
         return _serve(job, control)
 
 
 def _serve(job: Job, control: socket.socket) -> int:
-    # Only now, because Ray reads its environment when it is imported.
+    # Imported only now, because Ray reads its environment then.
     import ray
 
     from app.ray_internals import start_local_ray
@@ -119,7 +115,7 @@ def _serve(job: Job, control: socket.socket) -> int:
                 logging_level=logging.WARNING,
             )
             is_up = True
-            _handle_signals(_stop)  # ray.init has put its own handler there
+            _handle_signals(_stop)  # ray.init has installed its own handler
             watch.start()
             deploy(config, job.share, progress)
             if config.proxy_location != "Disabled":
@@ -134,7 +130,7 @@ def _serve(job: Job, control: socket.socket) -> int:
             complain(loss)
             return 1
         return 0
-    except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
+    except (RuntimeError, ray.exceptions.RayError) as error:  # Serve's errors for a failed deployment
         _handle_signals(signal.SIG_IGN)
         if (loss := watch.loss()) is None:
             reasons = [str(error), *(cause for one in config.applications for cause in causes(one.name))]
@@ -146,15 +142,15 @@ def _serve(job: Job, control: socket.socket) -> int:
         watch.expect_end()
         if watch.loss() is not None:
             sys.stdout.flush()
-            os._exit(1)  # without GCS or raylet Ray's own end takes a minute; the main process ends what is left
+            os._exit(1)  # without GCS or raylet Ray's own end takes a minute; the main process ends the rest
         ray.shutdown()
         watch.stop()
 
 
 def _run_until_stopped(job: Job, control: socket.socket, watch: VitalProcessWatch) -> NoReturn:
-    """Makes the changes that the main process sends, and reports the loss of Serve's controller.
+    """Applies the changes that the main process sends, and reports the loss of Serve's controller.
 
-    Once a process is lost that Ray itself needs, nobody could say anything of the controller.
+    Once a process that Ray itself needs is lost, the controller can't be checked any more.
     """
     controller = ControllerWatch()
     control.settimeout(_LOOK_PERIOD_S)
@@ -181,7 +177,7 @@ def _tell(control: socket.socket, **news: Any) -> None:
 
 
 def _wait_for_answer(http_options: HttpOptions, folder: Path) -> None:
-    """Waits until the proxy knows an ingress. Raises RuntimeError if that takes longer than a minute."""
+    """Waits until the proxy knows an ingress. Raises RuntimeError after a minute."""
     give_up_s = time.monotonic() + _ANSWER_TIMEOUT_S
     while True:
         if os.environ[USE_HAPROXY] == "1":

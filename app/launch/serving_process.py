@@ -1,6 +1,6 @@
-"""The main process' side of one Ray with the service in it: starts the program, hears from it, ends what is left of it.
+"""The main process' side of one Ray with the service in it: starts the program, hears from it, and cleans up.
 
-Knows how `app.launch.serving` is spoken to, and not what it does.
+Knows the protocol of `app.launch.serving`, and not what it does.
 """
 
 import contextlib
@@ -25,18 +25,18 @@ from app.settings import RAY_FOLDER, SettingsError
 _END_TIMEOUT_S = 20.0
 _LOOK_S = 0.1
 _SPARE_PORTS = 8
-"""One is for Serve's own proxy, the others for ingresses that are started before Serve knows that others are lost."""
+"""One port for Serve's own proxy; the others for ingresses that start before Serve knows that others are lost."""
 
 
 class ServingProcess:
-    """One Ray, from its start to its end. Used by one thread."""
+    """One Ray, from start to end. Used by one thread."""
 
     def __init__(self, name: str, job: Job, front: Path | None, ports: PortPool) -> None:
         """Starts the program.
 
-        name: what its processes are marked with, and its name at the front. front: where the front takes
-        configurations; None: Serve's own proxy has the address. ports: for HAProxy's way to the ingresses; what it
-        takes it gives back at its end. Raises SettingsError if HAProxy can't be started.
+        name: marks its processes, and names it at the front. front: where the front takes configurations; None: Serve's
+        own proxy has the address. ports: for HAProxy's connections to the ingresses; they are returned at its end.
+        Raises SettingsError if HAProxy can't be started.
         """
         self.name = name
         self.job = job
@@ -44,7 +44,7 @@ class ServingProcess:
         self.dashboard: str | None = None
         self.start_s: int = 0
         self.loss: str | None = None
-        """Why it has to be replaced although it still answers; None: it has not."""
+        """Why it must be replaced although it still answers; None: it need not be."""
         job.folder.mkdir(mode=0o700)
         environment = {**os.environ, RAY_FOLDER: f"{job.folder}"}
         environment |= ray_environment(job.folder, environment)
@@ -66,7 +66,7 @@ class ServingProcess:
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=environment,
-                process_group=0,  # Ctrl-C is for the main process; and the same session, so that priorities count
+                process_group=0,  # Ctrl-C is for the main process; the session stays the same, so that priorities count
             )
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin:
@@ -74,21 +74,21 @@ class ServingProcess:
 
     @property
     def pid(self) -> int:
-        """The program's."""
+        """Process id of the program."""
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """The exit status; None as long as the program runs."""
+        """The exit status; None while the program runs."""
         return self._process.poll()
 
     @property
     def may_be_tried_again(self) -> bool:
-        """Whether only Ray itself did not start."""
+        """Whether the failure is only that Ray itself did not start."""
         return self.status == TRY_AGAIN_STATUS
 
     def hear(self) -> list[dict[str, Any]]:
-        """What it has said of changes since the last call; what it says of itself is kept."""
+        """Returns its messages about changes since the last call; messages about itself are kept as attributes."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while part := self._control.recv(1 << 16):
                 self._received += part
@@ -105,12 +105,11 @@ class ServingProcess:
         return changes
 
     def change(self, change: Change) -> None:
-        """Has it make the change."""
+        """Sends it a change."""
         with contextlib.suppress(OSError):
             self._control.sendall(change.to_json().encode() + b"\n")
 
     def begin_end(self) -> None:
-        """Asks it to end."""
         if self.status is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -132,5 +131,5 @@ class ServingProcess:
 
 
 def uses_haproxy() -> bool:
-    """Whether HAProxy is to be used: unless the environment says otherwise."""
+    """Whether HAProxy is to be used, which the environment may turn off."""
     return os.environ.setdefault(USE_HAPROXY, "1") == "1"

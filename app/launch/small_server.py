@@ -1,4 +1,4 @@
-"""A small HTTP server in a thread, for what a node itself answers: bounded bodies, JSON errors, strict HTTP.
+"""A small HTTP server in a thread, for a node's own endpoints: bounded bodies, JSON errors, strict HTTP.
 
 Knows no paths. Its clients may be hostile: headers, bodies, their time and the number of connections are bounded.
 """
@@ -21,7 +21,7 @@ _KEEP_ALIVE_S = 5
 
 
 class BodyError(RuntimeError):
-    """The request's body cannot be taken."""
+    """The request's body is too long or too slow."""
 
     def __init__(self, response: JSONResponse) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class BodyError(RuntimeError):
 
 
 def error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error as the API has them."""
+    """Makes an error in the API's format."""
     kind = "invalid_request_error" if status < 429 else "server_error"
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return JSONResponse(body, status_code=status, headers={"Cache-Control": "no-store", **(headers or {})})
 
 
 async def read_body(request: Request, most_bytes: int) -> bytes:
-    """The request's whole body. Raises BodyError (413, 408)."""
+    """Reads the request's whole body. Raises BodyError (413, 408)."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
@@ -50,16 +50,16 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 
 
 class SmallServer:
-    """Serves an application from the constructor to `close`."""
+    """Serves an application from construction until `close`."""
 
     def __init__(self, application: ASGIApp, host: str, port: int, context: ssl.SSLContext | None = None) -> None:
-        """context: of TLS; None: plain HTTP. Raises OSError if the address cannot be had."""
+        """context: for TLS; None: plain HTTP. Raises OSError if it can't listen on the address."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
         self.port: int = self._socket.getsockname()[1]
         configuration = uvicorn.Config(
             application,
-            # h11 takes a request's target as it is; httptools would make a path of an absolute one.
+            # h11 passes a request's target as it is; httptools would make a path of an absolute one.
             http="h11",
             ws="none",
             lifespan="off",
@@ -79,7 +79,7 @@ class SmallServer:
         self._thread.start()
 
     def is_running(self) -> bool:
-        """Whether it has not ended by itself."""
+        """Whether the server has not ended by itself."""
         return self._thread.is_alive()
 
     def close(self) -> None:

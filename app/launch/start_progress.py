@@ -1,6 +1,6 @@
-"""Tells the user what a start is waiting for: on a terminal a line that counts seconds, elsewhere a line for each step.
+"""Shows what a start is waiting for: on a terminal a line that counts seconds, elsewhere a line for each step.
 
-Knows nothing of what is waited for, but the sentences that it is given.
+Knows nothing of the service but the sentences that it is given.
 """
 
 import os
@@ -15,10 +15,10 @@ _TICK_S = 0.5
 
 
 class StartProgress:
-    """Shows the sentence of the moment, from `with` to its end. Its thread ends there, whatever the reason."""
+    """Shows the current step within its `with` block. Its thread ends with the block, whatever the reason."""
 
     def __init__(self, out: TextIO, *, usual_s: float, logs: str) -> None:
-        """usual_s: when a start that takes longer gets a hint. logs: where to look then."""
+        """usual_s: after this time the start gets a hint. logs: where to look then."""
         self._out = out
         self._usual_s = usual_s
         self._logs = logs
@@ -44,7 +44,7 @@ class StartProgress:
             self._write("\x1b[K")
 
     def now(self, step: str | Callable[[], str]) -> None:
-        """What is waited for from now on: a sentence without an end, or a function that is asked twice a second."""
+        """Sets the current step: a sentence without a full stop, or a function that is asked twice a second."""
         self._describe = step if callable(step) else lambda: step
         self._show()
 
@@ -65,7 +65,7 @@ class StartProgress:
                 self._has_hinted = True
                 self._write(f"{_clear(self._is_terminal)}{_hint(self._logs)}\n")
             if self._is_terminal:
-                # The cursor goes back, so that what others print begins on this line and not behind it.
+                # Return the cursor, so that other output begins on this line and not after it.
                 columns = shutil.get_terminal_size().columns
                 self._write(f"\x1b[K{f'{text} ... {now_s - self._since_s:.0f} s'[: columns - 1]}\r")
             elif is_new:

@@ -12,18 +12,18 @@ from app.launch.config_file import ModelApplicationConfig, ServiceConfig
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """How the file differs from what is served."""
+    """The difference between the file and what is served."""
 
     config: ServiceConfig
-    """What is to be served; what the main process has fixed at its start is as it was."""
+    """The configuration to serve; values that are fixed at the main process' start are unchanged."""
     gone: tuple[str, ...]
-    """Applications of further models to take away, by name."""
+    """Names of further models' applications to delete."""
     new: tuple[ModelApplicationConfig, ...]
-    """Applications of further models to deploy."""
+    """Further models' applications to deploy."""
     needs_new_ray: bool
-    """Whether more has changed than that: then everything is started anew, beside what runs."""
+    """Whether more than those has changed, so that a new Ray must be started beside the present one."""
     at_next_start: tuple[str, ...]
-    """Settings whose change has no effect before the service is started again."""
+    """Settings whose change takes effect only when the service is restarted."""
 
 
 class WatchedConfig:
@@ -32,13 +32,13 @@ class WatchedConfig:
     def __init__(self, path: Path, served: ServiceConfig, load: Callable[[], ServiceConfig]) -> None:
         """served: the configuration at the start. load: reads the file, with the command line's overrides."""
         self.served = served
-        """What is served now; whoever makes a change keeps it up to date."""
+        """The configuration served now; whoever applies a change updates it."""
         self._path = path
         self._load = load
         self._seen = self._stamp()
 
     def change(self) -> ConfigChange | None:
-        """What to change, if the file was written since the last call; None: nothing.
+        """Returns the changes if the file was written since the last call; None: no changes.
 
         Raises SettingsError once for each version of the file that is wrong.
         """
@@ -66,12 +66,12 @@ class WatchedConfig:
         try:
             status = self._path.stat()
         except OSError:
-            return None  # for a moment there is no file: editors replace files
+            return None  # editors replace files, so there may be none for a moment
         return status.st_mtime_ns, status.st_size
 
 
 def _as_started(read: ServiceConfig, served: ServiceConfig) -> tuple[ServiceConfig, tuple[str, ...]]:
-    """The configuration with what can't change while the main process runs, and the names of what was to change."""
+    """Restores values that can't change while the main process runs; returns the names of those that were to change."""
     fixed = [
         f"http_options.{name}"
         for name in ("host", "port")

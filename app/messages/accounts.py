@@ -1,4 +1,4 @@
-"""What an ingress and the accounts say to each other. Frozen and picklable; secrets and keys stay out of every repr."""
+"""Messages between an ingress and the accounts. Frozen and picklable; secrets and keys stay out of every repr."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,12 +27,12 @@ RefusalCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the accounts refuse something, in words for the user."""
+    """Why the accounts refuse something, in a message for the user."""
 
     code: RefusalCode
     message: str
     param: str | None = None
-    """The field that is wrong."""
+    """The wrong field."""
     retry_after_s: int | None = None
 
 
@@ -47,24 +47,24 @@ class AccountsError(Exception):
 
     @classmethod
     def of(cls, refusal: Refusal) -> "AccountsError":
-        """The error that the refusal tells of."""
+        """Makes the error for a refusal."""
         return cls(refusal.code, refusal.message, param=refusal.param, retry_after_s=refusal.retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """What one user may take; None: no limit."""
+    """Limits of one user; None: no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
-    """Prompt and output tokens of a day in UTC. A request that begins below the limit may end above it."""
+    """Prompt and output tokens per day in UTC. A request that begins below the limit may end above it."""
     concurrent: int | None = None
     """Requests at the same time."""
     memory_bytes: int | None = None
-    """Saved pages."""
+    """Size of saved pages."""
 
     def or_else(self, defaults: "UserLimits") -> "UserLimits":
-        """These, and the defaults where there is none."""
+        """Returns these limits, with the defaults where there is none."""
         return UserLimits(
             *(
                 getattr(defaults, name) if getattr(self, name) is None else getattr(self, name)
@@ -75,7 +75,7 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True)
 class PageKeys:
-    """What a user's saved pages are found and opened with, whatever the conversation."""
+    """Keys with which a user's saved pages are found and opened, whatever the conversation."""
 
     owner: str
     """The folder of the user's pages: 32 hex digits."""
@@ -87,26 +87,25 @@ class PageKeys:
 
 @dataclass(frozen=True, slots=True)
 class ConversationKey:
-    """A conversation of a user's, and what its saved pages are opened with."""
+    """One of a user's conversations, and the key of its saved pages."""
 
     conversation_id: str
     key: bytes = field(repr=False)
-    """CK."""
     key_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What opens some of a user's saved pages is destroyed; the files are still there."""
+    """Result of destroying keys of a user's saved pages; the files still exist."""
 
     conversations: int
     key_id: bytes | None
-    """Of the key that was destroyed; None: all of the user's were."""
+    """Id of the destroyed key; None: all of the user's were destroyed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a credential stands for."""
+    """The user that a credential stands for."""
 
     user_id: str
     name: str
@@ -119,12 +118,12 @@ class Identity:
     limits: UserLimits
     pages: PageKeys
     texts_key: bytes = field(repr=False)
-    """The user's stored conversations and responses are sealed under it."""
+    """Key that seals the user's stored conversations and responses."""
     must_choose_password: bool = False
-    """An administrator has set the present one: until the user chooses another, nothing else is served, and all keys
-    here open nothing."""
+    """An administrator has set the present password: until the user chooses another, nothing else is served, and all
+    keys here open nothing."""
     can_recover: bool = False
-    """Where a password is to be chosen: whether a recovery code opens what was saved before."""
+    """Whether a recovery code can open what was saved before, when a password must be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """An API key as it is shown once."""
+    """A new API key with its secret, which is shown once."""
 
     info: KeyInfo
     secret: str = field(repr=False)
@@ -155,7 +154,7 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """A user as administrators see one: nothing of what was said."""
+    """A user as administrators see it, without any texts."""
 
     id: str
     name: str
@@ -163,40 +162,41 @@ class UserInfo:
     state: State
     created: int
     limits: UserLimits
-    """The user's own; the service's defaults hold where there is none."""
+    """The user's own limits; the service's defaults apply where there is none."""
     first_password_expires: int | None = None
-    """Until when the administrator's password is good for the first login; None: the user has chosen another."""
+    """Unix seconds until which the administrator's password is valid for the first login; None: the user has chosen
+    another."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One of a user's sessions; its token is known to whoever logged in alone."""
+    """One of a user's sessions, without its token."""
 
     id: str
     created: int
     """Unix seconds; so are the next two."""
     seen: int
-    """Its last use, to within some minutes."""
+    """Last use, to within some minutes."""
     expires: int
     is_current: bool
-    """Whether it is the one that asks."""
+    """Whether it is the session that asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedPassword:
-    """What a user is told who has changed the password."""
+    """The answer to a user who has changed the password."""
 
     recovery_code: str | None = field(default=None, repr=False)
-    """A new one, after a password that an administrator had set. It is shown this once, to nobody else."""
+    """A new code, after a password set by an administrator. It is shown only this once."""
     memory_lost: bool = False
-    """Whether what was saved for the user can no longer be opened."""
+    """Whether the user's saved data can no longer be opened."""
     lost_folder: str | None = None
     """The folder of those pages: 32 hex digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserChange:
-    """What an administrator changes of a user; None: nothing."""
+    """An administrator's changes to a user; None: unchanged."""
 
     role: Role | None = None
     state: State | None = None
@@ -205,24 +205,24 @@ class UserChange:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What a user took in a day, with one credential and one model."""
+    """A user's usage in a day, with one credential and one model."""
 
     user_id: str
     credential: str
     day: str
-    """UTC, as 2026-01-31."""
+    """Date in UTC, such as 2026-01-31."""
     model: str
     requests: int
     prompt: int
-    """Prompt tokens; those of a prompt with several choices once."""
+    """Prompt tokens; a prompt with several choices counts once."""
     cached: int
-    """Those of them that the prefix cache had."""
+    """Prompt tokens that the prefix cache had."""
     output: int
 
 
 @dataclass(frozen=True, slots=True)
 class UsageCounts:
-    """What somebody took in some days, with all credentials and models; as in UsageRow."""
+    """Usage in some days, over all credentials and models; fields as in UsageRow."""
 
     requests: int
     prompt: int
@@ -232,7 +232,7 @@ class UsageCounts:
 
 @dataclass(frozen=True, slots=True)
 class UserUsage:
-    """What a user took: of days in UTC, the present one included."""
+    """A user's usage, by days in UTC including the present one."""
 
     user_id: str
     today: UsageCounts
@@ -242,7 +242,7 @@ class UserUsage:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """What somebody did; it tells nothing of what was said."""
+    """An entry of the audit log, without any texts."""
 
     seq: int
     at: int
@@ -253,23 +253,23 @@ class AuditRow:
     object: str
     outcome: str
     address: str | None = None
-    """Of a login's client; None also where it is not known, or forgotten."""
+    """The login client's address; None if unknown or forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """A part of the audit."""
+    """A part of the audit log."""
 
     rows: Sequence[AuditRow]
     intact: bool
-    """Whether nobody has changed, taken out or cut off a row of the whole audit."""
+    """Whether the whole audit log is unchanged: no row changed, removed or cut off."""
     last: int
-    """The number of the newest row there is; 0: none."""
+    """Number of the newest row; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """How much of a user's limits is left, for `x-ratelimit-*` headers; None: no such limit."""
+    """Remaining limits of a user, for `x-ratelimit-*` headers; None: no such limit."""
 
     limit_requests: int | None = None
     remaining_requests: int = 0
@@ -290,93 +290,95 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """Whose credentials have changed since the last call."""
+    """Credentials that have changed since the last call."""
 
     instance: str
-    """Another one than before: the accounts have started again, and nothing that was known of them holds."""
+    """Changes when the accounts have restarted; then nothing known of them is valid any more."""
     position: int
-    """Where the next call goes on."""
+    """The position to pass to the next call."""
     subjects: frozenset[str] | None
-    """Ids of users and credentials; None: anybody's may have."""
+    """Ids of users and credentials; None: any may have changed."""
 
 
 class AccountsClient(Protocol):
-    """The accounts, as an ingress calls them. Every method raises AccountsError; `secret` is a key or session token."""
+    """The ingress' interface to the accounts. Every method raises AccountsError; `secret` is a key or session token."""
 
     async def identify(self, secret: str) -> Identity:
-        """Whose it is. Refuses with `invalid_api_key` or `session_expired`."""
+        """Returns the identity of a credential. Refuses with `invalid_api_key` or `session_expired`."""
 
     async def admit(self, secret: str) -> Admission:
-        """Counts one more request of the user until `done`, unless it is refused. Refuses as `identify`."""
+        """Admits a request of the user, who then has one more until `done`. Refuses as `identify`."""
 
     async def done(self, row: UsageRow) -> None:
-        """One request less, and what it took."""
+        """Ends an admitted request and records its usage."""
 
     async def revocations(self, instance: str, position: int) -> Revocations:
-        """Waits for changes, at most some seconds."""
+        """Waits for changed credentials, at most some seconds."""
 
     async def login(self, name: str, password: str, address: str | None) -> Session:
-        """address: the client's, for the audit.
+        """Logs a user in. address: the client's, for the audit log.
 
         Refuses with `invalid_login`, `password_expired` or `too_many_logins`.
         """
 
     async def logout(self, secret: str, *, everywhere: bool) -> int:
-        """Ends this session, or all of the user's; how many ended."""
+        """Ends this session, or all of the user's. Returns how many ended."""
 
     async def change_password(
         self, secret: str, password: str, new: str, recovery_code: str | None = None, lose_saved: bool = False
     ) -> ChangedPassword:
-        """Ends all other sessions of the user. Refuses with `invalid_login`.
+        """Changes the password and ends all other sessions of the user. Refuses with `invalid_login`.
 
-        After a reset the recovery code opens what was saved before. lose_saved: it is lost, and all of that is deleted;
-        with neither it is refused (`recovery_code_required`).
+        After a reset, the recovery code opens what was saved before; with lose_saved that is deleted. With neither it
+        refuses with `recovery_code_required`.
         """
 
     async def new_recovery_code(self, secret: str, password: str) -> str:
-        """In place of the user's one so far. Refuses with `invalid_login` or `too_many_logins`."""
+        """Replaces the user's recovery code. Refuses with `invalid_login` or `too_many_logins`."""
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
-        """The user's sessions that hold, the latest first."""
+        """The user's valid sessions, latest first."""
 
     async def end_session(self, secret: str, session_id: str) -> None:
-        """Refuses with `not_found`, also where the session is another user's."""
+        """Ends a session. Refuses with `not_found`, also if the session is another user's."""
 
-    async def keys(self, secret: str) -> Sequence[KeyInfo]:
-        """The user's API keys."""
+    async def keys(self, secret: str) -> Sequence[KeyInfo]: ...
 
     async def add_key(self, secret: str, label: str, days: int | None) -> NewKey:
-        """A key of the same user. days: how long it holds; None: until it is revoked."""
+        """Makes an API key of the same user. days: how long it is valid; None: until it is revoked."""
 
     async def revoke_key(self, secret: str, key_id: str) -> None:
-        """Refuses with `not_found`, also where the key is another user's."""
+        """Revokes an API key. Refuses with `not_found`, also if the key is another user's."""
 
     async def conversation_key(self, secret: str, name: str | None) -> ConversationKey:
-        """The key of the user's conversation of that name, always the same until it is forgotten; None: the default."""
+        """Returns the key of the user's conversation of that name, the same until it is forgotten.
+
+        None: the default one.
+        """
 
     async def forget(self, secret: str, name: str | None) -> Forgotten:
         """Destroys a conversation's key, or with None all of the user's. Refuses with `not_found`."""
 
     async def users(self, secret: str) -> Sequence[UserInfo]:
-        """Everybody. This and all that follow refuse with `admin_only`."""
+        """All users. This and all following methods refuse with `admin_only`."""
 
     async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
-        """The password is for the first login. Refuses with `conflict` if there is one of that name."""
+        """Adds a user; the password is for the first login. Refuses with `conflict` if the name exists."""
 
     async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo:
-        """Disabling ends the user's running requests. Refuses with `not_found`, `conflict`."""
+        """Changes a user; disabling ends the user's running requests. Refuses with `not_found`, `conflict`."""
 
     async def delete_user(self, secret: str, name: str) -> str:
-        """Destroys what opens the user's key; the folder of the user's pages. Refuses with `not_found`, `conflict`."""
+        """Destroys the user's key and returns the folder of the user's pages. Refuses with `not_found`, `conflict`."""
 
     async def reset_password(self, secret: str, name: str, password: str) -> UserInfo:
-        """The password is for the next login, at which the user's recovery code keeps what was saved."""
+        """Sets a password for the next login, at which the user's recovery code keeps what was saved."""
 
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
-        """Everybody's, these days included."""
+        """All users' usage, both days included."""
 
     async def usage_by_user(self, secret: str) -> Sequence[UserUsage]:
-        """Of whoever took anything in the last 30 days, in the order of ids."""
+        """Usage of the last 30 days, of users that have any, ordered by id."""
 
     async def audit(self, secret: str, after: int, limit: int) -> AuditPage:
-        """Rows in order, from the one after `after`."""
+        """Returns rows of the audit log in order, from the one after `after`."""

@@ -1,9 +1,9 @@
 """A message from a worker to an ingress: parts of several requests' outputs.
 
 A message costs many times what a token in it does, so a worker sends the tokens of all requests of one ingress
-together, on one of their streams (`app.engine.stream` says on which). Messages are in order within a stream only, and a
-stream that is closed loses the messages on their way. So a part says where in its output it begins. It may come twice,
-or before parts that precede it, and `Assembler` restores the output. Knows neither Ray nor the engine.
+together, on one of their streams (`app.engine.stream` says on which). Messages are in order within a stream only, and
+closing a stream loses messages on their way. So a part says where in its output it begins. It may arrive twice or out
+of order, and `Assembler` restores the output. Knows neither Ray nor the engine.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from app.messages.outputs import TokenDelta
 
 
 class Part(NamedTuple):
-    """A piece of one request's output. A named tuple, because there is one for every token."""
+    """A piece of one request's output. A named tuple, because each token has one."""
 
     request_id: str
     start: int
@@ -22,11 +22,10 @@ class Part(NamedTuple):
 
 
 Bundle = tuple[Part, ...]
-"""One message."""
 
 
 class Assembler:
-    """Makes one output's parts into its deltas: every token once and in order."""
+    """Restores one output's deltas from its parts: every token once and in order."""
 
     __slots__ = ("_deltas", "_early", "_tokens")
 
@@ -36,7 +35,7 @@ class Assembler:
         self._early: list[Part] = []
 
     def put(self, part: Part) -> None:
-        """Adds a part. Tokens that came before are dropped; a part that is early waits for those that precede it."""
+        """Adds a part. Duplicate tokens are dropped; an early part waits for those that precede it."""
         if part.start > self._tokens:
             self._early.append(part)
             return
@@ -53,7 +52,7 @@ class Assembler:
                 self.put(each)
 
     def take(self) -> TokenDelta | None:
-        """The next delta, or None."""
+        """Takes the next delta, or None."""
         return self._deltas.popleft() if self._deltas else None
 
     def _append(self, delta: TokenDelta) -> None:

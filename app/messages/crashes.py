@@ -1,4 +1,4 @@
-"""Marks of crashes: a worker that ends by a fault of its own leaves a file, and one that is killed leaves none.
+"""Crash marks: a worker that crashes leaves a file, and one that is killed leaves none.
 
 The files are in Ray's session folder, so a mark is seen on the worker's machine only. Python's faulthandler writes
 them: lines of code, no data. Knows neither Ray nor the engine.
@@ -13,7 +13,7 @@ CRASHES_FOLDER = "crashes"
 
 
 def mark_crashes(folder: Path, actor: str) -> None:
-    """From now on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) leaves a mark of this process."""
+    """Leaves a mark of this process at any later fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT)."""
     with contextlib.suppress(OSError):
         folder.mkdir(exist_ok=True)
         file = (folder / actor).open("wb")

@@ -3,7 +3,7 @@
 from typing import Final
 
 PROMPT_CHUNK_TOKENS: Final = 256
-"""The most prompt tokens of a step in which other requests wait for their next token."""
+"""The most prompt tokens of a step in which other requests decode."""
 
 STEP_TOKENS: Final = 512
-"""The most tokens of a step, of a model without experts."""
+"""The most tokens of a step for a model without experts."""

@@ -1,9 +1,9 @@
 """A direct line: a Unix socket from a worker to an ingress on the same machine, beside Serve's streams between them.
 
-A message costs less CPU than over Serve's gRPC, and the engine needs the CPU. A line delivers tokens and nothing else,
-and the request's own stream can resend what it has delivered (`app.engine.stream`). So a line may be missing, when the
-ingress is on another machine, and may break at any time. The sockets are in a folder of this user's, and each side
-checks that the other is a process of the same user. Knows neither Ray nor the engine.
+It takes less CPU per message than Serve's gRPC, and the engine needs the CPU. A line delivers only tokens, which the
+request's own stream can resend (`app.engine.stream`). So a line may be missing, as when the ingress is on another
+machine, and may break at any time. The sockets are in a folder of this user's, and each side checks that the other is a
+process of the same user. Knows neither Ray nor the engine.
 """
 
 import asyncio
@@ -22,23 +22,24 @@ from app.messages.bundle import Bundle, Part
 from app.messages.outputs import TokenDelta
 
 LINES_FOLDER = "lines"
-"""The folder of the sockets, in Ray's session folder. Each is named after its ingress. Short, as a socket's path is."""
+"""The folder of the sockets, in Ray's session folder, each named after its ingress. The name is short because socket
+paths must be."""
 
 _CREDENTIALS = struct.Struct("3i")  # unix(7), SO_PEERCRED: process, user, group
 
 
 class Lines:
-    """The ingress' end: a socket to which workers connect."""
+    """The ingress' end: a socket that workers connect to."""
 
     def __init__(self, path: Path, put: Callable[[Bundle], None]) -> None:
-        """put: gets every bundle that arrives. Nothing listens before `open`."""
+        """put: receives every bundle. Nothing listens before `open`."""
         self._path = path
         self._put = put
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.WriteTransport] = set()
 
     async def open(self) -> None:
-        """Listens, on the running loop. If that fails, there are no lines and streams deliver everything."""
+        """Listens on the running loop. If that fails, there are no lines and streams deliver everything."""
         with contextlib.suppress(OSError):  # such as a path that is too long
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             if self._path.parent.stat().st_uid == os.getuid():
@@ -74,33 +75,29 @@ class Line(asyncio.Protocol):
         self._transport.write(orjson.dumps(parts) + b"\n")
 
     def close(self) -> None:
-        """Breaks the connection; what was not read yet is lost."""
+        """Closes the connection; unread data is lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
         self._transport = cast(asyncio.WriteTransport, transport)
         if not is_of_this_user(transport):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by asyncio."""
         self.writable = False
         self.on_lost()
 
     def pause_writing(self) -> None:
-        """Called by asyncio."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """Called by asyncio."""
         self.writable = True
         self.on_writable()
 
 
 async def connect(path: Path) -> Line | None:
-    """A line to the ingress that listens at `path`; None if no process does, or one of another user."""
+    """Connects to the ingress that listens at `path`; None if no process does, or another user's."""
     try:
         _, line = await asyncio.get_running_loop().create_unix_connection(Line, str(path))
     except OSError:

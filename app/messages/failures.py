@@ -1,12 +1,12 @@
-"""How a request can fail. Every message may be shown to the user."""
+"""The errors of requests. Every message may be shown to the user."""
 
 
 class EngineError(Exception):
-    """Base of all errors of a request; the message may be shown to the user."""
+    """Base of all request errors."""
 
 
 class InvalidRequestError(EngineError):
-    """The request asks for something impossible: an option out of range, a token outside the vocabulary."""
+    """The request can't be met: an option out of range, a token outside the vocabulary."""
 
 
 class RequestTooLongError(EngineError):
@@ -14,10 +14,10 @@ class RequestTooLongError(EngineError):
 
 
 class QueueFullError(EngineError):
-    """The queue is full: try again later."""
+    """The queue is full: the client should try again later."""
 
     retry_after_s: int | None = None
-    """When there will be room, as far as one knows."""
+    """Estimated seconds until there is room."""
 
 
 class EngineStoppedError(EngineError):
@@ -38,7 +38,6 @@ class ConstraintError(InvalidRequestError):
 
     @property
     def message_for_client(self) -> str:
-        """The message for the client, with the reason."""
         return f"{self}: {self.reason}" if self.reason else str(self)
 
 
@@ -47,7 +46,7 @@ class EngineFailedError(EngineStoppedError):
 
 
 class RequestGivenUpError(EngineError):
-    """Workers have ended, one after another, while they computed the request."""
+    """Several workers in a row have ended while they computed the request."""
 
 
 class StepFailedError(EngineError):
@@ -59,13 +58,13 @@ class NoWorkerError(EngineStoppedError):
 
 
 class ModelReplacedError(NoWorkerError):
-    """The workers run another version of the model's files than the one that the request was planned for."""
+    """The workers run another version of the model's files than the request was planned for."""
 
 
 class WorkerLostError(EngineStoppedError):
-    """The worker died while it ran the request, or is out of reach.
+    """The worker died or became unreachable while it ran the request.
 
-    `has_crashed`: it has left a mark of a crash; not so if it was killed, or is on another machine.
+    `has_crashed`: it has left a crash mark; False if it was killed, or is on another machine.
     """
 
     def __init__(self, message: str, *, has_crashed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a request may do with the pages of keys and values that its user has saved."""
+"""Permissions and results for the KV pages that a request's user has saved."""
 
 import re
 from dataclasses import dataclass, field
@@ -14,34 +14,34 @@ _SIZES: Final = {
 }
 
 MemoryMethod = Literal["flush_memory", "clear_memory", "forget_memory", "memory_use"]
-"""What `app.workers.worker.Worker` does with a user's pages."""
+"""The methods of `app.workers.worker.Worker` for a user's pages."""
 
 SaveOutcome = Literal["saved", "kept", "failed"]
-"""Of one page. "kept": it had been saved before. "failed": it is not on disk, and the reason was logged."""
+"""Outcome for one page. "kept": it had been saved before. "failed": it is not on disk, and the reason was logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrant:
-    """What a request may do with its user's saved pages. Comes from the accounts, never from a request's fields."""
+    """Permission for a user's saved pages. It comes from the accounts, never from a request's fields."""
 
     owner: str
     """The folder of the user's pages: 32 hex digits, HMAC-SHA256(KEK, user id) cut to 16 bytes."""
     names_key: bytes = field(repr=False)
-    """32 bytes, HKDF(UMK, "names"): page names begin from it."""
+    """32 bytes, HKDF(UMK, "names"), from which the chain of page names starts."""
     conversation_key: bytes = field(repr=False)
     """32 bytes: the conversation's key, CK."""
     shared_key: bytes = field(repr=False)
     """32 bytes: the user's key SK, for pages wholly inside the first `shared_tokens`."""
     conversation_key_id: bytes
-    """16 bytes, in a page's header."""
+    """16 bytes, stored in a page's header."""
     shared_key_id: bytes
     """16 bytes."""
     shared_tokens: int
-    """Tokens of system prompt and tools at the beginning of the prompt."""
+    """Length of system prompt and tools at the beginning of the prompt."""
     save: bool
     """Whether new pages may be saved."""
     quota_bytes: int | None = None
-    """The most that the user's files take in a folder; None: as the service's settings say."""
+    """Quota of the user's files in a folder; None: the service's setting."""
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the field and not its value."""
@@ -56,28 +56,28 @@ class MemoryGrant:
 
 @dataclass(frozen=True, slots=True)
 class PageName:
-    """A full page of a text: which one, and the digest of its tokens and all before them."""
+    """The name of a full page: its index in the text, and the digest of its tokens and all before them."""
 
     digest: bytes
-    """32 bytes, of the chain in `app.engine.pages.page_names`."""
+    """32 bytes, from the chain in `app.engine.pages.page_names`."""
     index: int
     """0 for a text's first page."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPages:
-    """What became of the pages of one user on one worker."""
+    """The result of saving one user's pages on one worker."""
 
     saved_pages: int
-    """Pages that were still to be saved and are on disk now: not those that were saved while a chat was idle."""
+    """Pages that this call has saved, without those that were saved while a chat was idle."""
     saved_bytes: int
-    """Of those pages."""
+    """Size of those pages."""
     unsaved_pages: int
-    """Pages that could not be saved: the disk is full, slow or gone, or the user's quota is less than that."""
+    """Pages that could not be saved: the disk is full, slow or gone, or the user's quota is exceeded."""
 
 
 class CallEachWorker(Protocol):
-    """Calls every worker, and not one of them as a request does."""
+    """Calls every worker, not one of them as a request does."""
 
     async def __call__(self, method: MemoryMethod, *arguments: object) -> list[Any]:
-        """What each answered; None for a worker that failed or did not answer in time."""
+        """Returns each worker's answer; None for a worker that failed or did not answer in time."""

@@ -1,4 +1,4 @@
-"""What an engine returns: token deltas, scores, answers, and how far a prompt is."""
+"""The engine's results: token deltas, scores, answers, and prompt progress."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class Loss(StrEnum):
     CRASHED = "crashed"
     """The worker has crashed, or could not compute the step with this request."""
     LOST = "lost"
-    """The worker was killed, or is out of reach."""
+    """The worker was killed, or is unreachable."""
     MOVED = "moved"
-    """The worker has ended in order, or is about to."""
+    """The worker has shut down in order, or is about to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,15 +29,15 @@ class TokenScores:
     """Log-probabilities of n tokens, at temperature 1, before penalties, bias and constraint."""
 
     logprobs: NDArray[np.float32]
-    """[n]: of the tokens themselves."""
+    """[n]: log-probabilities of the tokens themselves."""
     top_token_ids: NDArray[np.int32]
-    """[n, k]: the likeliest tokens at each place, the likeliest first."""
+    """[n, k]: the likeliest tokens at each position, likeliest first."""
     top_logprobs: NDArray[np.float32]
-    """[n, k]: of those."""
+    """[n, k]: their log-probabilities."""
 
     @staticmethod
     def joined(parts: Sequence["TokenScores"]) -> "TokenScores | None":
-        """The scores of all parts in order; None if there are no parts."""
+        """Concatenates the scores; None if there are no parts."""
         if len(parts) < 2:
             return parts[0] if parts else None
         return TokenScores(
@@ -49,27 +49,27 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptResult:
-    """What the request wanted of its prompt; only in the first delta."""
+    """The requested results for the prompt; only in the first delta."""
 
     scores: TokenScores | None = None
-    """Of prompt tokens 1, 2, ..., if `prompt_logprobs` was set."""
+    """Scores of prompt tokens 1, 2, ..., if `prompt_logprobs` was set."""
     embedding: NDArray[np.float32] | None = None
-    """[hidden_size], of length 1, if `pooling` was set."""
+    """[hidden_size], normalized to length 1, if `pooling` was set."""
 
 
 class PromptProgress(NamedTuple):
-    """How far a request is before its first token; only of requests that ask for it."""
+    """A request's progress before its first token; only for requests that ask for it."""
 
     total_tokens: int
-    """Of the prompt."""
+    """Length of the prompt."""
     cached_tokens: int
-    """Of them, those found in the prefix cache or loaded so far."""
+    """Prompt tokens found in the prefix cache or loaded so far."""
     read_tokens: int
-    """Of them, those whose keys and values are there: the cached ones and those computed. It never falls."""
+    """Prompt tokens that are cached or computed so far. It never falls."""
     elapsed_s: float
-    """Since the request was first given a place in the engine's steps; 0 before that."""
+    """Seconds since the request was first scheduled; 0 before that."""
     queued_ahead: int | None
-    """While it waits: how many sequences of this worker begin before it; None: it does not wait."""
+    """While it waits, how many sequences of this worker begin before it; None: it does not wait."""
 
 
 class TokenDelta(NamedTuple):
@@ -80,25 +80,25 @@ class TokenDelta(NamedTuple):
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
-    """Of the output; in the last delta only."""
+    """The output's finish reason; in the last delta only."""
     cached_tokens: int = 0
-    """Prompt tokens that were found in the prefix cache; in the first delta only."""
+    """Prompt tokens found in the prefix cache; in the first delta only."""
     scores: TokenScores | None = None
-    """One per token, if the request asked for them."""
+    """One score per token, if the request asked for them."""
     prompt: PromptResult | None = None
     """In the first delta only, if the request asked for it."""
     more: "tuple[Answer, ...]" = ()
-    """In the only delta of a beam search, which is the best answer: the other answers, the best first."""
+    """The other answers of a beam search, best first; its only delta has the best answer."""
     progress: PromptProgress | None = None
-    """News of the prompt: in deltas before the first token, which have nothing else, and in the first token's."""
+    """Prompt progress: in deltas before the first token, which have nothing else, and in the first token's."""
     losses: tuple[Loss, ...] = ()
-    """How the output has lost its workers since the last delta; the ingress adds it, no worker does."""
+    """How the output has lost workers since the last delta; added by the ingress, not by a worker."""
     arithmetic: str = ""
-    """The worker's (`WorkerFacts.arithmetic`); in the first delta that it sends."""
+    """`WorkerFacts.arithmetic`, in the first delta that a worker sends."""
 
     @property
     def has_output(self) -> bool:
-        """Whether it brings more than news of the prompt."""
+        """Whether it has more than prompt progress."""
         return bool(self.token_ids) or self.finish_reason is not None
 
 

@@ -1,4 +1,4 @@
-"""What the interface asks of an engine. Frozen and picklable: integers, floats, and schemas as text."""
+"""The request that the interface sends to an engine. Frozen and picklable: integers, floats, and schemas as text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ OnOverflow = Literal["refuse", "shift"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose the next token; the ranges are those of `_native.Sampler`."""
+    """Sampling options; their ranges are those of `_native.Sampler`."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -22,11 +22,11 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
-    """None: the engine draws one from the operating system."""
+    """None: the engine draws a random seed."""
     logprobs: int | None = None
-    """Score every output token, and so many of the likeliest tokens at its place; None: no scores."""
+    """Returns scores of every output token and this many of the likeliest tokens at its position; None: no scores."""
     min_new_tokens: int = 0
-    """Until the output has so many tokens, none of `end_token_ids` can be sampled."""
+    """None of `end_token_ids` can be sampled until the output has this many tokens."""
     end_token_ids: frozenset[int] = frozenset()
 
 
@@ -47,7 +47,7 @@ class BeamParams:
     """Beam search, diverse beam search if `groups` is above 1 (`app.engine.searches.methods`). Nothing is sampled."""
 
     beams: int
-    """Of all groups together."""
+    """Number of beams, in all groups together."""
     answers: int = 1
     """How many of the best outputs to return, at most `beams`."""
     length_penalty: float = 1.0
@@ -64,12 +64,12 @@ class ContrastiveParams:
     candidates: int
     """How many of the likeliest tokens are compared in each step."""
     alpha: float
-    """0 to 1: how much similarity to the text before it counts against a candidate."""
+    """0 to 1: the weight of the penalty for similarity to earlier text."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One sequence to continue."""
+    """A request to continue one sequence."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -80,48 +80,49 @@ class GenerateRequest:
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
     tenant: bytes = field(kw_only=True)
-    """Whose request it is: only requests with the same value share cached pages. It comes from the caller's key, never
-    from a request's text or fields, and has no default: b"" says that everybody may share the pages. With accounts it
-    is the user, so that all of a user's keys and sessions share them."""
+    """The owner of the request: only requests with the same value share cached pages. It comes from the caller's key,
+    never from a request's text or fields, and has no default: b"" says that everybody may share the pages. With
+    accounts it is the user, so that all of a user's keys and sessions share them."""
     client: bytes = field(default=b"", kw_only=True)
-    """Tells the callers of one tenant apart, among whom the engine's time is shared: a digest of the client's address
-    where nobody has a key. It decides on nothing but the order."""
+    """Tells the callers of one tenant apart for fair scheduling: a digest of the client's address where nobody has a
+    key. It affects only the order."""
     memory: MemoryGrant | None = field(default=None, repr=False)
     """The user's saved pages; None: pages are neither read from disk nor saved. Where the engine has a page store, only
     requests with the same `names_key` share pages, in memory too."""
     window: ContextWindow | None = None
-    """None: a request that does not fit the context is refused."""
+    """None: a request that exceeds the context is refused."""
     prompt_logprobs: int | None = None
-    """Score every prompt token but the first, and so many of the likeliest tokens at its place; None: no scores."""
+    """Returns scores of every prompt token but the first, and this many of the likeliest tokens; None: no scores."""
     pooling: Literal["mean", "last"] | None = None
-    """Make one vector of the prompt's final hidden states; not together with prompt_logprobs."""
+    """Returns one vector of the prompt's final hidden states; not together with prompt_logprobs."""
     grammar: str | None = None
-    """What the output must be: a JSON schema, or several as `app.messages.grammar` writes them. The worker makes a
+    """Constraint on the output: a JSON schema, or several as `app.messages.grammar` writes them. The worker makes a
     TokenConstraint of it; the engine does not read it."""
     search: BeamParams | ContrastiveParams | None = None
     """None: each token is sampled. A search has neither window nor scores nor grammar, and does not use temperature,
     top_k, top_p, min_p and seed."""
 
     model_identity: str = ""
-    """Of the model that it was planned for (`ModelCard.identity`): no other model's worker may have it. Empty: any."""
+    """`ModelCard.identity` of the model that it was planned for; only workers with that model may run it. Empty: any.
+    """
     resumed_token_ids: tuple[int, ...] = ()
-    """The output so far, which another engine has made: this one goes on after it, with deltas of later tokens only.
-    Seed and sampling are those of the whole output. Not for a search, whose output begins again."""
+    """The output so far, made by another engine: this one continues it, with deltas of later tokens only. Seed and
+    sampling are those of the whole output. Not for a search, whose output begins again."""
     resumed_arithmetic: str = ""
-    """That of the engine which has made them (`WorkerFacts.arithmetic`); empty: unknown. An equal one makes the same
-    tokens of the rest, so it is preferred."""
+    """`WorkerFacts.arithmetic` of the engine that made them; empty: unknown. An engine with the same one is preferred,
+    because it continues with the same tokens."""
     reports_progress: bool = False
     """Whether deltas with a `PromptProgress` come before the first token."""
     uses_cache: bool = True
-    """False: it shares no pages with other requests, in memory or on disk."""
+    """False: no pages are shared with other requests, in memory or on disk."""
 
     @property
     def needs_scores(self) -> bool:
-        """Whether it asks for log-probabilities or for a vector."""
+        """Whether it asks for log-probabilities or an embedding."""
         return self.sampling.logprobs is not None or self.prompt_logprobs is not None or self.pooling is not None
 
     @property
     def needs_whole_prompt(self) -> bool:
-        """Whether every prompt token must go through the model, even where its keys and values are known."""
+        """Whether every prompt token must be computed, even if its keys and values are cached."""
         compares_states = isinstance(self.search, ContrastiveParams)
         return self.prompt_logprobs is not None or self.pooling is not None or compares_states

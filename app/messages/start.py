@@ -1,6 +1,7 @@
-"""How far a worker's start has come, for the program that waits for it: a file for each model, in Ray's session folder.
+"""Notes about a worker's start for the program that waits for it: one file per model, in Ray's session folder.
 
-A note and no more: it may be missing, or another worker's of the same model. Knows neither Ray nor the engine.
+A note is only a hint: it may be missing, or come from another worker of the same model. Knows neither Ray nor the
+engine.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ STARTS_FOLDER = "starts"
 
 
 class StartPhase(StrEnum):
-    """What a worker does before it answers, in this order."""
+    """The phases of a worker's start, in order."""
 
     LOADING = "loading"
     WARMING_UP = "warming up"
@@ -21,14 +22,14 @@ class StartPhase(StrEnum):
 
 
 def note_phase(folder: Path, model: str, phase: StartPhase) -> None:
-    """Writes what a worker of the model does now. Where that can't be written nothing happens."""
+    """Notes the present phase of a worker of the model. Write errors are ignored."""
     with contextlib.suppress(OSError):
         folder.mkdir(exist_ok=True)
         _file(folder, model).write_text(phase)
 
 
 def noted_phase(folder: Path, model: str) -> StartPhase | None:
-    """What a worker of the model did last; None: none has begun."""
+    """The phase last noted for the model; None: no worker has begun."""
     with contextlib.suppress(OSError, ValueError):  # a file that is just being written is empty
         return StartPhase(_file(folder, model).read_text())
     return None

@@ -1,4 +1,4 @@
-"""What workers report to the controller, and the table that the controller makes of it."""
+"""Workers' reports to the controller, and the rows of its worker table."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -10,7 +10,7 @@ from app.messages.model_card import ModelCard
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """Another Serve application that has Redoubt's workers, or may have."""
+    """Another Serve application that has, or may have, Redoubt's workers."""
 
     has_worker: bool
     """Whether a worker is up. If not, the application may be starting or failing."""
@@ -21,10 +21,10 @@ WorkerState = Literal["alive", "stale", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a worker reports once, when it is ready (Ray Serve: replica metadata)."""
+    """A worker's facts, reported once when it is ready (Ray Serve: replica metadata)."""
 
     node: str
-    """The machine's name."""
+    """Name of the machine."""
     pid: int
     model: ModelCard
     speed: float
@@ -33,26 +33,26 @@ class WorkerFacts:
     """The cores it is pinned to."""
     numa_node: int
     memory_bound: bool
-    """Whether its memory comes from its own NUMA nodes only: `worker.bind_memory`, where the system allows it."""
+    """Whether its memory comes from its own NUMA nodes only (`worker.bind_memory`, where the system allows it)."""
     max_context_tokens: int
     """The longest prompt and output together."""
     tier: str
-    """The instructions that its kernels use, such as "amx_int8"."""
+    """The instruction set of its kernels, such as "amx_int8"."""
     arithmetic: str
-    """What the last bits of its results depend on beside the weights; workers with the same make the same tokens."""
+    """Identifies everything but the weights that the last bits of its results depend on; workers with the same one
+    generate the same tokens."""
     ready_since: int
-    """Unix seconds by the worker's clock: when it had warmed up."""
+    """Unix seconds by the worker's clock at which it had warmed up."""
     max_running: int
-    """N: requests that it computes at a time."""
+    """Number of requests that it computes at a time (N)."""
     max_waiting: int
-    """Q: requests that may wait for that."""
+    """Number of requests that may wait (Q)."""
     max_saved_bytes: int | None
-    """The most that the files of its folder of saved pages take; None: it saves none."""
+    """Quota of its folder of saved pages; None: it saves none."""
     capacity: WorkerCapacity | None = None
-    """For the operator's calculator; None: not known."""
+    """Facts for the operator's capacity calculator; None: unknown."""
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON types, as Ray Serve requires."""
         return {
             "node": self.node,
             "pid": self.pid,
@@ -106,28 +106,26 @@ class WorkerReport:
     kv_pages: int
     kv_pages_free: int
     kv_pages_cached: int = 0
-    """Pages that a later prompt may find in the prefix cache."""
+    """Pages in the prefix cache."""
     computed_tokens: int = 0
-    """Tokens that went through the model; since the start, like the next three."""
+    """Tokens that the model computed; since the start, like the next three."""
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
     generated_tokens_per_s: float = 0.0
-    """Over the last full second of work; 0 when idle."""
+    """Rate of the last full second of work; 0 when idle."""
     admitted: int = 0
-    """Requests that have had their places since the start."""
+    """Requests that have started to run, since the start."""
     queued_s: float = 0.0
-    """How long all of them together have waited for that."""
+    """Total queueing time of those requests, in seconds."""
     saved_bytes: int | None = None
-    """What the files in its folder of saved pages take, of all workers that share it, as last counted; or unknown."""
+    """Size of its folder of saved pages, shared with other workers, as last counted; None: unknown."""
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON types, as Ray Serve requires."""
         return asdict(self)
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> "WorkerReport":
-        """Raises KeyError if a field is missing."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
@@ -142,14 +140,14 @@ class WorkerRow:
     speed: float
     """Tokens per second, measured by the worker in its warm-up."""
     queue_length: int
-    """Requests of the worker, running and waiting, as the router counts them now."""
+    """Requests at the worker, running and waiting, as the router counts them now."""
     check_heart_beat: bool
-    """Whether it reported within `expiration_s`; only then does it get requests."""
+    """Whether it has reported within `expiration_s`; only then does it get requests."""
     last_heart_beat: float
     """Unix seconds by the worker's clock; 0 before the first report."""
     state: WorkerState
     running: int
-    """Requests in the engine; of the last report, like the counts that follow."""
+    """Requests in the engine, from the last report, like the counts that follow."""
     waiting: int
     kv_pages: int
     kv_pages_free: int
@@ -165,22 +163,22 @@ class WorkerRow:
     """Whether its memory comes from its own NUMA nodes only."""
     max_context_tokens: int
     tier: str
-    """The instructions that its kernels use, such as "amx_int8"."""
+    """The instruction set of its kernels, such as "amx_int8"."""
     ready_since: int
     """Unix seconds by the worker's clock."""
     max_running: int
-    """Requests that it computes at a time."""
+    """Number of requests that it computes at a time."""
     max_waiting: int
-    """Requests that may wait for that."""
+    """Number of requests that may wait."""
     generated_tokens_per_s: float
-    """Over the last full second of work; 0 when idle."""
+    """Rate of the last full second of work; 0 when idle."""
     admitted: int
-    """Requests that have had their places since the worker's start."""
+    """Requests that have started to run, since the worker's start."""
     queued_s: float
-    """How long all of them together have waited for that."""
+    """Total queueing time of those requests, in seconds."""
     saved_bytes: int | None
-    """What the files of its folder of saved pages take, of all workers that share it; None: unknown, or it has none."""
+    """Size of its folder of saved pages, shared with other workers; None: unknown, or it has none."""
     max_saved_bytes: int | None
-    """The most that they may take; None: it saves none."""
+    """Quota of that folder; None: it saves none."""
     capacity: WorkerCapacity | None = None
-    """What its model demands, and its warm-up's times; None: not known."""
+    """Its model's demands and warm-up times; None: unknown."""

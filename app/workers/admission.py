@@ -1,7 +1,6 @@
-"""The worker's places: as many requests as may run and wait, and an error for one more.
+"""Bounds a worker's requests: it has places for those that run and wait, and an error for one more.
 
-Which of them run is the engine's choice (`app.engine.scheduling`), who shares its time fairly. This counts requests and
-knows nothing of what they are. For one event loop.
+The engine chooses which of them run (`app.engine.scheduling`). This only counts requests. For one event loop.
 """
 
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from app.messages.failures import QueueFullError
 
 
 class Admission:
-    """Limits the requests that are here at a time."""
+    """Limits the number of requests in the worker."""
 
     def __init__(self, *, max_concurrent: int, max_queued: int) -> None:
         """max_concurrent: requests that run at a time. max_queued: requests that may wait."""
@@ -21,7 +20,7 @@ class Admission:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A place for one request. Raises QueueFullError at once if there is none."""
+        """Takes a place for one request. Raises QueueFullError at once if there is none."""
         if self.taken >= self._most:
             raise QueueFullError(f"All {self._most} places are taken. Try again later.")
         self.taken += 1

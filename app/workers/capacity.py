@@ -1,6 +1,6 @@
-"""What a worker reports for the operator's calculator, from its model's header and its own warm-up.
+"""A worker's report for the operator's capacity calculator, from its model's header and its warm-up.
 
-The warm-up's times are the measurement: nothing more is run. Knows the packed file's header, and no weights.
+Measures nothing beyond the warm-up. Knows the packed file's header, and no weights.
 """
 
 from dataclasses import asdict
@@ -20,9 +20,9 @@ from app.workers.warm_up import WarmUp
 def worker_capacity(
     files: Path | SealedModel, engine: EngineSettings, warm: WarmUp, kv_pages: int, *, keeps_windows: bool = False
 ) -> WorkerCapacity | None:
-    """What the worker reports; None for a folder without weights, as tests use, and one without a first token.
+    """Makes the report; None for a folder without weights, as in tests, or a warm-up without a first token.
 
-    keeps_windows: whether layers with windows keep no more keys than these.
+    keeps_windows: whether layers with a sliding window keep only its keys.
     """
     from kernels import _native
 

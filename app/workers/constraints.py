@@ -1,7 +1,7 @@
 """Compiles JSON schemas, and grammars of several schemas, to the engine's TokenConstraint, with llguidance.
 
 Compiling runs in a thread of its own, within limits on size and work. The result is cached for the next request with
-the same schema. Masks are made in native code, without the interpreter lock. Knows nothing of requests, HTTP or Ray.
+the same schema. Native code makes the masks without the interpreter lock. Knows nothing of requests, HTTP or Ray.
 """
 
 import asyncio
@@ -29,38 +29,37 @@ if TYPE_CHECKING:
 
 
 MAX_CACHED = 32
-"""Compiled schemas in the cache. The limits of `_matcher` bound the memory of each."""
+"""The most compiled schemas in the cache. The limits of `_matcher` bound the memory of each."""
 MAX_USES = 1024
-"""Outputs of one compilation: they share states that are added as they run, and those must not grow for ever."""
+"""The most outputs per compilation. They share states that are added as they run, which must not grow without bound."""
 MAX_REASON_CHARACTERS = 400
 TRIM_EVERY = 16
-"""Dropped schemas between two calls of malloc_trim, without which their memory does not go back to the system."""
+"""How many schemas are dropped between two calls of malloc_trim, which returns their memory to the system."""
 MAX_BLAMED = 16
-"""Definitions that are compiled one by one to find the one that is wrong."""
+"""The most definitions that are compiled one by one to find the wrong one."""
 
 
 class Constraints:
     """Makes the constraints of one model."""
 
     def __init__(self, folder: ModelFolder, vocab_size: int) -> None:
-        """Returns at once; the vocabulary is read in the background.
+        """Makes the constraints of one model.
 
-        folder: a converted model. vocab_size: the model's, which may be more than the tokenizer's.
+        folder: a converted model. vocab_size: the model's, which may exceed the tokenizer's.
         """
         self._folder = folder
         self.vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._tokenizer = self._thread.submit(self._open)
-        # Used in the thread only.
         self._cache: OrderedDict[str, _Compiled] = OrderedDict()
         self._dropped = 0
 
     async def make(self, schema: str) -> TokenConstraint:
-        """A new constraint for one output. Raises ConstraintError that says what is wrong with the schema."""
+        """Makes a constraint for one output. Raises ConstraintError that says what is wrong with the schema."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.compile, schema)
 
     def compile(self, schema: str) -> TokenConstraint:
-        """The same, synchronously; to be called in the thread."""
+        """Does the work of `make` synchronously, in the compiler's thread."""
         for old in [key for key, compiled in self._cache.items() if compiled.failed or compiled.uses >= MAX_USES]:
             self._drop(old)
         compiled = self._cache.get(schema)
@@ -74,7 +73,6 @@ class Constraints:
         return _Constraint(compiled)
 
     def close(self) -> None:
-        """Ends the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _drop(self, schema: str) -> None:
@@ -101,13 +99,13 @@ class Constraints:
             raise
 
     def _blame_definition(self, schema: str) -> None:
-        """Raises ConstraintError naming the first of several definitions that by itself can't be compiled."""
+        """Raises ConstraintError naming the first of several definitions that can't be compiled by itself."""
         if schema.startswith(HEADER):
             schemas = schemas_of(schema)
             if len(schemas) != 1:
                 self._blame_schema(schema)
                 return
-            (schema,) = schemas  # after a thought
+            (schema,) = schemas  # after the model's thinking
         value = json.loads(schema)
         definitions = value.get("$defs") if isinstance(value, dict) else None
         if not isinstance(definitions, dict) or len(definitions) < 2:
@@ -121,7 +119,7 @@ class Constraints:
                 raise
 
     def _blame_schema(self, grammar: str) -> None:
-        """The same for a grammar of several schemas."""
+        """Does the same for a grammar of several schemas."""
         for i, schema in enumerate(schemas_of(grammar)[:MAX_BLAMED]):
             try:
                 self._compiled(schema)
@@ -168,13 +166,11 @@ _REFUSED = "The schema can't be followed"
 
 @dataclass(slots=True)
 class _Compiled:
-    """A compiled schema."""
-
     matcher: llguidance.LLMatcher
     first_mask: NDArray[np.uint32]
     uses: int = 0
     failed: bool = False
-    """Whether it became too complex for an output; the next output would reach the same limit."""
+    """Whether an output has exceeded the complexity limit, which the next output would too."""
 
 
 class _Constraint:

@@ -1,8 +1,8 @@
-"""Which worker has which cores of a machine: a slot (`app.workers.numa`) belongs to one worker, or to two for a while.
+"""Claims of a machine's cores: a slot (`app.workers.numa`) belongs to one worker, or to two for a while.
 
-Two share cores during a rolling change only: the worker that goes, and the one of the same application and of another
-version that takes its place. A worker locks one of two files of each of its cores and writes there whose it is. The
-kernel releases the locks when the process ends, however it ends.
+Two workers share cores during a rolling change only: the old one, and its successor of the same application and another
+version. A worker locks one of two files of each of its cores and writes the owner there. The kernel releases the locks
+when the process ends, however it ends.
 """
 
 import fcntl
@@ -25,14 +25,14 @@ class NoFreeCoresError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose a claim is."""
+    """The owner of a claim."""
 
     application: str
     """The Serve application of the worker."""
     version: str
-    """Of its deployment: workers of a later deployment have another one."""
+    """Version of the application's deployment; workers of a later deployment have another one."""
     may_share: bool
-    """Whether it may use the cores of workers of another version of the application, until they end."""
+    """Whether it may share the cores of workers of another version of the application until they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Claim:
 
     slot: Slot
     is_shared: bool
-    """Whether another worker, which is about to go, has some of the cores too."""
+    """Whether another worker, which is about to end, has some of the cores too."""
     locks: tuple[IO[str], ...]
     """One per core, because workers of several models may divide the machine differently."""
 
     def release(self) -> None:
-        """Gives the slot back. Idempotent."""
+        """Releases the slot. Idempotent."""
         for lock in self.locks:
             lock.close()
 
@@ -76,14 +76,14 @@ def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float, holder: Ho
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Lets one process at a time look at claims and make one."""
+    """Lets only one process at a time look at claims and make one."""
     with (folder / "claims.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _locked(slot: Slot, folder: Path, holder: Holder, *, shares: bool) -> tuple[IO[str], ...] | None:
-    """One lock of each core; None if another worker has a core, or with `shares` one that does not give way."""
+    """Locks each core's file; None if another worker has a core, or with `shares` one that may not be shared."""
     locks: list[IO[str]] = []
     for cpu in slot.cpus:
         lock = _lock_of(cpu, folder, holder, shares=shares)
@@ -117,7 +117,7 @@ def _lock_of(cpu: int, folder: Path, holder: Holder, *, shares: bool) -> IO[str]
 
 
 def _is_predecessor(lock: IO[str], holder: Holder) -> bool:
-    """Whether the file's worker is of another version of the same application."""
+    """Whether the file's worker belongs to another version of the same application."""
     lock.seek(0)
     application, version = json.load(lock)
     return bool(application == holder.application and version != holder.version)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 _EXPERT_ROWS: Final = 64
-"""Of each expert in the largest step: where many cores multiply faster than memory feeds them, a step with fewer takes
+"""Rows per expert in the largest step: where many cores multiply faster than memory feeds them, a step with fewer takes
 hardly less time. How long steps may take is bounded elsewhere (app/engine/scheduling/pace.py)."""
 _MOST_STEP_TOKENS: Final = 2048
 _MOST_ACTIVATION_BYTES: Final = 1 << 30
@@ -34,7 +34,7 @@ RunnerFactory = Callable[[ModelApplicationSettings, Path | SealedModel, Slot, in
 
 
 def with_allowed_binding(settings: ModelApplicationSettings) -> ModelApplicationSettings:
-    """The settings, without `worker.bind_memory` where this process may not bind memory; a warning says so."""
+    """Turns `worker.bind_memory` off, with a warning, where this process may not bind memory."""
     from kernels import _native
 
     if not settings.worker.bind_memory or _native.may_bind_memory():
@@ -48,7 +48,7 @@ def with_allowed_binding(settings: ModelApplicationSettings) -> ModelApplication
 
 
 def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, slot: Slot, threads: int) -> ModelRunner:
-    """The native model on these cores, its memory on their node.
+    """Loads the native model on these cores, with its memory on their node.
 
     Raises what `NativeRunner` raises, and ValueError for settings that a model with recurrent states can't have.
     """
@@ -98,9 +98,9 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
 
 
 def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int) -> int:
-    """The most tokens of a step: as set, or as many as the model's experts need for few steps to read them all.
+    """Returns the most tokens of a step: as set, or enough that few steps need to read all of the model's experts.
 
-    Those chosen here take at most _MOST_ACTIVATION_BYTES. Raises `_native.PackedFileError`, OSError.
+    A chosen number takes at most _MOST_ACTIVATION_BYTES. Raises `_native.PackedFileError`, OSError.
     """
     from kernels import _native
 
@@ -121,7 +121,7 @@ def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", t
 
 
 def has_page_groups(settings: ModelApplicationSettings) -> bool:
-    """Whether layers with windows keep only what they see: not where pages are saved, or contexts shifted."""
+    """Whether layers with a sliding window keep only its keys: not if pages are saved, or contexts shifted."""
     return settings.memory.folder is None and settings.model.on_overflow == "refuse"
 
 
@@ -131,7 +131,7 @@ def _slots(max_concurrent_requests: int, max_step_tokens: int) -> int:
 
 
 def make_constraints(folder: ModelFolder, runner: ModelRunner) -> "Constraints | None":
-    """The compiler of schemas for the model; None for a folder without a tokenizer, as tests use."""
+    """Makes the model's compiler of schemas; None for a folder without a tokenizer, as in tests."""
     if not (folder / "tokenizer.json").is_file():
         return None
     from app.workers.constraints import Constraints

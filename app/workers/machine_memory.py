@@ -1,4 +1,4 @@
-"""The machine's memory as this process may use it: all of it, what is left, and whether another worker fits in."""
+"""The memory that this process may use: total, available, and whether another worker fits in."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 _MEMORY: Final = Path("/proc/meminfo")
 _OWN_CGROUP: Final = Path("/proc/self/cgroup")
 _PROCESS_BYTES: Final = 512 << 20
-"""Of a worker beside weights and cache: its libraries, and the activations of a step."""
+"""What a worker needs beside weights and cache: its libraries, and a step's activations."""
 
 
 class NoRoomError(RuntimeError):
@@ -19,20 +19,20 @@ class NoRoomError(RuntimeError):
 
 
 def machine_memory_bytes(cgroup: Path = _CGROUP, own: Path = _OWN_CGROUP) -> int:
-    """The machine's memory, or the least limit of this process' cgroups if that is less."""
+    """The machine's memory, or the lowest limit of this process' cgroups if that is less."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for folder in _cgroups(cgroup, own):
         try:
             limits.append(int((folder / "memory.max").read_text()))
-        except (OSError, ValueError):  # there is no limit
+        except (OSError, ValueError):  # no limit
             continue
     return min(limits)
 
 
 def available_memory_bytes(meminfo: Path = _MEMORY, cgroup: Path = _CGROUP, own: Path = _OWN_CGROUP) -> int:
-    """Memory that the kernel says is available without swapping, or what is left of the process' cgroups' limits.
+    """Memory available without swapping, as the kernel says, or what the process' cgroups' limits leave.
 
-    Pages of files count as available, as the kernel gives them back.
+    The page cache counts as available, because the kernel gives it back.
     """
     lines = meminfo.read_text().splitlines()
     left = [next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))]
@@ -42,13 +42,13 @@ def available_memory_bytes(meminfo: Path = _MEMORY, cgroup: Path = _CGROUP, own:
             used = int((folder / "memory.current").read_text())
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             left.append(max(0, limit - used + int(statistics["active_file"]) + int(statistics["inactive_file"])))
-        except (OSError, ValueError, KeyError):  # there is no limit
+        except (OSError, ValueError, KeyError):  # no limit
             continue
     return min(left)
 
 
 def _cgroups(root: Path, own: Path) -> list[Path]:
-    """The folders of the process' cgroup (v2) and of those around it; each may have a limit."""
+    """The folders of the process' cgroup (v2) and its ancestors; each may have a limit."""
     try:
         paths = [line.removeprefix("0::").strip("/") for line in own.read_text().splitlines() if line.startswith("0::")]
     except OSError:
@@ -58,7 +58,7 @@ def _cgroups(root: Path, own: Path) -> list[Path]:
 
 
 def check_room_beside(model: Path | SealedModel, kv_bytes: int, available_bytes: int) -> None:
-    """Raises NoRoomError unless another worker with these files and this KV cache fits into the available memory."""
+    """Raises NoRoomError unless another worker with these files and this KV cache fits in the available memory."""
     weights = model.size(WEIGHTS) if isinstance(model, SealedModel) else _size(model / WEIGHTS)
     needed = weights + kv_bytes + _PROCESS_BYTES
     if needed > available_bytes:

@@ -1,4 +1,4 @@
-"""Measures this machine for a plan: reads and multiply-adds of one worker's cores, and the memory.
+"""Measures this machine for capacity planning: read and multiply-add rates of one worker's cores.
 
 Takes about two seconds, and for that time all cores of a worker. Knows no model and no engine.
 """
@@ -17,30 +17,30 @@ from kernels import _native
 _INSTRUCTIONS: Final[Mapping[str, str]] = {
     "avx2": "maddubs", "avx_vnni": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16",
 }  # fmt: skip
-"""Whose rate counts, by tier: what the shares were fitted to."""
+"""By tier, the instruction whose rate the capacity model's shares were fitted to."""
 _COLD_BYTES_PER_CORE: Final = 128 << 20
 _LEAST_COLD_BYTES: Final = 512 << 20
-"""The memory that is gone through: several times the last-level cache, of which a core has up to 12 MB."""
+"""How much memory is read through: several times the last-level cache, of which a core has up to 12 MB."""
 _COLD_SHARE: Final = 0.25
-"""Of the available memory, at most."""
+"""The most of the available memory that is used."""
 _CACHE_BYTES_PER_CORE: Final = 24 << 20
 _LEAST_CACHE_BYTES: Final = 128 << 20
-"""With less memory than this, reads come from caches in part."""
+"""With less memory than this, reads come partly from caches."""
 _READS: Final = 9
 _READS_OF_COLD: Final = 4
-"""Parts of the memory: each read takes the next one."""
+"""The memory has this many parts; each read takes the next one."""
 _COMPUTE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRates:
-    """Of one worker's cores together."""
+    """Rates of one worker's cores together."""
 
     read_bytes_per_s: float
     macs_per_s: float
-    """Multiply-adds that last."""
+    """Sustained multiply-adds."""
     best_macs_per_s: float
-    """In a short burst, at a higher clock."""
+    """Multiply-adds in a short burst, at a higher clock."""
 
 
 def this_machine(
@@ -48,10 +48,10 @@ def this_machine(
     nodes: Sequence[Slot] | None = None,
     quota: int | None = None,
 ) -> Machine:
-    """This machine, measured with the threads that a worker has on the first NUMA node; other nodes count as equal.
+    """Measures this machine with a worker's threads on the first NUMA node; other nodes count as equal.
 
-    measure: of (CPUs, instruction). nodes, quota: None: this machine's, and the container's CPUs.
-    Raises CapacityError where no rates can be had, OSError.
+    measure: called with (CPUs, instruction). nodes, quota: None: this machine's, and the container's CPUs. Raises
+    CapacityError if rates can't be measured, OSError.
     """
     tier = _native.default_tier()
     if tier not in _INSTRUCTIONS:
@@ -81,12 +81,12 @@ def this_machine(
 
 
 def this_vendor() -> str:
-    """The processor's: one of `app.capacity.machine.VENDORS`. What is not Intel's has AMD's shares."""
+    """The processor's vendor, one of `app.capacity.machine.VENDORS`. All but Intel count as AMD."""
     return "intel" if _native.is_intel_cpu() else "amd"
 
 
 def cold_bytes(threads: int, available_bytes: int) -> int:
-    """The memory that reads go through, so that they come from memory and not from caches.
+    """How much memory to read through, so that reads come from memory and not from caches.
 
     Raises CapacityError if the machine has too little left for that.
     """
@@ -103,7 +103,7 @@ def cold_bytes(threads: int, available_bytes: int) -> int:
 
 
 def measured_rates(cpus: Sequence[int], instruction: str) -> NodeRates:
-    """The best of several reads, as other programs only slow them down, and multiply-adds over half a second."""
+    """Measures the best of several reads, because other programs only slow them, and half a second of multiply-adds."""
     threads = len(cpus)
     read_bytes = cold_bytes(threads, available_memory_bytes()) // _READS_OF_COLD
     before = os.sched_getaffinity(0)

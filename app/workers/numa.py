@@ -1,6 +1,6 @@
-"""The cores that workers may get: the machine's NUMA nodes are divided into slots, one for each worker process.
+"""Divides the machine's NUMA nodes into slots, the cores for one worker process each.
 
-`app.workers.core_claims` says which worker has which. Reads /sys and /proc only; the native engine binds memory.
+`app.workers.core_claims` assigns slots to workers. Reads /sys and /proc only; the native engine binds memory.
 """
 
 import os
@@ -18,7 +18,7 @@ class Slot:
     """Cores for one worker, on one NUMA node or on several."""
 
     numa_node: int
-    """The node, or the first of several."""
+    """The node, or the first of several nodes."""
     cpus: tuple[int, ...]
     """One logical CPU per physical core, ascending on each node."""
     cpu_nodes: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def numa_nodes(allowed_cpus: Sequence[int], sysfs: Path = _SYSFS) -> list[Slot]:
-    """The machine's nodes, with their physical cores among `allowed_cpus`; one node if /sys has none."""
+    """The machine's nodes with their physical cores among `allowed_cpus`; one node if /sys has none."""
     allowed = set(allowed_cpus)
     nodes: list[Slot] = []
     for folder in sorted(sysfs.glob("node/node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
@@ -65,7 +65,7 @@ def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slo
 
 
 def core_share(node_cores: Sequence[int], workers: int) -> int | None:
-    """How many cores each of a machine's workers gets; None: there is a node for each.
+    """How many cores each of a machine's workers gets; None: every worker has a whole node.
 
     node_cores: the number of cores of each node. Raises ValueError if there are more workers than cores.
     """
@@ -78,7 +78,7 @@ def core_share(node_cores: Sequence[int], workers: int) -> int | None:
 
 
 def spanning_slot(nodes: Sequence[Slot]) -> Slot:
-    """One slot of all nodes' cores."""
+    """Makes one slot of all nodes' cores."""
     if len(nodes) == 1:
         return nodes[0]
     cpus = tuple(cpu for node in nodes for cpu in node.cpus)
@@ -86,7 +86,7 @@ def spanning_slot(nodes: Sequence[Slot]) -> Slot:
 
 
 def thread_places(slot: Slot, threads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The CPUs of a worker's threads, and their nodes if the slot has several: then evenly from all of them."""
+    """CPUs of a worker's threads, spread evenly over the slot's nodes, and their nodes if there are several."""
     if not slot.cpu_nodes:
         return slot.cpus[:threads], ()
     ranked: list[tuple[int, int, int]] = []  # (rank on its node, node, cpu)
@@ -99,7 +99,7 @@ def thread_places(slot: Slot, threads: int) -> tuple[tuple[int, ...], tuple[int,
 
 
 def cpu_limit(limit: Path = _CGROUP_LIMIT) -> float | None:
-    """The container's CPU time in CPUs; None without a limit."""
+    """The container's CPU limit in CPUs; None without a limit."""
     try:
         quota, period = limit.read_text().split()
     except (OSError, ValueError):
@@ -108,18 +108,18 @@ def cpu_limit(limit: Path = _CGROUP_LIMIT) -> float | None:
 
 
 def cpu_quota(limit: Path = _CGROUP_LIMIT) -> int | None:
-    """The container's CPU quota in whole CPUs, at least 1; None without a quota."""
+    """The container's CPU limit in whole CPUs, at least 1; None without a limit."""
     cpus = cpu_limit(limit)
     return None if cpus is None else max(1, int(cpus))
 
 
 def pin_this_thread(slot: Slot) -> None:
-    """Pins the calling thread to the slot's cores, and the threads that it starts from now on."""
+    """Pins the calling thread, and threads that it starts later, to the slot's cores."""
     os.sched_setaffinity(0, slot.cpus)
 
 
 def _one_per_core(cpus: Sequence[int], sysfs: Path) -> tuple[int, ...]:
-    """The first logical CPU of each core: the kernels keep a core's units busy with one thread."""
+    """Returns the first logical CPU of each core: one thread keeps a core's units busy."""
     first_of_core: dict[str, int] = {}
     for cpu in cpus:
         siblings = sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list"

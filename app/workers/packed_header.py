@@ -1,6 +1,6 @@
 """Reads the header of a packed model's weights: the decoder's description, and the sizes of its matrices.
 
-The engine checks all of it when it loads the model. Knows no weights, and works without `quant`, which a worker lacks.
+The engine validates it when it loads the model. Knows no weights, and works without `quant`, which a worker lacks.
 """
 
 import json
@@ -19,15 +19,15 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PackedHeader:
-    """What the header says."""
+    """The header's fields that a worker needs before the model is loaded."""
 
     decoder: Mapping[str, Any]
-    """As quant/families/description.py has it: what is missing is at its default."""
+    """The description as in quant/families/description.py; missing fields have their defaults."""
     matrices: Matrices
 
     @property
     def expert_reads(self) -> ExpertReads | None:
-        """The experts, as far as step times depend on them; None: there are none."""
+        """The experts' numbers that step times depend on; None: the model has no experts."""
         matrices = self.matrices
         if not matrices.experts:
             return None
@@ -37,7 +37,7 @@ class PackedHeader:
 
 
 def read_header(files: Path | SealedModel) -> PackedHeader | None:
-    """The header of a model's weights; None for a folder without weights, as tests use."""
+    """Reads the header of a model's weights; None for a folder without weights, as in tests."""
     if not (files / WEIGHTS).is_file():
         return None
     length = int.from_bytes(_read(files, 0, _LENGTH_BYTES), "little")

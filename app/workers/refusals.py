@@ -1,6 +1,6 @@
-"""Keeps refused requests out of a worker's log: Serve writes a traceback of whatever a replica's method raises.
+"""Keeps refused requests out of a worker's log: Serve logs a traceback for every exception of a replica's method.
 
-The ingress tells the client why, and its own log has the status. Failures of the worker stay in the log.
+The ingress tells the client the reason, and its own log has the status. Failures of the worker stay in the log.
 """
 
 import logging
@@ -16,6 +16,6 @@ class _NoRefusals(logging.Filter):
 
 
 def log_no_refusals(logger: logging.Logger) -> None:
-    """From now on that logger, which is Serve's in a worker, has no tracebacks of refused requests."""
+    """Suppresses tracebacks of refused requests in that logger, which is Serve's in a worker."""
     if not any(isinstance(each, _NoRefusals) for each in logger.filters):
         logger.addFilter(_NoRefusals())

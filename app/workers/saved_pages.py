@@ -1,6 +1,6 @@
-"""Opens the folder of saved pages for a worker's model, and saves what is left when the worker ends.
+"""Opens the folder of saved pages for a worker's model, and saves the remaining pages when the worker ends.
 
-Imported functions inside, as in `load`: the service's other processes import this file too.
+Some imports are inside functions, as in `load`, because the service's other processes import this file too.
 """
 
 import logging
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 StoreFactory = Callable[[ModelApplicationSettings, ModelFolder, ModelRunner], "FolderStore"]
-"""(settings, the model's files, loaded model) -> where its pages are saved."""
+"""(settings, the model's files, loaded model) -> the store of its pages."""
 
 _S_PER_DAY = 86400.0
 
 
 def open_store(settings: ModelApplicationSettings, files: ModelFolder, runner: ModelRunner) -> "FolderStore":
-    """The store of the native model's pages. Call it before the engine's first step.
+    """Opens the store of the native model's pages. Call it before the engine's first step.
 
     Raises MemoryFolderError, OSError.
     """
@@ -54,7 +54,7 @@ def open_store(settings: ModelApplicationSettings, files: ModelFolder, runner: M
 
 
 def store_of(memory: MemorySettings, runner: ModelRunner, fingerprint: bytes) -> "FolderStore":
-    """A store for a model with that fingerprint. Raises MemoryFolderError."""
+    """Opens a store for a model with that fingerprint. Raises MemoryFolderError."""
     from app.memory.folder import PageFolder
     from app.memory.io_threads import FolderStore
 
@@ -77,12 +77,12 @@ def store_of(memory: MemorySettings, runner: ModelRunner, fingerprint: bytes) ->
 
 
 def memory_options(memory: MemorySettings) -> MemoryOptions:
-    """The engine's half of the settings."""
+    """Returns the engine's part of the settings."""
     return MemoryOptions(memory.save, memory.save_after_s, memory.restore, memory.min_tokens)
 
 
 def save_what_is_left(engine: Engine, timeout_s: float) -> None:
-    """Saves all pages that are to be saved, before the engine stops; a warning says how many were not."""
+    """Saves all remaining pages before the engine stops; a warning says how many were not saved."""
     if engine.memory is None or not engine.healthy:
         return
     try:

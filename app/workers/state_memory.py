@@ -1,9 +1,9 @@
-"""How a worker's memory is divided between recurrent states and keys and values.
+"""Divides a worker's memory between recurrent states and the KV cache.
 
-The pages of states that sequences need come first, then some to cache, and the rest is for keys and values, which must
-keep a quarter of it at least. Where the states of all sequences would take more than half, fewer run at a time.
+The state pages that sequences need come first, then some to cache, and the rest is for KV pages, which get at least a
+quarter. If the states of all sequences would take more than half, fewer sequences run at a time.
 
-Knows sizes of pages, and not what is in them. The native extension is imported inside the function, as in `load`.
+Knows the sizes of pages, and not what is in them. The native extension is imported inside the function, as in `load`.
 """
 
 import logging
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 CACHED_PAGES: Final = 8
-"""State pages beyond those of the sequences, for the prefix cache and long chunks: more help little, as those of slots
-that are free cache too."""
+"""State pages beyond those of the sequences, for the prefix cache and long chunks. More help little, because the pages
+of free slots cache too."""
 _MOST_STATES: Final = 2
-"""One of so many parts of the memory is the most for the states of sequences."""
+"""The states of sequences take at most one in this many parts of the memory."""
 _MOST_CACHED: Final = 4
-"""The same for pages that are only cached."""
+"""Pages that are only cached take at most one in this many parts."""
 _LEAST_KV_TOKENS: Final = 2048
-"""A worker is of no use with fewer keys and values, if contexts are longer."""
+"""A worker with fewer KV tokens is of no use, if contexts are longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """What `engine.kv_memory_bytes` holds."""
+    """The division of `engine.kv_memory_bytes`."""
 
     sequences: int
-    """That can run at a time."""
+    """Sequences that can run at a time."""
     state_pages: int
     kv_bytes: int
-    """What is left for keys and values."""
+    """Bytes left for the KV cache."""
 
 
 def memory_of(
@@ -47,9 +47,9 @@ def memory_of(
     max_context_tokens: int,
     sequences: int,
 ) -> WorkerMemory:
-    """The worker's memory for that model: keys and values only, where it has no recurrent states.
+    """Divides the worker's memory for that model; all of it is KV cache if there are no recurrent states.
 
-    sequences: that run at a time, if their states fit; a line in the log says if they don't. kv_type: not "auto".
+    sequences: how many should run at a time; a log line says if their states don't fit. kv_type: not "auto".
 
     Raises ValueError for settings that a model with states can't have, `_native.PackedFileError`, OSError.
     """
@@ -87,9 +87,9 @@ def memory_of(
 
 
 def divide(memory_bytes: int, *, page_bytes: int, least_kv_bytes: int, sequences: int) -> WorkerMemory:
-    """The memory of a model whose state page has `page_bytes`, for at most so many sequences at a time.
+    """Divides the memory of a model whose state page has `page_bytes`, for at most `sequences` sequences at a time.
 
-    least_kv_bytes: of keys and values, without which the worker is of no use.
+    least_kv_bytes: the smallest useful KV cache.
 
     Raises ValueError if the memory is too little for one sequence.
     """
@@ -108,5 +108,5 @@ def divide(memory_bytes: int, *, page_bytes: int, least_kv_bytes: int, sequences
 
 
 def memory_for(sequences: int, page_bytes: int) -> int:
-    """The memory in bytes with which so many sequences can run at a time."""
+    """The memory in bytes with which `sequences` sequences can run at a time."""
     return _MOST_STATES * least_state_pages(sequences) * page_bytes

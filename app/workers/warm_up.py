@@ -21,15 +21,15 @@ _TIMED_PASSES = 2
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What the best timed pass of one request alone took."""
+    """Measurements of the best timed pass of one request alone."""
 
     speed: float
     """Tokens per second, prompt and output together."""
     prompt_tokens: int
     prompt_s: float
-    """From its submission to its first token."""
+    """Time from its submission to its first token."""
     token_s: float
-    """Between two steps, on average: a step may accept guessed tokens, and then makes several."""
+    """Average time between two steps; with accepted draft tokens a step makes several tokens."""
 
 
 def warm_up(
@@ -45,10 +45,10 @@ def warm_up(
     """Returns the engine's speed with one request alone.
 
     engine: must be started.
-    concurrent: so many requests at once are run too, untimed, to warm up batches; together they have about
-    `prompt_tokens`.
-    first_prompt_tokens: of the first pass, if more: as many as make sure that every expert is read.
-    timeout_s: for each pass.
+    concurrent: this many requests at once are run too, untimed, to warm up batches; together they have about
+        `prompt_tokens`.
+    first_prompt_tokens: prompt length of the first pass, if longer: enough that every expert is read.
+    timeout_s: limit of each pass.
 
     Prompts are random and all different, so that no cached page is used. Raises EngineError if a request fails,
     TimeoutError.

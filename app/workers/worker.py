@@ -93,7 +93,7 @@ class Worker:
             prompt_pause_s=settings.engine.prompt_pause_s,
             most_of_caller=concurrent,
             prefix_cache=settings.engine.prefix_cache,
-            cache_secret=os.urandom(CACHE_SECRET_BYTES),  # so no cached page outlives this process
+            cache_secret=os.urandom(CACHE_SECRET_BYTES),  # no cached page outlives this process
             guess_tokens=settings.engine.guess_tokens,
             page_store=self._store,
             memory=memory_options(settings.memory),
@@ -145,7 +145,7 @@ class Worker:
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
         """Streams the request's output, and parts of other requests of the same reader.
 
-        reader: the name of the ingress that calls.
+        reader: name of the calling ingress.
 
         Raises ModelReplacedError, QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
         """
@@ -163,15 +163,15 @@ class Worker:
                     is_first = False
 
     async def flush_memory(self, owner: str) -> SavedPages:
-        """Saves the user's pages now; what it writes would survive a loss of power. Raises EngineStoppedError.
+        """Saves the user's pages now, so that they would survive a loss of power. Raises EngineStoppedError.
 
-        owner: of the user's `MemoryGrant`, here and below.
+        owner: `MemoryGrant.owner` of the user, here and below.
         """
         memory = self._engine.memory
         return SavedPages(0, 0, 0) if memory is None else await asyncio.wrap_future(memory.flush(owner))
 
     async def clear_memory(self, owner: str) -> SavedPages:
-        """As `flush_memory`, and then removes the user's pages from memory: the user has logged out."""
+        """Saves as `flush_memory`, then removes the user's pages from memory, because the user has logged out."""
         saved = await self.flush_memory(owner)
         if self._engine.memory is not None:
             await asyncio.wrap_future(self._engine.memory.clear(owner))
@@ -189,20 +189,20 @@ class Worker:
         return await asyncio.to_thread(self._store.folder.forget, owner, key_id)
 
     async def memory_use(self, owner: str) -> tuple[int, int]:
-        """How many pages the user has on disk, and their bytes, of all models. Raises OSError, ValueError."""
+        """Number of pages that the user has on disk, and their bytes, of all models. Raises OSError, ValueError."""
         if self._store is None:
             return 0, 0
         use = await asyncio.to_thread(self._store.folder.use, owner)
         return use.pages, use.bytes
 
     def memory_statistics(self) -> dict[str, int]:
-        """Counts of saved and loaded pages since the worker's start, by name; empty without a folder of them."""
+        """Counters of saved and loaded pages since the worker's start, by name; empty without a store."""
         if self._store is None or self._engine.memory is None:
             return {}
         return asdict(self._engine.memory.statistics()) | asdict(self._store.counts)
 
     async def _connect(self, reader: str) -> None:
-        """Opens a direct line to that ingress, if it is on this machine and there is none."""
+        """Opens a direct line to that ingress, if it is on this machine and has none."""
         if reader in self._connecting or self._streams.has_line(reader):
             return
         self._connecting.add(reader)
@@ -213,20 +213,20 @@ class Worker:
             self._connecting.remove(reader)
 
     def check_health(self) -> None:
-        """Serve replaces a worker whose engine has stopped."""
+        """Raises if the engine has stopped; Serve then replaces the worker."""
         if not self._engine.healthy:
             raise EngineStoppedError("the engine has stopped")
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """WorkerFacts, which Serve passes on to every router once."""
+        """Returns WorkerFacts, which Serve passes on to every router once."""
         return self._facts.to_wire()
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """WorkerReport, the heartbeat. Serve polls it and passes it on to every router when it has changed."""
+        """Returns WorkerReport, the heartbeat, which Serve polls and passes on to every router when it has changed."""
         self.check_health()
         engine = self._engine.statistics()
         here = self._admission.taken
-        # The engine's count is the last step's.
+        # The engine's count dates from its last step.
         waiting = min(max(engine.waiting, here - self._facts.max_running), here)
         return WorkerReport(
             heart_beat=round(time.time(), 3),
@@ -246,7 +246,7 @@ class Worker:
         ).to_wire()
 
     def __del__(self) -> None:
-        """Serve calls this when the worker must end, after its requests have had time to finish."""
+        """Shuts the worker down. Serve calls this after its requests have had time to finish."""
         if hasattr(self, "_engine"):
             save_what_is_left(self._engine, self._drain_timeout_s)
             self._engine.stop()
@@ -259,7 +259,7 @@ class Worker:
 
 
 def _signed(bundle: Bundle, request: GenerateRequest, arithmetic: str) -> Bundle:
-    """The request's first bundle, which tells how it is computed."""
+    """Adds the worker's arithmetic to the request's first bundle."""
     return tuple(
         part._replace(delta=part.delta._replace(arithmetic=arithmetic))
         if part.request_id == request.request_id
@@ -271,7 +271,7 @@ def _signed(bundle: Bundle, request: GenerateRequest, arithmetic: str) -> Bundle
 def _cores_of_one(worker: WorkerSettings, nodes: Sequence[Slot]) -> int | None:
     """How many cores each worker of this machine gets; None: all of a node. Raises ValueError if there are too few.
 
-    Ray spreads workers evenly over machines, but for those with resources of their own, which say where they fit.
+    Ray spreads workers evenly over machines, except those with custom resources, which decide where they fit.
     """
     if worker.cpus_per_worker is not None or worker.ray_resources:
         return worker.cpus_per_worker

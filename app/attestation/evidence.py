@@ -1,6 +1,6 @@
-"""Where quotes come from: the confidential container's agent, or keys of our own for trying it out.
+"""Sources of quotes: the confidential container's agent, or generated keys for trying it out.
 
-Knows nothing of statements: a quote is asked for with 64 bytes of report data.
+Knows nothing of statements: a quote is made for 64 bytes of report data.
 """
 
 import base64
@@ -22,27 +22,27 @@ MOST_EVENT_LOG_BYTES = 256 << 10
 
 
 class EvidenceError(RuntimeError):
-    """There is no quote; the message is for the operator's log."""
+    """A quote can't be made; the message is for the operator's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A quote and what it takes to check it."""
+    """A quote, with what is needed to verify it."""
 
     quote: bytes
     event_log: bytes
-    """The confidential container's log of what was measured after the start (CCEL); empty if there is none."""
+    """The confidential container's log of measurements after the start (CCEL); empty if there is none."""
     collateral: Mapping[str, str] | None = None
-    """What Intel says of the platform, in its nine parts; None: clients have it, or get it themselves."""
+    """Intel's collateral for the platform, in its nine parts; None: clients have it, or fetch it themselves."""
     insecure: bool = False
-    """Whether no processor stands behind it."""
+    """Whether no processor backs it."""
 
 
 class EvidenceSource(Protocol):
     """Makes quotes."""
 
     async def quote(self, report_data: bytes) -> Evidence:
-        """Evidence over 64 bytes. Raises EvidenceError."""
+        """Makes evidence over 64 bytes. Raises EvidenceError."""
 
 
 class AgentEvidence:
@@ -54,7 +54,6 @@ class AgentEvidence:
         self._collateral = collateral
 
     async def quote(self, report_data: bytes) -> Evidence:
-        """See EvidenceSource."""
         parameters = {"runtime_data": base64.b64encode(report_data).decode(), "encoding": "base64"}
         try:
             response = await self._client.get(f"{guest_components.ADDRESS}/aa/evidence", params=parameters)
@@ -79,7 +78,6 @@ class SoftEvidence:
         self._collateral = tee.collateral()
 
     async def quote(self, report_data: bytes) -> Evidence:
-        """See EvidenceSource."""
         return Evidence(self.tee.quote(report_data), self.tee.event_log, self._collateral, insecure=True)
 
 
@@ -91,7 +89,7 @@ def evidence_source(
     Args:
         kind: "coco" or "soft".
         timeout_s: for the agent's answer.
-        collateral: handed out with the processor's quotes.
+        collateral: sent to clients with the processor's quotes.
         soft_pki: a folder with the keys that sign soft evidence (`soft_files`); None: new ones.
 
     Raises ValueError if that folder can't be read.

@@ -58,7 +58,7 @@ _ERRORS = (
     (408, "The request did not arrive in time.", "request_timeout"),
     *((status, "The service is not there for the moment. Try again.", None) for status in (502, 503, 504)),
 )
-"""What HAProxy answers by itself: status, message and code, in the shape of the API."""
+"""HAProxy's own error responses: status, message and code, in the API's format."""
 
 
 def _error(status: int, message: str, code: str | None) -> str:
@@ -69,7 +69,7 @@ def _error(status: int, message: str, code: str | None) -> str:
 
 
 def haproxy() -> str:
-    """Debian's HAProxy. Raises SettingsError if there is none."""
+    """Path of Debian's HAProxy. Raises SettingsError if there is none."""
     found = shutil.which("haproxy", path=":".join(str(Path(place).parent) for place in _PLACES))
     if found is None:
         raise SettingsError("attestation: the front needs HAProxy with TLS: apt-get install haproxy")
@@ -87,7 +87,7 @@ def configuration(
         key: where HAProxy finds certificate and key, PEM.
         attestation_socket: the Unix socket of the attestation service.
         service_port: where the service listens on loopback.
-        idle_timeout_s: how long a client may neither send nor take anything, from its handshake on. The service may
+        idle_timeout_s: how long a client may be idle in both directions, from its handshake on. The service may
             take longer to answer.
     """
     bind = f"[{host}]:{tls_port}" if ":" in host else f"ipv4@{host}:{tls_port}"
@@ -112,9 +112,9 @@ def start_front(
     service_port: int,
     idle_timeout_s: int = 60,
 ) -> "subprocess.Popen[bytes]":
-    """Starts HAProxy in the foreground. Raises SettingsError with its words if it refuses to.
+    """Starts HAProxy in the foreground. Raises SettingsError with HAProxy's message if it refuses to start.
 
-    folder: private, for its configuration. The key goes to HAProxy through memory, which is empty when this returns.
+    folder: private, for its configuration. The key is passed to HAProxy in memory, which is cleared when this returns.
     """
     memory = os.memfd_create("front.pem", 0)
     try:
@@ -135,7 +135,8 @@ def start_front(
         if check.returncode != 0:
             raise SettingsError(f"attestation: the front does not start: {check.stderr.strip()}")
         process = subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL, pass_fds=[memory])
-        # It has read the key when it listens; it keeps the descriptor, which /proc would show to its user's processes.
+        # HAProxy has read the key when it listens, but keeps the descriptor, which /proc would show to its user's
+        # processes.
         try:
             _await_listening(process, host, tls_port)
         except BaseException:
@@ -149,7 +150,7 @@ def start_front(
 
 
 def _await_listening(process: "subprocess.Popen[bytes]", host: str, port: int) -> None:
-    """Returns as well when the process ends, which whoever watches it will see."""
+    """Waits until the port is open or the process ends, which its watcher will notice."""
     while process.poll() is None:
         with suppress(OSError), socket.create_connection((host, port), timeout=1):
             return

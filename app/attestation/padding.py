@@ -1,7 +1,7 @@
-"""Cuts off what stands behind quotes and event logs in the buffers that machines give: clients demand exact sizes.
+"""Removes padding from quotes and event logs, because clients demand exact sizes.
 
 A TDX guest's quote comes in a buffer that ends in zeros, and its event log as the whole ACPI table, of which a mebibyte
-may be unused. What can't be read stays as it is: clients say what is wrong with it. Sources: Intel TDX DCAP Quote
+may be unused. Unparsable input stays as it is, and clients report what is wrong with it. Sources: Intel TDX DCAP Quote
 Generation Library, Quote Format; TCG PC Client Platform Firmware Profile, "crypto agile" log.
 """
 
@@ -15,7 +15,7 @@ _UNUSED = (bytes(8), b"\xff" * 8)
 
 
 def exact_quote(buffer: bytes) -> bytes:
-    """The quote (version 4 or 5) at the start of a buffer that is filled up with zeros."""
+    """Returns the quote (version 4 or 5) at the start of a zero-padded buffer."""
     try:
         (version,) = struct.unpack_from("<H", buffer)
         if version not in (4, 5):
@@ -29,7 +29,7 @@ def exact_quote(buffer: bytes) -> bytes:
 
 
 def used_event_log(table: bytes) -> bytes:
-    """The entries of a CCEL table, without the zeros or ones behind the last."""
+    """Returns the entries of a CCEL table, without the padding of zeros or ones."""
     try:
         (first_bytes,) = struct.unpack_from("<I", table, _FIRST_ENTRY_BYTES - 4)
         (count,) = struct.unpack_from("<I", table, _ALGORITHMS_AT)

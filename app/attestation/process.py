@@ -1,7 +1,7 @@
 """The attestation service as a process of its own: `python -m app.attestation.process SOCKET`.
 
-Reads what it serves as a line of JSON from its standard input, and ends when that ends, with the process that holds it.
-Before it answers it prints a line of JSON: for soft evidence what a client has to demand of it, otherwise null.
+Reads its job as a line of JSON from standard input, and ends when that closes, with the process that holds it open.
+Before it answers it prints a line of JSON: with soft evidence what a client must demand of it, otherwise null.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from app.attestation.statement import Facts
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the process serves."""
+    """The process' job."""
 
     facts: Facts
     evidence: str
@@ -33,18 +33,15 @@ class Job:
     """A folder with the keys of soft evidence; None: new ones."""
 
     def to_json(self) -> str:
-        """For the standard input of the process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
-        """What `to_json` made."""
         values = json.loads(text)
         return cls(**{**values, "facts": Facts(**values["facts"])})
 
 
 def main() -> None:
-    """Serves until its standard input ends."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     job = Job.from_json(sys.stdin.readline())
     source = evidence_source(job.evidence, timeout_s=job.timeout_s, collateral=job.collateral, soft_pki=job.soft_pki)
@@ -56,7 +53,7 @@ def main() -> None:
 
 
 def soft_measurements(tee: SoftTee) -> dict[str, str]:
-    """What a policy has to say of a soft TEE: its root (PEM) and its measurements (hex)."""
+    """A soft TEE's values for a policy: its root (PEM) and its measurements (hex)."""
     report = tee.measured()
     names = ("rtmr0", "rtmr1", "rtmr2", "rtmr3", "mr_config_id", "mr_seam", "td_attributes", "xfam")
     measured = {name: getattr(report, name).hex() for name in names}

@@ -1,4 +1,7 @@
-"""One quote at a time. It takes the processor tens of milliseconds: a few requests wait, and more are refused."""
+"""Makes one quote at a time.
+
+A quote takes the processor tens of milliseconds: a few requests wait, and more are refused.
+"""
 
 import asyncio
 
@@ -8,21 +11,21 @@ _MOST_WAITING = 16
 
 
 class BusyError(RuntimeError):
-    """As many requests as may wait are waiting."""
+    """The queue of waiting requests is full."""
 
 
 class QuoteQueue:
     """Asks a source for one quote after the other; used on one event loop."""
 
     def __init__(self, source: EvidenceSource, timeout_s: float) -> None:
-        """timeout_s: for one quote, without the wait for others."""
+        """timeout_s: for one quote, without the time in the queue."""
         self._source = source
         self._timeout_s = timeout_s
         self._one = asyncio.Lock()
         self._waiting = 0
 
     async def quote(self, report_data: bytes) -> Evidence:
-        """Evidence over 64 bytes. Raises BusyError at once, or EvidenceError."""
+        """Makes evidence over 64 bytes. Raises BusyError at once, or EvidenceError."""
         if self._waiting >= _MOST_WAITING:
             raise BusyError
         self._waiting += 1

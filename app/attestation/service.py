@@ -1,6 +1,6 @@
 """`GET /v1/attestation?nonce=`: a small HTTP service of its own, on a Unix socket that only the front reaches.
 
-Needs no API key: it says nothing that a client may not know. Nonces and statements are never logged.
+Needs no API key, because its answers are public. Nonces and statements are never logged.
 """
 
 import base64
@@ -20,15 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class AttestationService:
-    """Answers with a statement and a quote over it."""
-
     def __init__(self, facts: Facts, source: EvidenceSource, timeout_s: float) -> None:
-        """timeout_s: for one quote, without the wait for others."""
+        """timeout_s: for one quote, without the time in the queue."""
         self._facts = facts
         self._quotes = QuoteQueue(source, timeout_s)
 
     def application(self) -> Starlette:
-        """The ASGI application."""
         return Starlette(routes=[Route(PATH, self._answer, methods=["GET"])])
 
     async def _answer(self, request: Request) -> JSONResponse:

@@ -20,12 +20,12 @@ _INTEL_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
 _EV_NO_ACTION, _EV_IPL = 3, 13
 _SHA384 = 0x000C
 REGISTERS = 4
-"""RTMR0 to RTMR3."""
+"""The registers RTMR0 to RTMR3."""
 
 
 @dataclass(frozen=True, slots=True)
 class TdReport:
-    """The body of a TDX quote, in the order of its bytes; all but report_data are what the machine measured."""
+    """The body of a TDX quote in byte order; all fields but report_data are measurements."""
 
     tee_tcb_svn: bytes = bytes.fromhex("05000200000000000000000000000000")
     mr_seam: bytes = b"\x5e" * 48
@@ -43,25 +43,24 @@ class TdReport:
     rtmr3: bytes = bytes(48)
     report_data: bytes = bytes(64)
     tee_tcb_svn2: bytes = bytes.fromhex("05000200000000000000000000000000")
-    """TDX 1.5 only, as the next."""
+    """TDX 1.5 only, as the next field."""
     mr_service_td: bytes = bytes(48)
 
     def encode(self, tdx15: bool) -> bytes:
-        """584 bytes of TDX 1.0, or 648 of TDX 1.5."""
+        """Encodes 584 bytes for TDX 1.0, or 648 for TDX 1.5."""
         values = [getattr(self, entry.name) for entry in fields(self)]
         return b"".join(values if tdx15 else values[:-2])
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One measurement: extends a register with SHA-384 of its data."""
+    """A measurement, which extends a register with the SHA-384 of its data."""
 
     register: int
     data: bytes
 
     @property
     def digest(self) -> bytes:
-        """48 bytes."""
         return hashlib.sha384(self.data).digest()
 
 
@@ -75,7 +74,7 @@ DEFAULT_EVENTS = (
 
 
 def replay(events: Sequence[Event]) -> list[bytes]:
-    """The four registers after these events."""
+    """Returns the four registers after these events."""
     registers = [bytes(48)] * REGISTERS
     for event in events:
         registers[event.register] = hashlib.sha384(registers[event.register] + event.digest).digest()
@@ -83,7 +82,7 @@ def replay(events: Sequence[Event]) -> list[bytes]:
 
 
 def event_log(events: Sequence[Event]) -> bytes:
-    """The log in the binary format of the TCG (crypto agile), as the CCEL table holds it."""
+    """Encodes the log in the TCG's binary format (crypto agile), as in a CCEL table."""
     algorithms = struct.pack("<IHH", 1, _SHA384, 48)
     spec_id = b"Spec ID Event03\0" + struct.pack("<IBBBB", 0, 0, 2, 0, 2) + algorithms + b"\0"
     log = struct.pack("<II20sI", 0, _EV_NO_ACTION, bytes(20), len(spec_id)) + spec_id
@@ -96,39 +95,37 @@ def event_log(events: Sequence[Event]) -> bytes:
 
 @dataclass(slots=True)
 class SoftTee:
-    """A machine that measures what it is told and quotes it."""
+    """A simulated machine that measures the given events and quotes them."""
 
     pki: SoftPki
     issued: datetime.datetime
-    """When its collateral was issued."""
+    """Issue time of its collateral."""
     events: Sequence[Event] = DEFAULT_EVENTS
     report: TdReport = field(default_factory=TdReport)
-    """What each quote says, but for RTMR0 to RTMR3, which follow from the events, and the report data."""
+    """Contents of each quote, except RTMR0 to RTMR3, which follow from the events, and the report data."""
     version: int = 4
-    """Of the quotes: 4 with a TDX 1.0 body, 5 with TDX 1.5."""
+    """Version of the quotes: 4 with a TDX 1.0 body, 5 with TDX 1.5."""
 
     @classmethod
     def make(cls, now: datetime.datetime | None = None, pki: SoftPki | None = None) -> "SoftTee":
-        """Collateral issued an hour before now. pki: None: new keys."""
+        """Makes one with collateral issued an hour before `now`. pki: None: new keys."""
         now = now or datetime.datetime.now(datetime.UTC)
         return cls(pki or SoftPki.make(now), (now - datetime.timedelta(hours=1)).replace(microsecond=0))
 
     @property
     def event_log(self) -> bytes:
-        """The log of its events."""
         return event_log(self.events)
 
     def collateral(self) -> dict[str, str]:
-        """Collateral that finds the platform up to date."""
+        """Returns collateral that finds the platform up to date."""
         return self.pki.collateral(CollateralKnobs(self.issued))
 
     def measured(self) -> TdReport:
-        """The report with its registers."""
+        """Returns the report with its registers filled in."""
         rtmr0, rtmr1, rtmr2, rtmr3 = replay(self.events)
         return replace(self.report, rtmr0=rtmr0, rtmr1=rtmr1, rtmr2=rtmr2, rtmr3=rtmr3)
 
     def quote(self, report_data: bytes) -> bytes:
-        """A quote over 64 bytes of report data."""
         assert len(report_data) == 64
         return encode_quote(self.pki, replace(self.measured(), report_data=report_data), self.version)
 

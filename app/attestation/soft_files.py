@@ -1,6 +1,7 @@
-"""The keys of soft evidence in a folder, so that several machines are of one platform: `python -m` this file, FOLDER.
+"""Stores the keys of soft evidence in a folder, so that several machines share a platform.
 
-The pods of a cluster that tries attestation out share such a folder. Whoever has it can make evidence that they take.
+Run `python -m app.attestation.soft_files FOLDER`. The pods of a test cluster share such a folder. Whoever has it can
+make evidence that they accept.
 """
 
 import argparse
@@ -25,7 +26,7 @@ _PPID = "ppid"
 
 
 def write_pki(pki: SoftPki, folder: Path) -> None:
-    """Writes certificates (NAME.crt) and keys (NAME.key, for this user only) into a folder that is not there yet."""
+    """Writes certificates (NAME.crt) and keys (NAME.key, for this user only) into a new folder."""
     folder.mkdir(mode=0o700, parents=True)
     for name, (certificate, key) in _PAIRS.items():
         pem = getattr(pki, certificate).public_bytes(serialization.Encoding.PEM)
@@ -39,7 +40,7 @@ def write_pki(pki: SoftPki, folder: Path) -> None:
 
 
 def read_pki(folder: Path) -> SoftPki:
-    """What `write_pki` wrote. Raises ValueError naming the folder."""
+    """Reads what `write_pki` wrote. Raises ValueError naming the folder."""
     values: dict[str, object] = {}
     try:
         for name, (certificate, key) in _PAIRS.items():
@@ -56,7 +57,6 @@ def read_pki(folder: Path) -> SoftPki:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description="Make the keys of soft evidence, for pods that share them.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made")
     folder: Path = parser.parse_args(arguments).folder

@@ -31,7 +31,7 @@ QE_SVN = 4
 
 @dataclass(frozen=True, slots=True)
 class CollateralKnobs:
-    """What the collateral says; tests change one field at a time."""
+    """Contents of the collateral; tests change one field at a time."""
 
     issued: datetime.datetime
     valid_for: datetime.timedelta = datetime.timedelta(days=30)
@@ -64,7 +64,7 @@ class SoftPki:
 
     @classmethod
     def make(cls, now: datetime.datetime, ppid: bytes = bytes(range(16))) -> Self:
-        """New keys. now: certificates are valid from a day before it, for ten years. ppid: the platform's, 16 bytes."""
+        """Makes new keys. now: certificates are valid from a day before it, for ten years. ppid: 16 bytes."""
         keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(4)]
         root_key, ca_key, pck_key, tcb_key = keys
         start = now - datetime.timedelta(days=1)
@@ -77,16 +77,16 @@ class SoftPki:
 
     @property
     def root_der(self) -> bytes:
-        """The root's certificate, DER: what a verifier must be given to believe anything signed here."""
+        """The root's certificate, DER, without which no verifier accepts anything signed here."""
         return self.root.public_bytes(serialization.Encoding.DER)
 
     @property
     def pck_chain_pem(self) -> bytes:
-        """PCK, its authority and the root, as a quote carries them."""
+        """PCK, its authority and the root, as in a quote."""
         return _pem(self.pck, self.pck_ca, self.root)
 
     def collateral(self, knobs: CollateralKnobs) -> dict[str, str]:
-        """What Intel's service would say of the platform: nine strings, binary ones in hex."""
+        """The collateral of Intel's service for the platform: nine strings, binary ones in hex."""
         tcb_info = json.dumps(_tcb_info(knobs), separators=(",", ":"))
         qe_identity = json.dumps(_qe_identity(knobs), separators=(",", ":"))
         tcb_chain = _pem(self.tcb_signing, self.root).decode()
@@ -105,7 +105,7 @@ class SoftPki:
         }
 
     def of_other_platform(self, now: datetime.datetime, ppid: bytes) -> Self:
-        """The same authorities with another platform's PCK."""
+        """Keeps the authorities, with another platform's PCK."""
         key = ec.generate_private_key(ec.SECP256R1())
         extension = x509.UnrecognizedExtension(x509.ObjectIdentifier(_SGX_EXTENSION), _sgx_extension(ppid))
         start = now - datetime.timedelta(days=1)
@@ -115,13 +115,13 @@ class SoftPki:
 
 
 def raw_signature(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
-    """ECDSA over SHA-256 as r || s, 64 bytes."""
+    """Signs with ECDSA over SHA-256; returns r || s, 64 bytes."""
     r, s = decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
     return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
 
 def raw_public_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """x || y, 64 bytes."""
+    """Returns x || y, 64 bytes."""
     point = key.public_key().public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
     return point[1:]
 

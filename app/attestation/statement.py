@@ -1,4 +1,4 @@
-"""What a service says of itself when it is asked who it is, and how a quote is bound to that.
+"""A service's statement about itself, and how a quote is bound to it.
 
 `verify/` has the other half: both follow the protocol in docs/confidential.md. Knows nothing of quotes or HTTP.
 """
@@ -19,22 +19,22 @@ NONCE = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What stays the same while the service runs."""
+    """The statement's fields that stay the same while the service runs."""
 
     tls_spki_sha256: str
-    """Of the front's certificate: SHA-256 of its SubjectPublicKeyInfo in DER, hex."""
+    """SHA-256 in hex of the SubjectPublicKeyInfo (DER) of the front's certificate."""
     image: str | None
     """The container image with its digest; None outside of a container."""
     config_sha256: str
-    """Of the configuration as the service reads it, hex."""
+    """SHA-256 in hex of the configuration as the service reads it."""
     models: Mapping[str, str]
     """`model_digest` of each model by its name in the API."""
     cluster_ca_spki_sha256: str | None
-    """Of the authority that certifies the cluster's nodes; None on one machine."""
+    """SHA-256 in hex of the authority that certifies the cluster's nodes; None on one machine."""
 
 
 def statement(facts: Facts, nonce: str) -> bytes:
-    """The statement for a client's nonce (64 lower-case hex digits): JSON, whose exact bytes count."""
+    """The JSON statement for a client's nonce (64 lower-case hex digits), whose exact bytes are signed."""
     assert NONCE.fullmatch(nonce)
     values = {
         "v": VERSION,
@@ -50,12 +50,11 @@ def statement(facts: Facts, nonce: str) -> bytes:
 
 
 def report_data(statement: bytes) -> bytes:
-    """The 64 bytes that a quote signs for a statement."""
     return hashlib.sha512(REPORT_DATA_PREFIX + statement).digest()
 
 
 def model_digest(folder: Path) -> str:
-    """SHA-256 of a converted model, hex: of the lines that `sha256sum *` prints in its folder, in the C locale's order.
+    """SHA-256 in hex of a converted model: over the output of `sha256sum *` in its folder, in the C locale's order.
 
     Raises OSError. Folders inside are not part of a model.
     """

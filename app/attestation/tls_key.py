@@ -1,6 +1,6 @@
 """The front's TLS key and certificate: made anew at each start, inside the trust domain, and in no file system.
 
-Clients do not trust the certificate because somebody signed it. They compare its key with the one in the statement.
+Clients ignore who signed the certificate: they compare its key with the one in the statement.
 """
 
 import datetime
@@ -18,8 +18,6 @@ _CLOCK_SKEW = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class TlsKey:
-    """A key with its certificate."""
-
     pem: bytes
     """Certificate and private key, as HAProxy reads them."""
     spki_sha256: str

@@ -1,6 +1,6 @@
-"""`python -m app.capacity`: a question of an ingress as JSON on the standard input, the answer on the standard output.
+"""`python -m app.capacity`: answers an ingress' question; both are JSON, on standard input and output.
 
-A process of its own, at a low priority, because the simulation takes seconds that an ingress does not have.
+A process of its own at a low priority, because the simulation takes seconds that an ingress does not have.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What a model demands of a machine: bytes to read, multiply-adds to make, bytes to keep.
+"""A model's demands on a machine: bytes to read, multiply-adds to compute, bytes to keep.
 
-From a model's description and the sizes of its matrices. Does not know machines, nor how fast anything is, nor how
-matrices are packed.
+Computed from a model's description and the sizes of its matrices. Does not know machines, nor how fast anything is, nor
+how matrices are packed.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from app.capacity.states import NO_STATES, States
 
 _KV_NUMBER_BYTES: Final[Mapping[str, int]] = {"int16": 2, "bf16": 2, "int8": 1, "fp32": 4}
 _KV_SCALE_BYTES: Final = 4
-"""Of a token and head, for the types whose numbers are integers."""
+"""Bytes per token and head, for integer KV types."""
 KV_TYPES: Final = tuple(_KV_NUMBER_BYTES)
 EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
@@ -22,13 +22,13 @@ _LAYERS: Final = "model.layers."
 _EXPERTS: Final = ".mlp.experts."
 _LAYER_INPUTS: Final = "model.layer_inputs_proj."
 _EMBEDDED_INPUTS: Final = "model.embed_layer_inputs.weight"
-"""Rows of inputs of layers (Gemma 4 E2B), of which a step reads a few."""
+"""Per-token rows of layer inputs (Gemma 4 E2B), of which a step reads a few."""
 NARROW_HIDDEN: Final = 1024
 """Models narrower than this compute a second int8 term."""
 
 
 class CapacityError(ValueError):
-    """A plan that cannot be made; the message names what is wrong and what to do."""
+    """The plan can't be made; the message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +36,30 @@ class Matrices:
     """Elements and bytes of a model's packed matrices."""
 
     layer_weights: int
-    """Elements of the layers' matrices that a token is multiplied with, without the head: of experts those it takes."""
+    """Elements of the layers' matrices that a token is multiplied with, without the head; of experts, the chosen ones.
+    """
     layer_bytes: int
-    """Of the layers' matrices that every token takes: without experts."""
+    """Bytes of the layers' matrices that every token uses, without experts."""
     head_weights: int
     head_bytes: int
     other_bytes: int
-    """An embedding that is not the head too: kept in memory, of which a step reads a few rows."""
+    """Bytes of an embedding that is not also the head: kept in memory, of which a step reads a few rows."""
     type_name: str
-    """Such as "sym_int4 in groups of 64"."""
+    """Name such as "sym_int4 in groups of 64"."""
     expert_bytes: int = 0
-    """Of all experts of all layers; expert_weights: their elements."""
+    """Bytes of all experts of all layers; expert_weights: their elements."""
     expert_weights: int = 0
     experts: int = 0
-    """Of a layer, of which a token takes `experts_per_token`."""
+    """Experts per layer, of which a token uses `experts_per_token`."""
     experts_per_token: int = 0
 
     @property
     def weight_type(self) -> str:
-        """Such as "sym_int4"."""
+        """Name such as "sym_int4"."""
         return self.type_name.partition(" ")[0]
 
     def touched_share(self, tokens: float) -> float:
-        """The part of the experts that some token of so many takes, if tokens choose independently."""
+        """The expected share of experts that `tokens` tokens use together, if tokens choose independently."""
         if not self.experts:
             return 0.0
         return float(1 - (1 - self.experts_per_token / self.experts) ** tokens)
@@ -66,17 +67,16 @@ class Matrices:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How many keys tokens see, where layers see the last ones only: means over the layers with attention."""
+    """How many keys tokens see with sliding windows, as means over the layers with attention."""
 
     layers: int
     windows: tuple[tuple[int, int], ...] = ()
-    """(keys that a token sees, itself included; layers with that). The other layers see all keys."""
+    """Pairs (keys that a token sees, itself included; number of layers). The other layers see all keys."""
     by_queries: "Windows | None" = None
-    """The same for pairs of a token and a key, where layers' heads differ and layers weigh by their numbers: here by
-    those of keys."""
+    """The same weighted by query heads, if layers' heads differ; this object is then weighted by KV heads."""
 
     def seen(self, tokens: float) -> float:
-        """Keys that a text's last token sees, and so those whose pages must be kept: `tokens` without windows."""
+        """Keys that a text's last token sees, so that their pages must be kept: `tokens` without windows."""
         if not self.windows:
             return tokens
         all_layers = self.layers - sum(layers for _, layers in self.windows)
@@ -85,7 +85,7 @@ class Windows:
         ) / self.layers
 
     def pairs(self, before: int, tokens: int) -> float:
-        """Pairs of one of `tokens` tokens, after `before` others, and a key that it sees."""
+        """Number of (query, visible key) pairs for `tokens` tokens after `before` others."""
         if self.by_queries is not None:
             return self.by_queries.pairs(before, tokens)
         every = tokens * before + tokens * (tokens + 1) / 2
@@ -99,7 +99,7 @@ class Windows:
         return total / self.layers
 
     def read(self, before: int, tokens: int) -> float:
-        """Keys that one of `tokens` tokens, after `before` others, sees: what a chunk of a prompt reads."""
+        """Keys that one of `tokens` tokens, after `before` otherssees: what a chunk of a prompt reads."""
         if not self.windows:
             return before + tokens
         all_layers = self.layers - sum(layers for _, layers in self.windows)
@@ -109,7 +109,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a model demands."""
+    """A model's demands."""
 
     name: str
     matrices: Matrices
@@ -121,15 +121,15 @@ class Demand:
     context_tokens: int
     """The longest context that the model was trained for."""
     windows: tuple[tuple[int, int], ...] = ()
-    """As of `Windows`."""
+    """The windows, as in `Windows`."""
     states: States = NO_STATES
-    """Of the layers without attention."""
+    """States of the layers without attention."""
     mixed: MixedHeads | None = None
-    """Instead of `kv_heads` and `head_dim`, where layers' heads differ."""
+    """Replaces `kv_heads` and `head_dim` if layers' heads differ."""
 
     @property
     def attention_layers(self) -> int:
-        """Layers with keys and values."""
+        """Number of layers with keys and values."""
         return self.layers - self.states.layers
 
     @property
@@ -150,13 +150,12 @@ class Demand:
         return self.matrices.layer_bytes + self.matrices.expert_bytes
 
     def read_bytes(self, tokens: float) -> float:
-        """Bytes of the matrices that a step of so many tokens reads."""
+        """Bytes of the matrices that a step with `tokens` tokens reads."""
         matrices = self.matrices
         return matrices.layer_bytes + matrices.head_bytes + matrices.touched_share(tokens) * matrices.expert_bytes
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all matrices."""
         return self.all_layer_bytes + self.matrices.head_bytes + self.matrices.other_bytes
 
     @property
@@ -188,9 +187,9 @@ class Demand:
 def matrices_of(
     sizes: Mapping[str, tuple[int, int]], *, experts: int, experts_per_token: int, type_name: str
 ) -> Matrices:
-    """From (elements, bytes) of every matrix, by the engine's names.
+    """Sums (elements, bytes) of every matrix, by the engine's names.
 
-    experts, experts_per_token: of a layer that has some; 0 where no layer has.
+    experts, experts_per_token: of a layer with experts; 0 if none has them.
     """
     stacks = [each for name, each in sizes.items() if _EXPERTS in name]
     layers = [
@@ -214,13 +213,13 @@ def matrices_of(
 
 
 def experts_of(decoder: Mapping[str, Any]) -> tuple[int, int]:
-    """How many experts a layer has and a token takes, in a packed model's description; (0, 0) for a dense one."""
+    """Experts per layer and per token in a packed model's description; (0, 0) for a dense one."""
     found = [kind["experts"] for kind in decoder["kinds"] if kind.get("experts")]
     return (found[0]["count"], found[0]["per_token"]) if found else (0, 0)
 
 
 def windows_of(decoder: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """The windows of a packed model's description, as of `Windows`."""
+    """The windows in a packed model's description, as in `Windows`."""
     kinds = [decoder["kinds"][kind].get("attention") for kind in decoder["layers"]]
     found = Counter(int(attention.get("window", 0)) for attention in kinds if attention)
     return tuple(sorted((window, layers) for window, layers in found.items() if window))

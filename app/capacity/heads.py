@@ -1,6 +1,6 @@
 """Models whose layers' heads differ: sums over the layers, in which a layer with larger heads weighs more.
 
-From a model's description. Does not know how many keys tokens see.
+Computed from a model's description. Does not know how many keys tokens see.
 """
 
 from collections.abc import Mapping
@@ -10,29 +10,28 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class MixedHeads:
-    """Of all layers together."""
+    """Sums over all layers."""
 
     query_numbers: int
-    """Of a token's queries."""
+    """Numbers in a token's queries."""
     kv_numbers: int
-    """Of a token's keys; as many are values."""
+    """Numbers in a token's keys; its values have as many."""
     kv_heads: int
     windows: tuple[tuple[int, int, int], ...] = ()
-    """Keys that a token sees, itself included; query_numbers and kv_numbers of the layers with that."""
+    """Tuples (keys that a token sees, itself included; query_numbers; kv_numbers) by window."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None) -> Self | None:
-        """From JSON; None where there is none."""
         return None if values is None else cls(**{**values, "windows": tuple(map(tuple, values["windows"]))})
 
 
 def mixed_heads_of(decoder: Mapping[str, Any]) -> MixedHeads | None:
-    """The sums of a packed model's description; None where all layers' heads are alike."""
+    """Computes the sums from a packed model's description; None if all layers have the same heads."""
     found = [decoder["kinds"][kind].get("attention") for kind in decoder["layers"]]
     layers = []
     for each in filter(None, found):
         size = each.get("head_dim", decoder["head_dim"])
-        # A layer that reads another one's keys keeps none.
+        # A layer that reuses another one's keys stores none.
         kv_heads = each.get("kv_heads", decoder["kv_heads"]) if each.get("keys_of") is None else 0
         layers.append((decoder["heads"] * size, kv_heads * size, kv_heads, each.get("window", 0)))
     if len({(queries, keys) for queries, keys, *_ in layers}) < 2:

@@ -1,4 +1,4 @@
-"""What a machine can do at most, and at least: two rates of a NUMA node, memory, and where the numbers come from.
+"""A machine's rates and memory: sustained and peak rates of a NUMA node, and the source of the numbers.
 
 Does not measure; does not know models.
 """
@@ -20,27 +20,27 @@ class Machine:
 
     name: str
     tier: str
-    """The instructions that the kernels use there: one of TIERS."""
+    """The instruction set of the kernels on it: one of TIERS."""
     vendor: str
     nodes: int
     cores_per_node: int
     memory_bytes: int
     read_bytes_per_s: float
-    """Streaming reads that last, of all cores of a node together."""
+    """Sustained streaming reads of all cores of a node together."""
     macs_per_s: float
-    """Multiply-adds that last, of `instruction`: with all cores at work for a while, so at no short burst's clock."""
+    """Sustained multiply-adds of `instruction`, with all cores busy, so not at a short burst's clock."""
     best_read_bytes_per_s: float
-    """What no program exceeds. The same as above where it was measured."""
+    """Upper bound for any program; equals read_bytes_per_s if measured."""
     best_macs_per_s: float
-    """What no program exceeds with `instruction`. Measured: in a short burst."""
+    """Upper bound for any program with `instruction`; if measured, in a short burst."""
     instruction: str
-    """Whose rate macs_per_s is: "amx_bf16", "vnni" or "maddubs"."""
+    """The instruction that macs_per_s counts: "amx_bf16", "vnni" or "maddubs"."""
     is_measured: bool
     source: str
-    """Where the numbers come from, and what of them is assumed."""
+    """Source of the numbers, and which of them are assumptions."""
 
     def scaled(self, *, read: float = 1.0, compute: float = 1.0, memory: float = 1.0) -> "Machine":
-        """The same machine with other rates, to see what limits."""
+        """Returns the machine with scaled rates, to find the bottleneck."""
         return replace(
             self,
             read_bytes_per_s=self.read_bytes_per_s * read,
@@ -49,12 +49,11 @@ class Machine:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
         return asdict(self)
 
 
 def machine_from(values: Mapping[str, Any], where: str) -> Machine:
-    """The machine of a file that `--save` wrote, checked. Raises CapacityError naming the field and the file."""
+    """Reads and checks a machine that `--save` wrote. Raises CapacityError naming the field and the file."""
     kinds: Mapping[str, type] = {field.name: _KINDS[str(field.type)] for field in fields(Machine)}
     missing = [name for name in kinds if name not in values]
     if missing:

@@ -1,6 +1,6 @@
-"""The plan of one model on one machine: speeds, memory, users at the promise, what limits, which machine would do.
+"""The plan for one model on one machine: speeds, memory, users within the SLO, the bottleneck, suitable machines.
 
-Puts together what the other files compute. Does not read files, measure, or print.
+Combines what the other files compute. Does not read files, measure, or print.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from app.capacity.users import Users, default_kv_type, load_outcome, step_times,
 PROMPTS: Final = (512, 4096)
 ANSWERS: Final = (1, 4, 8, 16, 32, 64)
 _FLOAT_TYPES: Final = ("bf16", "fp32")
-"""Their steps multiply other numbers than the rates count, and nobody has measured them."""
+"""Their steps multiply other types than the rates count, and nobody has measured them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of one worker."""
+    """Tokens per second of one worker."""
 
     work: str
     """"prompt" or "decode"."""
@@ -33,14 +33,14 @@ class Speed:
     """The prompt's tokens, or those before each answer."""
     best_tokens_per_s: float
     best_limit: str
-    """What no program exceeds with these bytes and this instruction, and what sets it: "read" or "compute"."""
+    """What bounds any program with these bytes and this instruction: "read" or "compute"."""
     expected_tokens_per_s: float
     expected_limit: str
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A machine of the table, and whether it serves the users that were asked for."""
+    """A machine of the table, and whether it serves the requested users."""
 
     name: str
     title: str
@@ -49,13 +49,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it."""
-
     demand: Demand
     machine: Machine
     kv_type: str
     shares_of: str
-    """The tier and vendor whose shares it expects."""
+    """The tier and vendor whose shares are used."""
     is_type_measured: bool
     """Whether the shares were fitted to weights of this type."""
     traffic: Traffic
@@ -68,12 +66,11 @@ class Plan:
     candidates: tuple[Candidate, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
         return asdict(self)
 
 
 def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) -> tuple[Speed, ...]:
-    """Prompts, and answers by streams at the traffic's context and at eight times that, as far as the model goes."""
+    """Speeds of prompts, and of answers at the traffic's context and at eight times that, if the model allows."""
     times = step_times(demand, machine, kv_type)
     speeds = []
     for tokens in PROMPTS:
@@ -110,7 +107,7 @@ def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
 def candidates_for(
     demand: Demand, traffic: Traffic, promise: Promise, users: int, kv_type: str | None, names: Sequence[str] = ()
 ) -> tuple[Candidate, ...]:
-    """Each machine of the table, with one socket, and with two where one is not enough."""
+    """Returns each machine of the table with one socket, or with two where one is not enough."""
     found = []
     for name in names or processor_names():
         machine = table_machine(name)
@@ -138,7 +135,7 @@ def make_plan(
     kv_type: str | None = None,
     wanted_users: int | None = None,
 ) -> Plan:
-    """The plan. kv_type: None is the tier's default. Raises CapacityError."""
+    """Makes the plan. kv_type: None: the tier's default. Raises CapacityError."""
     weight_type = demand.matrices.weight_type
     if weight_type in _FLOAT_TYPES:
         raise CapacityError(

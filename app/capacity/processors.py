@@ -1,7 +1,7 @@
-"""The table of processors (`processors.toml`): machines that one may buy, from what their vendors publish.
+"""The table of processors (`processors.toml`): machines on the market, from vendors' published data.
 
-A machine's rates are computed: channels by transfers for reads, cores by clock by multiply-adds in a cycle for compute.
-Nobody measured them here; `source` of each says so.
+A machine's rates are computed: channels times transfers for reads, cores times clock times multiply-adds per cycle for
+compute. They were not measured; each `source` says so.
 """
 
 import re
@@ -25,7 +25,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def processor_names() -> tuple[str, ...]:
-    """All names of the table, in its order."""
+    """All names in the table's order."""
     return tuple(_table()["processors"])
 
 
@@ -35,10 +35,10 @@ def most_sockets(name: str) -> int:
 
 
 def table_machine(name: str, memory_bytes: int | None = None) -> Machine:
-    """A machine of the table: "epyc-9354", or "2x-epyc-9354" with two sockets. A socket is one NUMA node.
+    """Returns a machine of the table: "epyc-9354", or "2x-epyc-9354" with two sockets. A socket is one NUMA node.
 
-    memory_bytes: of the whole machine; None: one module of the table's size in each channel.
-    Raises CapacityError for an unknown name, listing all.
+    memory_bytes: of the whole machine; None: one module of the table's size in each channel. Raises CapacityError for
+    an unknown name, listing all.
     """
     matched = _SOCKETS.fullmatch(name.lower())
     sockets, processor = (int(matched[1] or 1), matched[2]) if matched else (1, name)

@@ -1,8 +1,8 @@
-"""What running workers are expected to do, by their own measurement: for the operator's page.
+"""The expected capacity of running workers, from their own measurements, for the operator's page.
 
-A worker reports what one request alone took in its warm-up. The two rates of its node are then chosen so that the
-expected times of such a request are those: they count everything that slows a worker down there, and so say more of it
-than the shares of a table. Does not know who asks, nor how workers report.
+A worker reports the times of a single request in its warm-up. The two rates of its node are fitted so that the expected
+times of such a request are these; so they include everything that slows a worker down there, and are more accurate than
+the shares of a table. Does not know who asks, nor how workers report.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,17 @@ from app.capacity.users import GAIN, MEMORY_GAIN, PLACES_GAIN, most_users
 
 _ROUNDS: Final = 60
 _MOST_OVERHEAD_SHARE: Final = 0.5
-"""Of a step's measured time: a machine may be faster than those whose overhead was fitted."""
+"""Most overhead, as a share of a step's measured time: a machine may be faster than those the overhead was fitted to.
+"""
 _MOST_PLANNED_BITS: Final = 10.0
-"""Of a weight: larger ones are bf16 or fp32, for which the table's machines have no shares."""
+"""Bits per weight; larger weights are bf16 or fp32, for which the table's machines have no shares."""
 _FREE_SHARE: Final = 0.9
-"""Of the memory that is left, that pages may take."""
+"""The share of the free memory that pages may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One model's workers."""
+    """The measurements of one model's workers."""
 
     name: str
     workers: int
@@ -40,36 +41,35 @@ class Measurement:
     max_running: int
     context_tokens: int
     workers_there: int
-    """Workers on the machine of the slowest, which share its memory."""
+    """Workers on the slowest one's machine, which share its memory."""
     model: Mapping[str, Any]
-    """The fields of `app.messages.capacity.WorkerCapacity`, of the slowest of them."""
+    """The fields of the slowest worker's `app.messages.capacity.WorkerCapacity`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceCapacity:
-    """What they do."""
+    """The expected capacity of a model's workers."""
 
     name: str
     workers: int
     prompt_tokens_per_s: float
-    """Of one worker, a prompt of 512 tokens alone, as expected."""
+    """Expected speed of one worker for a single prompt of 512 tokens."""
     answer_tokens_per_s: float
-    """Of one worker, one answer alone at the traffic's context, as expected."""
+    """Expected speed of one worker for a single answer at the traffic's context."""
     kv_tokens: int
-    """Of one worker's pages."""
+    """Tokens in one worker's pages."""
     users: int
-    """The most at the promise, over all workers."""
+    """The most users within the SLO, over all workers."""
     serves: bool
-    """Whether those that were asked for are not more."""
+    """Whether that is enough for the requested users."""
     limit: str
-    """What more users would need first: "read", "compute", "memory"; or a setting: "places"
+    """The bottleneck for more users: "read", "compute", "memory"; or a setting: "places"
     (worker.max_concurrent_requests), "kv_memory" (engine.kv_memory_bytes, for which the machine has memory)."""
     candidates: tuple[Candidate, ...] | None
-    """Machines of the table, each with the settings that it needs; None: nobody knows, for this type of weights."""
+    """Machines of the table, each with the settings that it needs; None: unknown for this type of weights."""
 
 
 def demand_of_measurement(measured: Measurement) -> Demand:
-    """The demand of a worker's model."""
     model = measured.model
     sizes = (
         "layer_weights", "layer_bytes", "head_weights", "head_bytes", "other_bytes", "expert_bytes", "expert_weights",
@@ -87,9 +87,9 @@ def demand_of_measurement(measured: Measurement) -> Demand:
 
 
 def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTimes]:
-    """The worker's step times as measured; and with a higher read rate, and with more multiply-adds.
+    """The worker's step times: as measured, with a higher read rate, and with more multiply-adds.
 
-    Raises CapacityError where the times are none.
+    Raises CapacityError for invalid times.
     """
     demand, model = demand_of_measurement(measured), measured.model
     prompt_s, token_s, tokens = model["prompt_s"], model["token_s"], model["prompt_tokens"]
@@ -103,7 +103,7 @@ def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTim
         measured.name, tier, model["vendor"], 1, measured.cores, 1, 50e9, 4e11, 50e9, 4e11, "vnni", True, "its warm-up"
     )
     answer, prompt = decode_step(1, tokens + 8, demand.keys), prompt_steps(tokens, 0, demand.keys)
-    for _ in range(_ROUNDS):  # each rate by the time that depends on it most
+    for _ in range(_ROUNDS):  # fit each rate to the time that depends on it most
         times = StepTimes(demand, machine, shares, model["kv_type"])
         read = times.expected(answer).seconds / token_s
         compute = sum(times.expected(step).seconds for step in prompt) / prompt_s
@@ -118,7 +118,7 @@ def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTim
 def service_capacity(
     measured: Measurement, users: int, traffic: Traffic | None = None, promise: Promise | None = None
 ) -> ServiceCapacity:
-    """What the model's workers do together, each with its part of the users. Raises CapacityError."""
+    """The capacity of the model's workers together, each with its part of the users. Raises CapacityError."""
     promise = promise or Promise()
     traffic = traffic or Traffic()
     traffic = bounded(traffic, measured.context_tokens)
@@ -161,12 +161,12 @@ def service_capacity(
 
 
 def _possible_kv_tokens(measured: Measurement, demand: Demand) -> int:
-    """Tokens that a worker's pages could hold in the memory that is left, where most of its own pages are not yet."""
+    """Tokens that a worker's pages could hold in the free memory, which most of its own pages do not occupy yet."""
     share_bytes = _FREE_SHARE * measured.model["memory_left_bytes"] / measured.workers_there
     return int(share_bytes / demand.kv_bytes_per_token(measured.model["kv_type"]))
 
 
 def answer(question: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `python -m app.capacity` answers. Raises CapacityError, KeyError, TypeError for no such question."""
+    """Answers a question to `python -m app.capacity`. Raises CapacityError, KeyError, TypeError for an invalid one."""
     measurements = [Measurement(**values) for values in question["models"]]
     return [asdict(service_capacity(measured, question["users"])) for measured in measurements]

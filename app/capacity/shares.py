@@ -1,6 +1,6 @@
-"""How much of a machine's rates our engine reaches, by tier and vendor (`shares.toml`).
+"""The shares of a machine's rates that our engine reaches, by tier and vendor (`shares.toml`).
 
-Fitted to measurements by `python -m bench.capacity_fit`, which writes that file. Does not know models or machines.
+`python -m bench.capacity_fit` fits them to measurements and writes that file. Does not know models or machines.
 """
 
 import tomllib
@@ -16,29 +16,29 @@ _STAND_INS: Final[Mapping[str, str]] = {
     "avx_vnni-intel": "avx2-amd",
     "avx_vnni-amd": "avx2-amd",
 }
-"""Whose shares are used where nothing was measured."""
+"""The tier and vendor whose shares are used where nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """One tier's. Shares are of the machine's rates, about 0 to 1; they also cover what the rates do not measure."""
+    """One tier's shares of the machine's rates, about 0 to 1; they also cover what the rates do not measure."""
 
     read: float
-    """Of the read rate, while a step reads weights."""
+    """Share of the read rate while a step reads weights."""
     kv_read: float
-    """Of the read rate, while attention reads keys and values."""
+    """Share of the read rate while attention reads keys and values."""
     decode: float
-    """Of the multiply-adds, in the rows of tokens that decode."""
+    """Share of the multiply-adds in the rows of tokens that decode."""
     prompt: float
-    """Of the multiply-adds, in the rows of prompts."""
+    """Share of the multiply-adds in the rows of prompts."""
     attention: float
-    """Of the multiply-adds, in attention."""
+    """Share of the multiply-adds in attention."""
     narrow: float
-    """How many times as much a model below NARROW_HIDDEN multiplies: its second int8 term, and its small groups."""
+    """Factor on the multiply-adds of models below NARROW_HIDDEN: a second int8 term, and small groups."""
     overhead_s: float
-    """Of a step and layer, beside reading and multiplying."""
+    """Overhead per step and layer, beside reading and multiplying."""
     overlap: float
-    """1: reading and multiplying take turns; the larger, the more they overlap."""
+    """Exponent of the overlap: 1: reading and multiplying alternate; the larger, the more they overlap."""
 
 
 @cache
@@ -47,7 +47,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def shares_of(tier: str, vendor: str) -> tuple[Shares, str]:
-    """A tier's shares, and the name of whose they are: another tier's where nothing was measured."""
+    """Returns the shares and the name of their tier, which is another one where nothing was measured."""
     name = f"{tier}-{vendor}"
     tiers = _table()["tiers"]
     name = name if name in tiers else _STAND_INS.get(name, f"{tier}-intel" if vendor == "amd" else f"{tier}-amd")
@@ -55,10 +55,10 @@ def shares_of(tier: str, vendor: str) -> tuple[Shares, str]:
 
 
 def measured_types() -> tuple[str, ...]:
-    """The types of weights that the shares were fitted to."""
+    """The weight types that the shares were fitted to."""
     return tuple(_table()["measured_types"])
 
 
 def measured_on() -> str:
-    """What the shares were fitted to, in one sentence."""
+    """The measurements that the shares were fitted to, in one sentence."""
     return str(_table()["measured_on"])

@@ -1,10 +1,10 @@
-"""One worker under load, step by step: who waits, who decodes, and how long each request takes.
+"""Simulates one worker under load, step by step: which requests wait, which decode, and how long each takes.
 
 Follows the engine's scheduler: every answer gets its token in each step; prompts get chunks that are bounded by
-`prompt_pause_s` while somebody decodes, half of a chunk for the oldest prompt and half for the shortest rest; a user's
-history is in the prefix cache until newer pages displace it, else it is computed again. Simpler than the scheduler:
-requests begin in the order of their arrival, and nobody is preempted, because a request begins only if its pages fit.
-While nothing arrives and no prompt is read, many equal steps are counted at once.
+`prompt_pause_s` while others decode, half of a chunk for the oldest prompt and half for the shortest rest; a user's
+history is in the prefix cache until newer pages evict it, else it is computed again. Simpler than the scheduler:
+requests begin in the order of arrival, and nothing is preempted, because a request begins only if its pages fit. While
+nothing arrives and no prompt is computed, many equal steps are counted at once.
 """
 
 import math
@@ -19,9 +19,9 @@ from app.capacity.step_time import ALL_KEYS, STEP_TOKENS, Step, StepTimes
 from app.capacity.traffic import Arrival, Promise, Traffic, arrivals, median_request_tokens
 
 PROMPT_CHUNK_TOKENS: Final = 256
-"""`engine.prompt_chunk_tokens`."""
+"""The default of `engine.prompt_chunk_tokens`."""
 PROMPT_PAUSE_S: Final = 0.2
-"""`engine.prompt_pause_s`."""
+"""The default of `engine.prompt_pause_s`."""
 _PAUSES_ALONE: Final = 2.5
 _LEAST_CHUNK: Final = 8
 _LEAST_ALONE: Final = 128
@@ -29,54 +29,52 @@ _LEAST_EXPERT_ROWS: Final = 16
 REQUESTS = 1500
 """A run's length."""
 SERVICE_SHARE: Final = 0.93
-"""Of the engine's speed that a service reaches through HTTP (docs/benchmark-details.md: 0.92 to 0.96 at 16 streams)."""
+"""The share of the engine's speed that a service reaches through HTTP (docs/benchmark-details.md: 0.92 to 0.96 at 16
+streams)."""
 SERVICE_LATENCY_S: Final = 0.01
-"""What HTTP adds to a first token (the same table: 7 to 12 ms)."""
+"""Latency that HTTP adds to a first token (the same table: 7 to 12 ms)."""
 _MOST_WAITING: Final = 400
-"""With so many in the queue the load is above what the worker can do, and the run ends."""
+"""With this many queued requests the worker is overloaded, and the run ends."""
 _WARM_UP_SHARE: Final = 0.2
 _MOST_STEPS_AT_ONCE: Final = 64
 _SEEDS: Final = (1, 2, 3)
 _CLEAR: Final = 0.02
-"""So far from the promise's share one seed decides."""
+"""At this distance from the SLO's share, one seed decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a load came to."""
+    """The result of a load."""
 
     kept: bool
-    """Whether the promise was kept."""
+    """Whether the SLO was met."""
     kept_share: float
-    """Of the requests, that kept both parts of it. With an overload those that were never computed count as broken."""
+    """The share of requests that met both SLOs. In an overload, requests that were never computed count as missed."""
     running_most: int
-    """Requests that were computed at the same time, at most."""
+    """The most requests computed at the same time."""
     kv_tokens_most: int
-    """Tokens in pages at the same time, at most: of requests and of histories."""
+    """The most tokens in pages at the same time, of requests and of histories."""
     busy_share: float
-    """Of the time in which the worker computed."""
+    """The share of the time in which the worker computed."""
     read_share: float
-    """Of the computing time in which reading took longer than multiplying."""
+    """The share of the computing time in which reading took longer than multiplying."""
     history_share: float
-    """Of the requests whose history was still in the prefix cache."""
+    """The share of the requests whose history was still in the prefix cache."""
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     arrival: Arrival
     left: int
-    """Tokens of the prompt that are not computed yet."""
+    """Prompt tokens that are not computed yet."""
     known: int
-    """Tokens in its pages."""
     total: int
-    """Tokens that its pages will hold at the end, as of `kv_tokens`."""
+    """Tokens that its pages will hold at the end, in units of `kv_tokens`."""
     made: int = 0
     first_s: float = 0.0
 
 
 class Simulation:
-    """A worker's run over a list of requests."""
-
     def __init__(
         self,
         times: StepTimes,
@@ -88,11 +86,10 @@ class Simulation:
         kept: Windows = ALL_KEYS,
         state_tokens: int = 0,
     ) -> None:
-        """kv_tokens: that the worker's pages hold, with keys and values of all layers. kept: of how many they do.
+        """kv_tokens: capacity of the worker's pages, in tokens with keys and values of all layers.
 
-        state_tokens: what a text's states take of kv_tokens, whatever its length.
-
-        most_running: `worker.max_concurrent_requests`.
+        kept: how many of a text's tokens are kept. state_tokens: the part of kv_tokens that a text's states take,
+        whatever its length. most_running: `worker.max_concurrent_requests`.
         """
         self._kept, self._state_tokens = kept, state_tokens
         self._times = times
@@ -104,7 +101,7 @@ class Simulation:
         self._prompts: list[_Request] = []
         self._answers: list[_Request] = []
         self._held_tokens = 0
-        self._users: Counter[int] = Counter()  # with a request that runs
+        self._users: Counter[int] = Counter()  # number of running requests per user
         self._cached: OrderedDict[int, int] = OrderedDict()
         self._cached_tokens = 0
         for user in range(users):  # as if each had asked before, in this order
@@ -122,7 +119,7 @@ class Simulation:
         self._done: list[tuple[float, float]] = []
 
     def run(self, requests: Sequence[Arrival], promise: Promise) -> Outcome:
-        """Computes them all, or stops when the queue only grows."""
+        """Computes all requests, or stops when the queue only grows."""
         index, skipped = 0, int(len(requests) * _WARM_UP_SHARE)
         overloaded = False
         while index < len(requests) or self._waiting or self._prompts or self._answers:
@@ -157,7 +154,7 @@ class Simulation:
         self._waiting.append(_Request(arrival, 0, 0, self._held(total)))
 
     def _held(self, tokens: int) -> int:
-        """What a text of so many tokens takes of `kv_tokens`."""
+        """The part of `kv_tokens` that a text of `tokens` tokens takes."""
         return math.ceil(self._kept.seen(tokens)) + self._state_tokens
 
     def _admit(self) -> None:
@@ -170,7 +167,7 @@ class Simulation:
             user = request.arrival.user
             kept = self._cached.pop(user, None)
             self._cached_tokens -= kept or 0
-            hit = kept is not None or self._users[user] > 0  # pages of a request that runs are shared
+            hit = kept is not None or self._users[user] > 0  # pages of a running request are shared
             self._users[user] += 1
             self._hits.append(hit)
             request.known = history if hit else 0
@@ -208,7 +205,7 @@ class Simulation:
         self._advance(planned, count)
 
     def _plan(self) -> list[tuple[_Request, int]]:
-        """The step's prompt tokens: half for the oldest prompt, the rest for those with the least left."""
+        """Plans the step's prompt tokens: half for the oldest prompt, the rest for those with the least left."""
         if not self._prompts:
             return []
         budget = self._chunk if self._answers else self._chunk_alone
@@ -253,7 +250,7 @@ class Simulation:
         self._users[arrival.user] -= 1
         token_s = (self._now_s - request.first_s) / max(1, arrival.answer_tokens - 1)
         self._done.append((request.first_s - arrival.at_s + SERVICE_LATENCY_S, token_s))
-        # The history stays as long as the traffic says: a chat that grows without end is not what is asked here.
+        # The history keeps the traffic's length: a chat that grows without end is out of scope.
         self._keep(arrival.user, self._traffic.context_tokens)
         self._displace()
 
@@ -269,7 +266,7 @@ class Simulation:
 
 
 def _fitting(times: StepTimes, token_s: float, pause_s: float, most: int) -> int:
-    """How many prompt tokens a step computes, and reads the experts of, in that time."""
+    """How many prompt tokens a step can compute, with the experts that it reads, in that time."""
 
     def seconds(tokens: int) -> float:
         return max(tokens * token_s, times.experts_read_s(tokens))
@@ -282,12 +279,12 @@ def simulate(
     context_tokens: int, kept: Windows = ALL_KEYS, state_tokens: int = 0, requests: int | None = None,
     seed: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """One worker with so many users. The same arguments give the same outcome.
+    """Simulates one worker with `users` users; deterministic.
 
-    context_tokens: of the longest request, which is also bounded by `kv_tokens`: longer ones are cut, and if not even
-    one of the medians fits, nothing runs and the promise is not kept. kept: of how many of a text's tokens pages are
-    kept, and state_tokens what its states take of `kv_tokens`. seed: None: the first of three, and near the promise's
-    share the median of them.
+    context_tokens: of the longest request, which is also bounded by `kv_tokens`: longer ones are cut, and if not even a
+    median request fits, nothing runs and the SLO is missed. kept: how many of a text's tokens are kept in pages;
+    state_tokens: the part of `kv_tokens` that its states take. seed: None: the first of three, or near the SLO's share
+    the median of them.
     """
     most = kv_tokens - state_tokens
     longest = bisect_right(range(context_tokens + 1), most, key=lambda tokens: math.ceil(kept.seen(tokens))) - 1

@@ -1,7 +1,7 @@
-"""What layers of Gated DeltaNet and of gated convolution demand: a state of fixed size for each text, in pages.
+"""The demands of Gated DeltaNet and gated convolution layers: a state of fixed size for each text, in pages.
 
-From a model's description. A page is 32 tokens' of all such layers together: of Gated DeltaNet each value head's state
-behind them, and what each of its tokens added, from which the states between are computed; of a convolution its inputs.
+Computed from a model's description. A page covers 32 tokens of all such layers: for Gated DeltaNet each value head's
+state after them, and each token's update, from which the states between are computed; for a convolution its inputs.
 Does not know how many pages there are.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 PAGES_PER_ANSWER: Final = 2
-"""That a text which is computed holds: the page that it fills, and the one before."""
+"""State pages of a running text: the page that it fills, and the one before."""
 _PAGE_TOKENS: Final = 32
 _NUMBER_BYTES: Final = 4
 _DELTA_TAPS: Final = 4
@@ -19,27 +19,27 @@ _CONV_TAPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Of all such layers together."""
+    """Sums over all such layers."""
 
     layers: int = 0
     page_bytes: int = 0
     read_bytes: int = 0
-    """That a step reads for each text: the state, and half a page's tokens."""
+    """Bytes that a step reads for each text: the state, and half a page's tokens."""
     macs_per_token: int = 0
     """Multiply-adds in fp32, beside those with weights."""
 
     @property
     def answer_bytes(self) -> int:
-        """Of the pages that a text holds while it is computed."""
+        """Bytes of the state pages of a running text."""
         return PAGES_PER_ANSWER * self.page_bytes
 
 
 NO_STATES: Final = States()
-"""Of a model whose layers all have attention."""
+"""For a model whose layers all have attention."""
 
 
 def states_of(decoder: Mapping[str, Any]) -> States:
-    """The states of a packed model's description; none where all of its layers have attention."""
+    """Computes the states from a packed model's description; NO_STATES if all of its layers have attention."""
     kinds = [decoder["kinds"][kind] for kind in decoder["layers"]]
     each = [_of_layer(kind, decoder["hidden_size"]) for kind in kinds if "delta" in kind or "conv" in kind]
     return States(

@@ -1,10 +1,10 @@
-"""How long a step takes at best and as expected: bytes over a rate, multiply-adds over another.
+"""Minimum and expected time of a step: bytes over a read rate, multiply-adds over a compute rate.
 
-At best the longer of the two counts: no program is faster with these bytes and this instruction. As expected each rate
-is reached in part (`shares.py`), and reading and multiplying overlap in part:
-t = (read^p + compute^p)^(1/p) + layers x overhead, with p = `Shares.overlap`. Of experts a step reads those that its
-rows choose, as if each chose independently; a token is multiplied with its own. Of layers of Gated DeltaNet it reads
-every answer's state, and a prompt's stays in the cache.
+The minimum is the longer of the two: no program is faster with these bytes and this instruction. The expected time uses
+the shares of `shares.py`, and reading and multiplying overlap in part: t = (read^p + compute^p)^(1/p) + layers x
+overhead, with p = `Shares.overlap`. A step reads those experts that its rows choose, as if each chose independently; a
+token is multiplied with its own. With Gated DeltaNet it reads every answer's state, while a prompt's stays in the
+cache.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from app.capacity.machine import Machine
 from app.capacity.shares import Shares
 
 ALL_KEYS: Final = Windows(1)
-"""Of a model whose layers see all keys."""
+"""For a model whose layers see all keys."""
 STEP_TOKENS: Final = 512
 """The most tokens of a step: `engine.max_step_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step computes."""
+    """The work of a step."""
 
     answers: int = 0
-    """Tokens that are decoded, one for each answer."""
+    """Decoded tokens, one for each answer."""
     answer_keys: float = 0
-    """Keys that those attend to, all together; here and below, the mean of the layers where some have windows."""
+    """Keys that those attend to, in all; here and below, means over the layers if some have windows."""
     prompt_tokens: int = 0
     prompt_keys: float = 0
-    """Pairs of a prompt's token and a key that it attends to."""
+    """Number of (prompt token, visible key) pairs."""
     prompt_context: float = 0
     """Tokens whose keys and values the prompts read."""
     heads: int = 0
@@ -39,25 +39,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step, as expected."""
+    """Expected seconds of a step."""
 
     seconds: float
     read_s: float
-    """What reading alone would take."""
+    """Time of reading alone."""
     compute_s: float
-    """What multiplying alone would take."""
+    """Time of multiplying alone."""
 
     @property
     def limit(self) -> str:
-        """Which of the two is longer."""
+        """The longer one's name."""
         return "read" if self.read_s >= self.compute_s else "compute"
 
 
 class StepTimes:
-    """The times of one model's steps on one node of a machine."""
+    """Step times of one model on one node of a machine."""
 
     def __init__(self, demand: Demand, machine: Machine, shares: Shares, kv_type: str) -> None:
-        """kv_type: of the pages. Raises CapacityError for an unknown one."""
+        """kv_type: the pages' type. Raises CapacityError for an unknown one."""
         self._demand = demand
         self._machine = machine
         self.keys: Windows = demand.keys
@@ -79,12 +79,12 @@ class StepTimes:
         self._overlap = shares.overlap
 
     def experts_read_s(self, rows: float) -> float:
-        """What reading the experts of so many rows takes."""
+        """Time of reading the experts of `rows` rows."""
         matrices = self._demand.matrices
         return matrices.touched_share(rows) * matrices.expert_bytes * self._byte_s
 
     def expert_tokens(self, rows: int) -> int:
-        """Tokens of a step in which each expert gets so many rows, on average; 0 without experts."""
+        """Tokens of a step in which each expert gets `rows` rows on average; 0 without experts."""
         matrices = self._demand.matrices
         return -(-rows * matrices.experts // matrices.experts_per_token) if matrices.experts else 0
 
@@ -99,12 +99,12 @@ class StepTimes:
         compute_s += step.heads * self._head_s + (step.answer_keys + step.prompt_keys) * self._key_macs_s
         compute_s += (step.answers + step.prompt_tokens) * self._state_macs_s
         p = self._overlap
-        # Scaled by the longer one, so that no power overflows.
+        # Scaled by the longer one, to avoid overflow.
         longer, shorter = max(read_s, compute_s), min(read_s, compute_s)
         return StepTime(longer * (1 + (shorter / longer) ** p) ** (1 / p) + self._overhead_s, read_s, compute_s)
 
     def best_s(self, step: Step) -> tuple[float, str]:
-        """The least time with these weights and the machine's instruction, and what sets it: "read" or "compute"."""
+        """The minimum time with these weights and the machine's instruction, and its bound: "read" or "compute"."""
         demand, machine = self._demand, self._machine
         read_bytes = (
             demand.read_bytes(step.answers + step.prompt_tokens)
@@ -120,12 +120,12 @@ class StepTimes:
 
 
 def decode_step(answers: int, context_tokens: float, keys: Windows = ALL_KEYS) -> Step:
-    """A step in which so many answers get a token each, after so many tokens each. keys: the model's."""
+    """A step in which each of `answers` answers gets a token after `context_tokens` tokens. keys: the model's."""
     return Step(answers=answers, answer_keys=answers * keys.seen(context_tokens + 1), heads=answers)
 
 
 def prompt_steps(prompt_tokens: int, history_tokens: int = 0, keys: Windows = ALL_KEYS) -> list[Step]:
-    """The steps of a prompt alone, after a history that is in the cache. keys: the model's."""
+    """The steps of a single prompt after a cached history. keys: the model's."""
     steps = []
     for begin in range(0, prompt_tokens, STEP_TOKENS):
         tokens = min(STEP_TOKENS, prompt_tokens - begin)

@@ -1,4 +1,4 @@
-"""Who asks how much: the requests of users, as the simulation draws them. Does not know machines.
+"""The traffic model: users' requests as the simulation draws them. Does not know machines.
 
 The lengths follow 1,024 conversations of the PPL.LLM sample (ShareGPT), first question and answer, tokenized by the
 embedded model's tokenizer, a question with 8 tokens of the chat template: medians of 36 and 264 tokens. Other medians
@@ -18,7 +18,7 @@ ANSWER_TOKENS: Final = 264
 CONTEXT_TOKENS: Final = 1024
 """Assumed: three turns of the median conversation. The sample's have one turn each."""
 SECONDS_BETWEEN: Final = 60.0
-"""Assumed: who reads an answer of 264 tokens and writes the next question takes about a minute."""
+"""Assumed: reading an answer of 264 tokens and writing the next question takes about a minute."""
 # The minimum, 5 %, 10 % ... 95 %, and the maximum.
 _PROMPT_QUANTILES: Final = (
     10, 14, 17, 18, 20, 22, 24, 27, 29, 32, 36, 42, 50, 61, 80, 105, 142, 205, 343, 578, 1059,
@@ -30,19 +30,19 @@ _ANSWER_QUANTILES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a user does."""
+    """A user's behaviour."""
 
     prompt_tokens: int = PROMPT_TOKENS
-    """New tokens of a request, median."""
+    """Median number of new tokens in a request."""
     answer_tokens: int = ANSWER_TOKENS
-    """Median."""
+    """Median number of tokens in an answer."""
     context_tokens: int = CONTEXT_TOKENS
-    """Tokens of the chat before the request, which the prefix cache has as far as pages suffice."""
+    """Tokens of the chat before the request, cached if there are enough pages."""
     seconds_between: float = SECONDS_BETWEEN
-    """From one request of a user to the next, on average."""
+    """Average time between two requests of a user."""
 
     def __post_init__(self) -> None:
-        """Raises CapacityError for numbers of which no traffic can be made."""
+        """Raises CapacityError for impossible numbers."""
         for name, least in (("prompt_tokens", 1), ("answer_tokens", 1), ("context_tokens", 0)):
             if getattr(self, name) < least:
                 raise CapacityError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
@@ -52,7 +52,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a service promises: this share of the requests keep both."""
+    """A service level objective: this share of the requests meets both bounds."""
 
     first_token_s: float = 3.0
     token_s: float = 0.2
@@ -60,14 +60,12 @@ class Promise:
     share: float = 0.95
 
     def kept_by(self, first_token_s: float, token_s: float) -> bool:
-        """Whether a request with these times is as promised."""
+        """Whether a request with these times meets both bounds."""
         return first_token_s <= self.first_token_s and token_s <= self.token_s
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request."""
-
     at_s: float
     user: int
     prompt_tokens: int
@@ -75,11 +73,11 @@ class Arrival:
 
 
 def arrivals(traffic: Traffic, users: int, requests: int, seed: int, request_tokens: int) -> list[Arrival]:
-    """The requests of so many users, in order of time: each user's come at random, at the rate of the traffic.
+    """Draws the requests of `users` users in order of time: each user's come at random, at the traffic's rate.
 
-    request_tokens: what a request may have at most, with its history: longer ones are cut, first the answer, as a
-    service refuses them. More than the history and two.
-    With another number of users the same draws come faster or slower, so that more users are never less load by chance.
+    request_tokens: the most tokens of a request with its history; longer ones are cut, first the answer, because a
+    service refuses them. Must exceed the history by more than two. With another number of users the same draws come
+    faster or slower, so that more users are never less load by chance.
     """
     generator = random.Random(seed)
     rate_per_s = users / traffic.seconds_between
@@ -99,12 +97,12 @@ def arrivals(traffic: Traffic, users: int, requests: int, seed: int, request_tok
 
 
 def prompt_quantile(traffic: Traffic, share: float) -> int:
-    """New tokens of the prompt that is longer than those of this share of the requests."""
+    """The number of new tokens that is longer than this share of the prompts."""
     return max(1, round(_quantile(_PROMPT_QUANTILES, share) * traffic.prompt_tokens / PROMPT_TOKENS))
 
 
 def bounded(traffic: Traffic, context_tokens: int) -> Traffic:
-    """The traffic with a model whose context is this: at most a quarter is history, and half is an answer."""
+    """Limits the traffic to a model's context: at most a quarter is history, and half is an answer."""
     return replace(
         traffic,
         context_tokens=min(traffic.context_tokens, context_tokens // 4),
@@ -114,12 +112,12 @@ def bounded(traffic: Traffic, context_tokens: int) -> Traffic:
 
 
 def median_request_tokens(traffic: Traffic) -> int:
-    """Tokens of a request of the medians, with its history."""
+    """Tokens of a median request with its history."""
     return traffic.context_tokens + traffic.prompt_tokens + traffic.answer_tokens
 
 
 def _quantile(quantiles: Sequence[int], place: float) -> float:
-    """Linear between the quantiles, which are at equal distances. place: in 0 .. 1."""
+    """Interpolates between the equidistant quantiles. place: 0 to 1."""
     position = place * (len(quantiles) - 1)
     below = min(int(position), len(quantiles) - 2)
     return quantiles[below] + (position - below) * (quantiles[below + 1] - quantiles[below])

@@ -1,4 +1,4 @@
-"""How many users a worker serves at the promise, found by simulations, and what more of them would need.
+"""How many users a worker serves within the SLO, found by simulations, and the bottleneck for more.
 
 Does not know the table of machines, nor how a plan is shown.
 """
@@ -17,11 +17,11 @@ from app.capacity.step_time import StepTimes, decode_step, prompt_steps
 from app.capacity.traffic import Promise, Traffic, prompt_quantile
 
 MOST_RUNNING: Final = 256
-"""Requests that a worker computes at a time, at most: the plan says how many its users need."""
+"""The most requests that a worker computes at a time; the plan says how many its users need."""
 MOST_USERS: Final = 20_000
-"""Of a worker: the search ends there."""
+"""The most users of a worker, where the search ends."""
 GAIN: Final = 1.5
-"""By how much a rate is raised to see whether it limits."""
+"""The factor on a rate that shows whether it limits."""
 MEMORY_GAIN: Final = 3.0
 PLACES_GAIN: Final = 2
 _SEARCH_STEP: Final = 1.05
@@ -31,40 +31,40 @@ _PLACES_STEP: Final = 8
 _KV_STEP_BYTES: Final = 64 << 20
 
 Settings = Mapping[str, int]
-"""Values of a service's settings, by their names."""
+"""A service's settings by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """How many users a machine serves at the promise."""
+    """How many users a machine serves within the SLO."""
 
     users: int
     is_more: bool
-    """There may be more: the search ended at MOST_USERS for each worker."""
+    """Whether there may be more, because the search ended at MOST_USERS for each worker."""
     requests_per_s: float
     limit: str
-    """What more users would need first: "read", "compute", "memory", or "places": more than MOST_RUNNING at a time."""
+    """The bottleneck for more users: "read", "compute", "memory", or "places": more than MOST_RUNNING at a time."""
     running_per_worker: int
     """The most requests at a time in a worker."""
     settings: Settings
-    """What the service must be given for these users; empty if there are none."""
+    """The settings that the service needs for these users; empty if there are none."""
     history_share: float
-    """Of the requests whose history was still in the prefix cache."""
+    """The share of requests whose history was still in the prefix cache."""
     long_prompt_tokens: int
-    """The prompt that is longer than those of `Promise.share` of the requests."""
+    """The length that exceeds `Promise.share` of the prompts."""
     long_prompt_s: float
-    """How long its first token takes in an idle worker, through HTTP."""
+    """Time of that prompt's first token in an idle worker, through HTTP."""
     token_s: float
-    """How long a token of one answer alone takes, through HTTP."""
+    """Time per token of a single answer, through HTTP."""
 
 
 def default_kv_type(tier: str) -> str:
-    """What `engine.kv_type: auto` is there."""
+    """The type that `engine.kv_type: auto` chooses on the tier."""
     return "bf16" if tier == "amx_int8" else "int16"
 
 
 def step_times(demand: Demand, machine: Machine, kv_type: str | None = None) -> StepTimes:
-    """The times of the model's steps on one node. kv_type: None is the tier's default."""
+    """Step times of the model on one node. kv_type: None: the tier's default."""
     shares, _ = shares_of(machine.tier, machine.vendor)
     return StepTimes(demand, machine, shares, kv_type or default_kv_type(machine.tier))
 
@@ -78,7 +78,7 @@ def load_outcome(
     users: int,
     most_running: int = MOST_RUNNING,
 ) -> Outcome:
-    """What a worker's part of the users comes to, if it may use all of the memory.
+    """The result of a worker's part of the users, if it may use all of the memory.
 
     Users stay with their worker, as they do where pages are saved (`memory.folder`).
     """
@@ -97,7 +97,7 @@ def load_outcome(
 
 
 def _search(keeps: Callable[[int], bool]) -> int:
-    """The most users, to about 5 % and at most MOST_USERS, with which `keeps` holds; 0: not with one."""
+    """The most users, to about 5 % and at most MOST_USERS, for which `keeps` holds; 0 if not even one."""
     if not keeps(1):
         return 0
     least, most = 1, 2
@@ -114,10 +114,10 @@ def _search(keeps: Callable[[int], bool]) -> int:
 def most_users(
     outcome: Callable[[int, str], Outcome], rates: Sequence[str], settings: Sequence[str]
 ) -> tuple[int, Outcome, str]:
-    """The most users of a worker at the promise, the outcome with them, and what limits: one of rates and settings.
+    """The most users of a worker within the SLO, the result with them, and the bottleneck: one of rates and settings.
 
-    outcome: of so many users, with one of those raised ("": none). A setting is named before any rate if raising it
-    alone is enough for some more users, since it costs nothing.
+    outcome: simulates that many users with one of those raised ("": none). A setting is named before any rate if
+    raising it alone allows some more users, because that costs nothing.
     """
     outcome = cache(outcome)
     users = _search(lambda count: outcome(count, "").kept)
@@ -127,7 +127,7 @@ def most_users(
     at_most = outcome(max(1, users), "")
     if enough:
         limit = enough[0]
-    elif at_most.running_most == 0:  # no request fits
+    elif at_most.running_most == 0:  # not even one request fits
         limit = "memory"
     else:
         limit = max(raised, key=lambda name: raised[name].kept_share)
@@ -135,7 +135,7 @@ def most_users(
 
 
 def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, kv_type: str) -> Users:
-    """The most users at the promise, over all workers, what limits them, and the settings that they need."""
+    """The most users within the SLO over all workers, the bottleneck, and the settings that they need."""
     times = step_times(demand, machine, kv_type)
     memory = memory_of(demand, machine, traffic, kv_type)
 
@@ -170,11 +170,11 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promis
 
 
 def _settings(outcome: Outcome, memory: Memory, workers: int, users: int) -> Settings:
-    """Rounded up, since other minutes are not exactly as the simulated ones."""
+    """Rounds settings up, because real load varies around the simulated one."""
     places = -(-outcome.running_most // _PLACES_STEP) * _PLACES_STEP
     half_empty_pages = _PAGE_TOKENS * (users + places)
     needed = (outcome.kv_tokens_most + half_empty_pages) * memory.kv_bytes_per_token
-    # A prompt's chunk takes as many pages of states as an answer holds.
+    # A prompt's chunk takes as many state pages as an answer holds.
     needed = max(needed, STATES_PART * (places + 1) * memory.state_bytes_per_answer)
     return {
         "worker.count": workers,

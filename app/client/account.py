@@ -1,6 +1,6 @@
-"""As whom a terminal chat asks: nobody, the user of a session, or whoever has an API key.
+"""The identity with which a terminal chat asks: none, a user's session, or an API key.
 
-A login is kept in the user's file of sessions, so that the next chat goes on with it. Knows nothing of what is said.
+A login is kept in the user's file of sessions, so that the next chat uses it. Knows nothing of the conversation.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from app.client.session_file import SavedSession, SessionFile, SessionFileError,
 
 
 class ChatError(Exception):
-    """The chat cannot go on; the message says why and what to do."""
+    """The chat can't go on; the message says why and what to do."""
 
 
 class UnreachableError(ChatError):
-    """No service answers at the address; one may a little later."""
+    """No service answers at the address; it may a little later."""
 
 
 class Account:
-    """At one service. Raises ChatError where `url` is no address."""
+    """The identity at one service. Raises ChatError if `url` is no address."""
 
     def __init__(self, url: str, api_key: str | None, say: Callable[[str], None]) -> None:
         """api_key: used instead of a session. say: shows a line."""
@@ -33,17 +33,17 @@ class Account:
         self.client = self.without_session = v1.connect(self.url, api_key)
         self.session: SavedSession | None = None
         self.user: str | None = None
-        """Whose chat it is; None: nobody's who has logged in."""
+        """The logged-in user; None: nobody."""
         self._sessions = SessionFile(user_file())
         self._say = say
 
     @property
     def is_left(self) -> bool:
-        """Whether the chat is a user's whose session has ended: it is not sent as a guest's."""
+        """Whether the user's session has ended: the chat must then not be sent as a guest's."""
         return self.session is None and self.user is not None
 
     def resume(self) -> bool:
-        """Goes on with the session of an earlier chat, if there is one; False: it has ended. Raises ChatError."""
+        """Resumes the session of an earlier chat, if there is one; False: it has ended. Raises ChatError."""
         if self.has_key:
             return True
         try:
@@ -64,7 +64,7 @@ class Account:
         return False
 
     def log_in(self, reader: Reader) -> bool:
-        """Asks for name and password. What goes wrong is one line, and all stays as it was."""
+        """Asks for name and password, and logs in. An error is shown in one line and changes nothing."""
         if self.session is not None:
             self._say(f"You are logged in as {self.session.name}; logout comes first.")
             return False
@@ -94,7 +94,10 @@ class Account:
         return True
 
     def _choose_password(self, reader: Reader, session: SavedSession, given: str) -> None:
-        """In place of one that an administrator has set. Raises OpenAIError, EOFError: then nobody is logged in."""
+        """Replaces an administrator's password by the user's own.
+
+        Raises OpenAIError, EOFError: then nobody is logged in.
+        """
         client = self.client.with_options(api_key=session.token)
         first = login.first_login(client)
         if first is None:
@@ -108,7 +111,10 @@ class Account:
         self._say(f"Your recovery code; keep it, it is shown this once: {kept}")
 
     def log_out(self) -> login.LeftPages | None:
-        """Ends the session at the service first: while that fails it is kept, so that one can try again (None)."""
+        """Ends the session at the service first.
+
+        If that fails the session is kept for another try, and the result is None.
+        """
         if self.user is None:
             self._say("You are not logged in.")
             return None
@@ -128,16 +134,16 @@ class Account:
         return left
 
     def forget_ended(self) -> str:
-        """Goes on without the session, and gives the line to say. The chat stays, for the same user's next one."""
+        """Drops the ended session and returns the line to show. The chat stays for the same user's next session."""
         assert self.session is not None
-        with contextlib.suppress(SessionFileError):  # it opens nothing any more
+        with contextlib.suppress(SessionFileError):  # it is useless now
             self._sessions.remove(self.url, self.session)
         ended = f"The session of {self.session.name} has ended: type login to log in again."
         self._use(None)
         return ended
 
     def _use(self, session: SavedSession | None) -> None:
-        """Sends this session's token from now on; None: as without a login."""
+        """Sends this session's token from now on; None: sends none."""
         self.session = session
         if session is None:
             self.client = self.without_session
@@ -156,6 +162,6 @@ def reason(error: OpenAIError, url: str) -> str:
 
 
 def chat_error(error: OpenAIError, url: str) -> ChatError:
-    """The same, where the chat can't go on without."""
+    """Makes the ChatError for a failure without which the chat can't go on."""
     kind = UnreachableError if isinstance(error, APIConnectionError) else ChatError
     return kind(reason(error, url))

@@ -1,6 +1,6 @@
-"""Answers as they are made, by `/v1/chat/completions` and `/v1/responses`. Knows nothing of how they are shown.
+"""Streams answers from `/v1/chat/completions` and `/v1/responses`. Knows nothing of how they are shown.
 
-All of it raises OpenAIError, as the library's own calls do; what breaks an answer off is an AnswerError.
+All functions raise OpenAIError, as the library's own calls do; an answer that breaks off raises AnswerError.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ class AnswerError(OpenAIError):
 
 
 def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None = None) -> Pieces:
-    """Answers what was said; the service keeps none of it. cache_key: the conversation with whose saved pages."""
+    """Streams the next answer; the service keeps nothing. cache_key: the conversation whose saved pages are used."""
     knobs = asking.knobs
     system = [{"role": "system", "content": knobs.system}] if knobs.system else []
     messages: Any = [*system, *({"role": one.role, "content": one.text} for one in said)]
@@ -59,7 +59,7 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
 
 
 def responded(asking: Asking, conversation_id: str, question: str, parent: str | None = None) -> Pieces:
-    """Answers a question in a conversation that the service keeps, up to where it was closed.
+    """Streams the answer to a question in a stored conversation, up to where it is closed.
 
     parent: the item that the question follows, or "root"; None: the newest.
     """

@@ -1,6 +1,6 @@
-"""The slash commands of a terminal chat: the table from which /help and the completions are made, and what each does.
+"""The slash commands of a terminal chat: the table behind /help and the completions, and each command's code.
 
-A command may raise ChatError, OpenAIError and Leave; the chat shows what went wrong, and goes on.
+A command may raise ChatError, OpenAIError and Leave; the chat shows the error, and goes on.
 """
 
 import math
@@ -26,11 +26,9 @@ class Leave(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One of them."""
-
     name: str
     argument: str
-    """As /help shows it; empty: it takes none."""
+    """The argument as /help shows it; empty: none."""
     does: str
     run: Callable[[Talk, str], None]
     is_for_users: bool = False
@@ -38,7 +36,6 @@ class Command:
 
 
 def run(talk: Talk, line: str) -> None:
-    """Runs the command that the line begins with."""
     word, *rest = line.split(maxsplit=1)
     argument = rest[0].strip() if rest else ""
     name = word.removeprefix("/").lower()
@@ -53,7 +50,7 @@ def run(talk: Talk, line: str) -> None:
 
 
 def completions(typed: str) -> Iterable[str]:
-    """Whole lines that begin so."""
+    """Returns whole lines that begin with `typed`."""
     if not typed.startswith("/") or "\n" in typed:
         return
     for command in COMMANDS:

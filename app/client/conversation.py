@@ -1,4 +1,4 @@
-"""The conversation of a terminal chat: a guest's, which this process alone has, and a user's, which the service keeps.
+"""The conversation of a terminal chat: a guest's, kept in this process, or a user's, kept by the service.
 
 Both raise OpenAIError. They know nothing of how a chat is shown.
 """
@@ -17,72 +17,65 @@ _SPEAKERS = {"user": "You", "assistant": "Answer"}
 
 
 class Conversation(Protocol):
-    """What both can do."""
+    """The interface of both kinds of conversation."""
 
     def answer(self, asking: Asking, question: str) -> Pieces:
-        """The next turn."""
+        """Streams the next turn's answer."""
         ...
 
     def answered(self, question: str, answer: str, instead_of: str | None) -> None:
-        """That turn has ended with this answer, whole or not. instead_of: the question whose place it takes."""
+        """Records a turn with its answer, complete or not. instead_of: the question that it replaces."""
         ...
 
     def answer_instead(self, asking: Asking, old_question: str, question: str) -> Pieces:
-        """The last turn once more, in place of what it was."""
+        """Streams another answer in place of the last turn's."""
         ...
 
     def go_on(self, asking: Asking, question: str, answer: str) -> Pieces:
-        """What follows the last answer, which is not whole."""
+        """Streams the continuation of the last answer, which is incomplete."""
         ...
 
     def went_on(self, client: OpenAI, question: str, answer: str) -> None:
-        """The last answer is this one now."""
+        """Records the continued last answer."""
         ...
 
     def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
-        """The last question and its answer."""
+        """Returns the last question and its answer."""
         ...
 
     def exported(self, client: OpenAI, form: str) -> bytes:
-        """A file; form: md or json."""
+        """Exports the conversation as a file. form: md or json."""
         ...
 
 
 class OwnConversation:
-    """A guest's: it is sent with each question."""
+    """A guest's conversation, sent with each question."""
 
     def __init__(self) -> None:
         self.said: list[Message] = []
 
     def answer(self, asking: Asking, question: str) -> Pieces:
-        """See Conversation."""
         return answers.completed(asking, [*_sent(self.said), Message("user", question)])
 
     def answered(self, question: str, answer: str, instead_of: str | None) -> None:
-        """See Conversation."""
         if instead_of is not None:
             self.said = self._before(instead_of)
         if answer.strip():
             self.said += [Message("user", question), Message("assistant", answer)]
 
     def answer_instead(self, asking: Asking, old_question: str, question: str) -> Pieces:
-        """See Conversation."""
         return answers.completed(asking, [*_sent(self._before(old_question)), Message("user", question)])
 
     def go_on(self, asking: Asking, question: str, answer: str) -> Pieces:
-        """See Conversation."""
         return answers.completed(asking, _to_go_on(self._before(question), question, answer))
 
     def went_on(self, client: OpenAI, question: str, answer: str) -> None:
-        """See Conversation."""
         self.answered(question, answer, question)
 
     def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
-        """See Conversation."""
         return (self.said[-2].text, self.said[-1].text) if self.said else None
 
     def exported(self, client: OpenAI, form: str) -> bytes:
-        """See Conversation."""
         if form == "json":
             messages = [{"role": one.role, "content": one.text} for one in self.said]
             return json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode()
@@ -95,42 +88,36 @@ class OwnConversation:
 
 
 class KeptConversation:
-    """A user's. It begins with what its user has said as a guest."""
+    """A user's conversation. It begins with what the user has said as a guest."""
 
     def __init__(self, conversation_id: str | None, own: OwnConversation) -> None:
-        """conversation_id: None: it begins with its first question."""
+        """conversation_id: None: the conversation begins with its first question."""
         self.id = conversation_id
         self._own = own
 
     def answer(self, asking: Asking, question: str) -> Pieces:
-        """See Conversation."""
         yield from kept_chat.answer(asking, self._begun(asking.client), question)
 
     def answered(self, question: str, answer: str, instead_of: str | None) -> None:
-        """The service has it already."""
+        """Does nothing: the service has stored the turn."""
 
     def answer_instead(self, asking: Asking, old_question: str, question: str) -> Pieces:
-        """See Conversation."""
         yield from kept_chat.answer_instead(asking, self._begun(asking.client), old_question, question)
 
     def go_on(self, asking: Asking, question: str, answer: str) -> Pieces:
-        """See Conversation."""
         before = self._before(asking.client, question)
         yield from answers.completed(asking, _to_go_on(before, question, answer), cache_key=self.id)
 
     def went_on(self, client: OpenAI, question: str, answer: str) -> None:
-        """See Conversation."""
         turn = [Message("user", question), Message("assistant", answer)]
         kept_chat.settle(client, self._begun(client), [*self._before(client, question), *turn])
 
     def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
-        """See Conversation."""
         said = kept_chat.last_turns(client, self.id, 2) if self.id is not None else self._own.said[-2:]
         is_turn = [one.role for one in said] == ["user", "assistant"]
         return (said[0].text, said[1].text) if is_turn else None
 
     def exported(self, client: OpenAI, form: str) -> bytes:
-        """See Conversation."""
         return self._own.exported(client, form) if self.id is None else kept_chat.exported(client, self.id, form)
 
     def _begun(self, client: OpenAI) -> str:
@@ -140,7 +127,7 @@ class KeptConversation:
         return self.id
 
     def _before(self, client: OpenAI, question: str) -> list[Message]:
-        """What was said before the last question, if that is this one; the service may not have it yet."""
+        """Returns the messages before the last question, if that is `question`; the service may not have it yet."""
         said = kept_chat.said(client, self._begun(client))
         questions = [place for place, one in enumerate(said) if one.role == "user"]
         is_last = questions and said[questions[-1]].text.strip() == question.strip()
@@ -148,7 +135,7 @@ class KeptConversation:
 
 
 def _sent(said: Sequence[Message]) -> list[Message]:
-    """Answers without white space around them."""
+    """Strips white space around answers."""
     return [Message(one.role, one.text.strip()) if one.role == "assistant" else one for one in said]
 
 

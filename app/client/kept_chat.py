@@ -1,6 +1,6 @@
-"""Conversations that the service keeps for a user, as a client sees them: the list, their items, and changes of both.
+"""A client of conversations that the service keeps for a user: the list, their items, and changes.
 
-All of it raises OpenAIError, as the library's own calls do. It knows nothing of how a chat is shown.
+All functions raise OpenAIError, as the library's own calls do. Knows nothing of how a chat is shown.
 """
 
 import time
@@ -16,14 +16,14 @@ from app.client import answers
 from app.client.turns import Asking, Message, Pieces
 
 _MOST_NEW_ITEMS = 20
-"""In one request, as OpenAI allows."""
+"""The most items per request, as with OpenAI."""
 _MOST_LISTED = 30
 _ITEMS_AT_ONCE = 100
 _ROOT = "root"
-"""In place of an item's id: nothing comes before."""
+"""Stands for an item's id where nothing comes before."""
 _CONFLICTS = 10
 _CONFLICT_S = 0.3
-"""An answer that was stopped ends at the service a moment later, which refuses changes until then."""
+"""How long to wait after a stopped answer, which the service ends a moment later and until then refuses changes."""
 Result = TypeVar("Result")
 
 
@@ -39,53 +39,53 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """A conversation whose next turn can begin at once."""
+    """A conversation that is loaded, so that its next turn can begin at once."""
 
     tokens: int
     remembered_tokens: int
-    """Of them, those that need not be computed again."""
+    """Tokens of it that need not be computed again."""
 
 
 # --- conversations
 
 
 def listed(client: OpenAI, count: int = _MOST_LISTED) -> list[Entry]:
-    """Those that changed last come first."""
+    """Lists conversations, last changed first."""
     found: Any = client.get(f"/conversations?limit={count}", cast_to=object)
     return [Entry(one["id"], one["title"], one["updated_at"]) for one in found["data"]]
 
 
 def newest(client: OpenAI) -> str | None:
-    """The id of the conversation that changed last."""
+    """The id of the most recently changed conversation."""
     found = listed(client, 1)
     return found[0].id if found else None
 
 
 def begin(client: OpenAI, said: Sequence[Message]) -> str:
-    """A new conversation, in which that was said before; returns its id."""
+    """Stores a new conversation with these messages; returns its id."""
     conversation_id = client.conversations.create().id
     _add(client, conversation_id, said)
     return conversation_id
 
 
 def rename(client: OpenAI, conversation_id: str, title: str) -> None:
-    """What else its metadata says stays."""
+    """Changes the title and keeps the other metadata."""
     found: Any = client.get(_path(conversation_id), cast_to=object)
     client.post(_path(conversation_id), body={"metadata": {**found["metadata"], "title": title}}, cast_to=object)
 
 
 def delete(client: OpenAI, conversation_id: str) -> None:
-    """Its texts and its saved pages."""
+    """Deletes its texts and its saved pages."""
     _when_closed(lambda: client.delete(_path(conversation_id), cast_to=object))
 
 
 def exported(client: OpenAI, conversation_id: str, form: str) -> bytes:
-    """A file of it; form: md or json."""
+    """Exports it as a file. form: md or json."""
     return client.get(f"{_path(conversation_id)}/export?format={form}", cast_to=httpx.Response).content
 
 
 def warm(client: OpenAI, conversation_id: str, model: str, instructions: str | None) -> Warmed:
-    """Has the service bring the conversation's pages into memory, and waits for it."""
+    """Makes the service load the conversation's pages, and waits for it."""
     body = {"conversation": conversation_id, "model": model, "instructions": instructions}
     answer: Any = client.post("/memory/warm", body=body, cast_to=object)
     return Warmed(answer["tokens"], answer["remembered_tokens"])
@@ -95,20 +95,20 @@ def warm(client: OpenAI, conversation_id: str, model: str, instructions: str | N
 
 
 def last_turns(client: OpenAI, conversation_id: str, count: int) -> list[Message]:
-    """The last ones, in order."""
+    """Returns the last messages in order."""
     return said(client, conversation_id)[-count:]
 
 
 def answer(asking: Asking, conversation_id: str, question: str) -> Pieces:
-    """The next turn."""
+    """Streams the next turn's answer."""
     events = _when_closed(lambda: _begun(answers.responded(asking, conversation_id, question)))
     yield from events
 
 
 def answer_instead(asking: Asking, conversation_id: str, old_question: str, question: str) -> Pieces:
-    """The last turn once more, with this question, if the last question was that one; else another turn.
+    """Streams another answer for the last turn if its question was `old_question`, else for a new turn.
 
-    The old one stays: it is another branch.
+    The old turn stays as another branch.
     """
 
     def begun() -> Pieces:
@@ -123,16 +123,19 @@ def answer_instead(asking: Asking, conversation_id: str, old_question: str, ques
 
 
 def said(client: OpenAI, conversation_id: str) -> list[Message]:
-    """All messages, in order."""
+    """Returns all messages in order."""
     return [message for message in map(_message, _items(client, conversation_id)) if message is not None]
 
 
 def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> None:
-    """Makes that what was said last: what is missing is added after what agrees, and what differs is another branch."""
+    """Makes `wanted` the newest branch of a conversation.
+
+    Appends missing messages after the common part; differing ones stay in another branch.
+    """
 
     def settled() -> None:
         stored = _items(client, conversation_id)
-        alike = last = 0  # of the messages; and what comes after the last of them
+        alike = last = 0  # number of equal messages, and the index after the last of them
         # Thoughts and calls stand between the messages.
         places = [place for place, item in enumerate(stored) if _message(item) is not None]
         for place, message in zip(places, wanted, strict=False):
@@ -148,7 +151,7 @@ def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> N
 
 
 def _add(client: OpenAI, conversation_id: str, said: Sequence[Message], parent: str = _ROOT) -> None:
-    """parent: the item that the first of them follows."""
+    """Stores messages. parent: the item that the first of them follows."""
     items = [{"type": "message", "role": one.role, "content": one.text} for one in said]
     for first in range(0, len(items), _MOST_NEW_ITEMS):
         body = {"items": items[first : first + _MOST_NEW_ITEMS], "parent": parent}
@@ -161,12 +164,12 @@ def _before(items: Sequence[dict[str, Any]], place: int) -> str:
 
 
 def _items(client: OpenAI, conversation_id: str) -> list[dict[str, Any]]:
-    """The newest of its branches."""
+    """The items of the newest branch."""
     return newest_branch(_all_items(client, conversation_id))
 
 
 def newest_branch(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The newest item and what leads to it. items: as they were stored; one follows its `parent`, or the one before."""
+    """Returns the newest item and its ancestors. items: in stored order, each after its `parent` or the one before."""
     places = {item["id"]: place for place, item in enumerate(items)}
     branch: list[dict[str, Any]] = []
     place = len(items) - 1
@@ -190,7 +193,7 @@ def _all_items(client: OpenAI, conversation_id: str) -> list[dict[str, Any]]:
 
 
 def _begun(pieces: Pieces) -> Pieces:
-    """The same, after its request was accepted. Raises OpenAIError."""
+    """Waits until the request is accepted. Raises OpenAIError."""
     first = next(pieces)
 
     def all_of_it() -> Pieces:
@@ -204,7 +207,7 @@ def _begun(pieces: Pieces) -> Pieces:
 
 
 def _when_closed(change: Callable[[], Result]) -> Result:
-    """Tries it again while the last turn has not ended at the service."""
+    """Retries a change until the last turn has ended at the service."""
     for _ in range(_CONFLICTS - 1):
         try:
             return change()
@@ -216,7 +219,7 @@ def _when_closed(change: Callable[[], Result]) -> Result:
 
 
 def _message(item: dict[str, Any]) -> Message | None:
-    """None: it is something else."""
+    """The item's message; None if it is no message."""
     if item["type"] != "message" or item["role"] not in ("user", "assistant"):
         return None
     return Message(item["role"], _text(item))

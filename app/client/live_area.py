@@ -1,4 +1,4 @@
-"""The last lines on a terminal, which are drawn anew while they change. Lines above them are never touched.
+"""The last lines on a terminal, which are redrawn while they change. Lines above them are never touched.
 
 Knows nothing of what the lines say.
 """
@@ -13,13 +13,13 @@ from app.client.markdown import Line
 _UP, _ERASE_BELOW = "\033[A", "\033[J"
 _NO_WRAP, _WRAP = "\033[?7l", "\033[?7h"
 _BEGIN_FRAME, _END_FRAME = "\033[?2026h", "\033[?2026l"
-"""A terminal that knows them shows what is between at once; others pass them over."""
+"""Terminals that know these codes show everything between them at once; others ignore them."""
 _SHARE = 2 / 3
-"""Of the screen's rows, at most. What is above would be out of reach if the window became much smaller."""
+"""The largest share of the screen's rows; rows above would be out of reach if the window became much smaller."""
 
 
 class LiveArea:
-    """Of a longer area only the last rows are shown until they stay: what has left the screen can't be drawn anew."""
+    """Shows only the last rows of a long area until they are final: rows that have left the screen can't be redrawn."""
 
     def __init__(self, out: TextIO, size: Callable[[], os.terminal_size], environ: Mapping[str, str]) -> None:
         self._out = out
@@ -29,13 +29,13 @@ class LiveArea:
         self._reflows = _reflows(environ)
 
     def update(self, done: Sequence[Line], live: Sequence[Line]) -> None:
-        """Shows `done` where the area was, for good, and `live` below it as the area."""
+        """Replaces the area by `done`, which is final, and `live` below it, which is the new area."""
         size = self._size()
         live = live[-max(1, int(size.lines * _SHARE)) :]
         if not done and self._shown == list(live) and size.columns == self._columns:
             return
         same = 0
-        if size.columns == self._columns:  # else all of it may lie elsewhere
+        if size.columns == self._columns:  # else it may all have moved
             same = min(self._unchanged(done, live), max(len(self._shown) - 1, 0))
         frame = [_BEGIN_FRAME, self._back_to(same, size)]
         frame += [f"{line.text}\r\n" for line in done[same:]]
@@ -46,14 +46,14 @@ class LiveArea:
         self._shown, self._columns = list(live), size.columns
 
     def _unchanged(self, done: Sequence[Line], live: Sequence[Line]) -> int:
-        """How many of the area's first lines stay as they are drawn; one that was cut off does not, once it is done."""
+        """How many of the area's first lines can stay as they are drawn. A truncated line can't once it is final."""
         for place, (old, new) in enumerate(zip(self._shown, [*done, *live], strict=False)):
             if old != new or (place < len(done) and new.cells > self._columns):
                 return place
         return min(len(self._shown), len(done) + len(live))
 
     def _back_to(self, first: int, size: os.terminal_size) -> str:
-        """Erases the area from that line on."""
+        """Erases the area from line `first` on."""
         if not self._shown:
             return "\r" + _ERASE_BELOW
         rows = [self._rows(line, size.columns) for line in self._shown[first:]]
@@ -65,7 +65,7 @@ class LiveArea:
 
 
 def _reflows(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal breaks lines anew when its window becomes narrower. Of those in use few do not."""
+    """Whether the terminal reflows lines when its window becomes narrower; most do."""
     term = environ.get("TERM", "")
     is_screen = term.startswith("screen") and "TMUX" not in environ
     return not (is_screen or term == "linux" or "XTERM_VERSION" in environ)

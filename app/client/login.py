@@ -1,6 +1,6 @@
-"""`/v1/auth` as a client asks it: whether a service has users, and how a session begins, goes on and ends.
+"""Client of `/v1/auth`: whether a service has users, and how a session begins, continues and ends.
 
-All of it raises OpenAIError, as the library's own calls do. It knows nothing of where sessions are kept.
+All functions raise OpenAIError, as the library's own calls do. Knows nothing of where sessions are kept.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,10 @@ _ENDED = frozenset({"session_expired", "invalid_api_key"})
 
 
 def has_users(client: OpenAI) -> bool:
-    """Whether one can log in: only then an empty login is a bad request. Else the path is unknown, or needs a key."""
+    """Whether one can log in: only then is an empty login a bad request.
+
+    Otherwise the path is unknown, or needs a key.
+    """
     try:
         client.post("/auth/login", cast_to=object, body={})
     except BadRequestError:
@@ -25,7 +28,7 @@ def has_users(client: OpenAI) -> bool:
 
 
 def log_in(client: OpenAI, name: str, password: str) -> SavedSession:
-    """Begins a session. The password goes to the service's own address only, and follows no redirect."""
+    """Begins a session. The password is sent to the service's own address only; redirects are not followed."""
     body = {"name": name, "password": password}
     answer = client.post("/auth/login", cast_to=object, body=body, options={"follow_redirects": False})
     return SavedSession(_text(answer, "name"), _text(answer, "token"))
@@ -33,27 +36,27 @@ def log_in(client: OpenAI, name: str, password: str) -> SavedSession:
 
 @dataclass(frozen=True, slots=True)
 class FirstLogin:
-    """A password that an administrator has set is to be replaced before anything else."""
+    """An administrator's password must be replaced before anything else."""
 
     can_recover: bool
-    """Whether a recovery code opens what was saved before."""
+    """Whether a recovery code can open what was saved before."""
 
 
 def first_login(client: OpenAI) -> FirstLogin | None:
-    """None: the client's session needs no other password."""
+    """Returns None if the client's session needs no other password."""
     answer: Any = client.get("/auth/session", cast_to=object)
     return FirstLogin(bool(answer.get("can_recover"))) if answer.get("must_choose_password") else None
 
 
 def choose_password(client: OpenAI, password: str, new: str, recovery_code: str | None) -> str:
-    """The new recovery code. recovery_code: the one so far; None: what was saved before is deleted."""
+    """Chooses a password; returns a new recovery code. recovery_code: the present one; None deletes what was saved."""
     body = {"password": password, "new_password": new, "recovery_code": recovery_code}
     answer = client.post("/auth/password", cast_to=object, body=body | {"lose_saved": recovery_code is None})
     return _text(answer, "recovery_code")
 
 
 def is_held(client: OpenAI) -> bool:
-    """Whether the client's session or key is a user's and holds still: then the service keeps what is said."""
+    """Whether the client's session or key belongs to a user and is still valid; then the service keeps the chat."""
     try:
         client.get("/auth/session", cast_to=object)
     except NotFoundError:  # the service has no users any more
@@ -67,7 +70,7 @@ def is_held(client: OpenAI) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LeftPages:
-    """What became of a user's pages at the logout."""
+    """The result of saving a user's pages at logout."""
 
     saved: int = 0
     saved_bytes: int = 0
@@ -75,7 +78,7 @@ class LeftPages:
 
 
 def log_out(client: OpenAI) -> LeftPages:
-    """Ends the client's session, and waits until its pages are saved; one that has ended already is no error."""
+    """Ends the client's session, and waits until its pages are saved. A session that has already ended is no error."""
     try:
         answer: Any = client.post("/auth/logout", cast_to=object, body={})
     except OpenAIError as error:
@@ -86,12 +89,12 @@ def log_out(client: OpenAI) -> LeftPages:
 
 
 def has_ended(error: OpenAIError) -> bool:
-    """Whether a request with a session's token failed because the session does not hold any more."""
+    """Whether a request failed because the session of its token is no longer valid."""
     return isinstance(error, APIError) and error.code in _ENDED
 
 
 def retry_after_s(error: OpenAIError) -> int | None:
-    """How long the service asks to wait."""
+    """The wait that the service asks for."""
     said = error.response.headers.get("retry-after", "") if isinstance(error, APIStatusError) else ""
     return int(said) if said.isdecimal() else None
 

@@ -1,7 +1,7 @@
-"""A Markdown text that grows, as lines for a terminal: those that stay as they are, and those that may still change.
+"""Renders a growing Markdown text as terminal lines: final ones, and those that may still change.
 
-Rich renders it, block by block: a block stays when another one has begun, an item of a list when the next has, and a
-line of code when it is whole. Knows nothing of cursors.
+Rich renders block by block: a block is final when another one has begun, a list item when the next has, and a line of
+code when it is complete. Knows nothing of cursors.
 """
 
 import re
@@ -23,19 +23,19 @@ from rich.text import Text
 from rich.theme import Theme
 
 _CODE_THEME = "ansi_dark"
-"""The terminal's own colours, which its user can read."""
+"""Uses the terminal's own colours, which its user can read."""
 _CODE_CONTEXT_LINES = 100
-"""Before a line of code, to see in it the end of what began there."""
+"""Context lines before a line of code, for constructs that began there."""
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})\s*([^`\n]*)\n?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, with its colours."""
+    """One line with its colours."""
 
     text: str
     cells: int
-    """How wide it is."""
+    """The line's width."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _LeftHeading(Heading):
 
 
 class _Block(Markdown):
-    """Tokens of one block."""
+    """The tokens of one block."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _LeftHeading}
 
@@ -75,7 +75,7 @@ class _Unit:
     tokens: list[Token]
     is_item: bool
     number: int | None
-    """Of an item of an ordered list."""
+    """Number of an ordered list's item."""
 
 
 class GrowingMarkdown:
@@ -90,10 +90,10 @@ class GrowingMarkdown:
         self._is_after_item = False
         self._is_begun = False
         self._number: int | None = None
-        """The last one of an ordered list that goes on."""
+        """The last number of an ordered list that continues."""
 
     def take(self, text: str, width: int, *, is_over: bool = False) -> tuple[list[Line], list[Line]]:
-        """What has come; gives new lines that stay, and all that may still change."""
+        """Adds text; returns new final lines, and all that may still change."""
         self._rest += text
         done: list[Line] = []
         while self._take_code(done) if self._code is not None else self._take_blocks(done, width, is_over):
@@ -104,7 +104,7 @@ class GrowingMarkdown:
         return done, self._open(width)
 
     def _take_blocks(self, done: list[Line], width: int, is_over: bool) -> bool:
-        """Whether code has begun, and more is to be taken."""
+        """Renders blocks. Returns whether code has begun, and more text must be processed."""
         if is_over and self._rest and not self._rest.endswith("\n"):
             self._rest += "\n"
         whole = self._rest[: self._rest.rfind("\n") + 1]
@@ -129,7 +129,7 @@ class GrowingMarkdown:
         return False
 
     def _take_code(self, done: list[Line]) -> bool:
-        """Whether the code has ended, and more is to be taken."""
+        """Renders code. Returns whether it has ended, and more text must be processed."""
         assert self._code is not None
         first_new = len(self._code.lines)
         is_end = False
@@ -191,7 +191,7 @@ class GrowingMarkdown:
 
 
 def _shown(tokens: Sequence[Token]) -> list[Token]:
-    """A link's address is shown behind its words, if they are not the address; an image's always."""
+    """Appends a link's address to its text if they differ; an image's always."""
     shown: list[Token] = []
     for place, token in enumerate(tokens):
         if token.type == "image":
@@ -204,7 +204,7 @@ def _shown(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _is_around_its_address(tokens: Sequence[Token], opening: int) -> bool:
-    """Whether a link opens there whose words are its address."""
+    """Whether the link opening there has its address as text."""
     if opening < 0 or tokens[opening].type != "link_open" or opening + 2 >= len(tokens):
         return False
     is_whole = tokens[opening + 2].type == "link_close"
@@ -212,7 +212,7 @@ def _is_around_its_address(tokens: Sequence[Token], opening: int) -> bool:
 
 
 def _blocks(tokens: Iterable[Token], level: int) -> list[list[Token]]:
-    """The tokens of each block at that level."""
+    """Splits tokens into the blocks at that level."""
     blocks: list[list[Token]] = []
     for token in tokens:
         if token.level == level and token.nesting >= 0:
@@ -230,7 +230,7 @@ def _start(token: Token) -> int:
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
-    r"""Leaves `\(` and `\[` as they are: they begin formulas more often than they hide a bracket."""
+    r"""Keeps `\(` and `\[`, which begin formulas more often than they escape a bracket."""
     found = state.src[state.pos : state.pos + 2]
     if found not in (r"\(", r"\)", r"\[", r"\]"):
         return False
@@ -251,7 +251,7 @@ def _rendered(tokens: Sequence[Token], width: int) -> list[Line]:
 
 
 def _highlighted(code: _Code, lines: Sequence[str], first: int) -> list[Line]:
-    """The lines from that one on. They are not wrapped, so that what is copied is the code."""
+    """Highlights the lines from `first` on. They are not wrapped, so that copied text is the code."""
     if first == len(lines):
         return []
     begin = max(0, first - _CODE_CONTEXT_LINES)

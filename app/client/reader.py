@@ -1,4 +1,4 @@
-"""What a person types: lines and blocks with a history at a terminal, else the lines of the input.
+"""Reads a person's input: lines and blocks with a history at a terminal, otherwise the lines of standard input.
 
 The history is kept in memory only. Knows nothing of what is done with a line.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # loaded where a person types
+if TYPE_CHECKING:  # loaded only at a terminal
     from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings
 
@@ -18,56 +18,49 @@ PROMPT = "> "
 
 
 class Reader(Protocol):
-    """Where a chat's lines come from. Reading raises EOFError at the end, and KeyboardInterrupt at Ctrl-C."""
+    """The source of a chat's lines. Reading raises EOFError at the end, and KeyboardInterrupt at Ctrl-C."""
 
     def message(self, begun: str = "") -> str:
-        """The next message, which may have several lines. begun: what stands there already, to be changed."""
+        """Reads the next message, which may have several lines. begun: text to edit."""
         ...
 
     def ask(self, question: str) -> str:
-        """A short answer, which is not in the history."""
+        """Reads a short answer, which is not added to the history."""
         ...
 
     def secret(self, question: str) -> str:
-        """The same, and not shown."""
+        """Reads like `ask`, without echo."""
         ...
 
-    def forget(self) -> None:
-        """Forgets the history."""
-        ...
+    def forget(self) -> None: ...
 
     def quiet(self) -> AbstractContextManager[None]:
-        """What is typed meanwhile is not shown, where it would move what is drawn; the next line begins with it."""
+        """Hides typed characters, which would disturb the drawing; the next line begins with them."""
         ...
 
 
 def own_reader(completions: Callable[[str], Iterable[str]]) -> Reader:
-    """This process's. completions: of what has been typed so far."""
+    """Makes the reader for this process' input. completions: for the text typed so far."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         return TerminalReader(completions)
     return PlainReader()
 
 
 class PlainReader:
-    """A line of the input is a message."""
+    """Takes each input line as a message."""
 
     def message(self, begun: str = "") -> str:
-        """See Reader."""
         return self._line(PROMPT)
 
     def ask(self, question: str) -> str:
-        """See Reader."""
         return self._line(question)
 
     def secret(self, question: str) -> str:
-        """See Reader."""
         return getpass.getpass(question) if sys.stdin.isatty() else self._line(question)
 
-    def forget(self) -> None:
-        """There is none."""
+    def forget(self) -> None: ...
 
     def quiet(self) -> AbstractContextManager[None]:
-        """Nothing is drawn."""
         return contextlib.nullcontext()
 
     def _line(self, prompt: str) -> str:
@@ -89,26 +82,21 @@ class TerminalReader:
         self._session = self._new_session()
 
     def message(self, begun: str = "") -> str:
-        """See Reader."""
         return self._session.prompt(PROMPT, default=begun)
 
     def ask(self, question: str) -> str:
-        """See Reader."""
         from prompt_toolkit import prompt
 
         return prompt(question)
 
     def secret(self, question: str) -> str:
-        """See Reader."""
         return getpass.getpass(question)
 
     def forget(self) -> None:
-        """See Reader."""
         self._session = self._new_session()
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """See Reader."""
         import termios
 
         keyboard = sys.stdin.fileno()

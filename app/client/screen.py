@@ -1,6 +1,6 @@
-"""What a chat shows: notices and answers, on a terminal or as plain text. Knows no service.
+"""Shows a chat's notices and answers, on a terminal or as plain text. Knows no service.
 
-Nothing that a model or another client has written reaches the terminal as a command to it.
+Text of a model or another client can never send commands to the terminal.
 """
 
 import os
@@ -19,38 +19,34 @@ from app.client.markdown import GrowingMarkdown, Line
 _DIM, _PLAIN = "\033[2m", "\033[0m"
 _DRAW_AGAIN_S = 0.04
 _REST = 10
-"""For so many times as long as a drawing took nothing is drawn: the model may need this machine's cores."""
+"""Pause after a drawing, as a multiple of its time: the model may need this machine's cores."""
 _SHOWN_THOUGHT_LINES = 6
 
 
 class AnswerView(Protocol):
-    """An answer while it is written."""
-
     def add(self, text: str) -> None:
         """Shows what has come of the answer."""
         ...
 
     def add_thought(self, text: str) -> None:
-        """Shows what has come of the thought before it."""
+        """Shows a further piece of the thought before it."""
         ...
 
     def close(self) -> None:
-        """It is over, whole or not."""
+        """Ends the answer, complete or not."""
         ...
 
 
 class Screen(Protocol):
-    """Where a chat is shown."""
-
     is_terminal: bool
-    """Whether a person looks at it, to whom numbers and hints are of use."""
+    """Whether a person looks at it, for whom numbers and hints are useful."""
 
     def say(self, line: str) -> None:
-        """A notice of the chat's own."""
+        """Shows a notice of the chat's own."""
         ...
 
     def answer(self, before: str = "") -> AnswerView:
-        """Begins to show an answer, which goes on after `before`, if that is not empty."""
+        """Begins an answer, which continues `before`, if that is not empty."""
         ...
 
 
@@ -64,7 +60,7 @@ def screen_of(out: TextIO, err: TextIO, environ: Mapping[str, str]) -> Screen:
 
 
 class PlainScreen:
-    """The answers as they are, without what was thought before them."""
+    """Shows the plain answers, without thoughts."""
 
     def __init__(self, out: TextIO, notices: TextIO, *, is_terminal: bool = False) -> None:
         self.is_terminal = is_terminal
@@ -72,11 +68,9 @@ class PlainScreen:
         self._notices = notices
 
     def say(self, line: str) -> None:
-        """See Screen."""
         print(harmless(line), file=self._notices, flush=True)
 
     def answer(self, before: str = "") -> AnswerView:
-        """See Screen."""
         return _PlainView(self._out)
 
 
@@ -90,7 +84,7 @@ class _PlainView:
         print(harmless(text), end="", file=self._out, flush=True)
 
     def add_thought(self, text: str) -> None:
-        """Only answers are shown."""
+        """Does nothing: only answers are shown."""
 
     def close(self) -> None:
         if self._has_text:
@@ -107,11 +101,9 @@ class TerminalScreen:
         self._environ = environ
 
     def say(self, line: str) -> None:
-        """See Screen."""
         print(f"{_DIM}{harmless(line)}{_PLAIN}", file=self._out, flush=True)
 
     def answer(self, before: str = "") -> AnswerView:
-        """See Screen."""
         return _LiveView(LiveArea(self._out, self._size, self._environ), before, self._size)
 
     def _size(self) -> os.terminal_size:
@@ -123,7 +115,7 @@ class TerminalScreen:
 
 
 class _LiveView:
-    """The thought is folded to a line when it is over; then the answer follows."""
+    """An answer in progress; its thought is folded to a line when it is over."""
 
     def __init__(self, area: LiveArea, before: str, size: Callable[[], os.terminal_size]) -> None:
         self._area = area
@@ -132,14 +124,14 @@ class _LiveView:
         self._markdown = GrowingMarkdown()
         self._text = harmless(before)
         self._taken = 0
-        """Characters of the text that are Markdown already."""
+        """Characters of the text that were passed to Markdown."""
         self._thought = ""
         self._has_answer = self._is_folded = False
         self._begun_s = time.monotonic()
         self._draw_from_s = 0.0
         if before:
             self._taken = len(self._text)
-            self._markdown.take(self._text, self._columns)  # it is on the screen already, but for the open block
+            self._markdown.take(self._text, self._columns)  # it is on the screen already, except for the open block
         self._area.update([], [_dim("…")])
 
     def add(self, text: str) -> None:
@@ -175,7 +167,7 @@ class _LiveView:
         self._area.update(done, [] if is_over else may_change or [_dim("…")])
 
     def _folded(self) -> list[Line]:
-        """The thought's own lines go; an answer that it goes on with stays above."""
+        """Folds the thought's lines; an answer that it continues stays above."""
         above: list[Line] = []
         if self._taken:
             above, _ = self._markdown.take("", self._columns, is_over=True)
@@ -191,7 +183,7 @@ class _LiveView:
 
 
 def harmless(text: str) -> str:
-    """Without characters that would be commands to the terminal: a model or another client may have written them."""
+    """Removes characters that would be commands to the terminal: a model or another client may have written them."""
     return "".join(character if character in "\n\t" or not _is_control(character) else "\ufffd" for character in text)
 
 
@@ -204,5 +196,4 @@ def _dim(text: str) -> Line:
 
 
 def own_screen() -> Screen:
-    """This process's."""
     return screen_of(sys.stdout, sys.stderr, os.environ)

@@ -1,6 +1,6 @@
-"""The sessions that a user has begun in the terminal, one for each service: a file that only the user can read.
+"""The user's sessions from the terminal, one for each service, in a file that only the user can read.
 
-It knows nothing of HTTP, nor whether a session still holds.
+Knows nothing of HTTP, nor whether a session is still valid.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ class SavedSession:
 
 
 def user_file() -> Path:
-    """Where the user's sessions lie, by the XDG base directory specification."""
+    """Path of the user's sessions by the XDG base directory specification."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(base) if base.startswith("/") else Path.home() / ".config"
     return folder / "redoubt" / "sessions.json"
@@ -40,17 +40,17 @@ class SessionFile:
         self._path = path
 
     def get(self, address: str) -> SavedSession | None:
-        """The session at a service. Raises SessionFileError."""
+        """Returns the session at a service. Raises SessionFileError."""
         entry = self._read().get(address)
         return None if entry is None else SavedSession(entry["name"], entry["token"])
 
     def keep(self, address: str, session: SavedSession) -> None:
-        """Replaces the one that was there. Raises SessionFileError."""
+        """Stores a session, replacing an earlier one. Raises SessionFileError."""
         with self._changing() as entries:
             entries[address] = {"name": session.name, "token": session.token}
 
     def remove(self, address: str, session: SavedSession) -> None:
-        """Leaves a session that another chat has begun there meanwhile. Raises SessionFileError."""
+        """Removes this session, unless another chat has replaced it. Raises SessionFileError."""
         if self.get(address) == session:
             with self._changing() as entries:
                 if entries.get(address, {}).get("token") == session.token:
@@ -58,7 +58,7 @@ class SessionFile:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
-        """The entries, written when the block ends: whole, or not at all."""
+        """Yields the entries and writes them atomically at the end."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -108,7 +108,7 @@ class SessionFile:
 
 
 def _is_entry(entry: Any) -> bool:
-    """A token is sent as a header and a name is printed, so neither may have control characters."""
+    """Whether the entry has no control characters: a token is sent as a header and a name is printed."""
     name, token = (entry.get("name"), entry.get("token")) if isinstance(entry, dict) else (None, None)
     return (
         isinstance(name, str)

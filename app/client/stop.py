@@ -1,4 +1,4 @@
-"""Ctrl-C while something is waited for."""
+"""Makes waiting for items interruptible by Ctrl-C."""
 
 import signal
 from collections.abc import Iterator
@@ -9,7 +9,10 @@ _END = object()
 
 
 def stoppable(items: Iterator[Item]) -> Iterator[Item]:
-    """The items. Ctrl-C raises KeyboardInterrupt where the next one is waited for, never while one is dealt with."""
+    """Yields the items.
+
+    Ctrl-C raises KeyboardInterrupt only while waiting for the next one, never while one is processed.
+    """
     is_waiting = has_come = False
 
     def come(*_: object) -> None:

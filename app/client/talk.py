@@ -1,6 +1,6 @@
-"""The conversation in hand: asks, goes on, asks again, begins and opens others. Knows nothing of commands' names.
+"""The current conversation: asks, continues, retries, begins and opens others. Knows nothing of commands' names.
 
-A user's conversation is kept by the service; a guest's is sent with each question. A question that got no answer is
+A user's conversation is kept by the service; a guest's is sent with each question. A question without an answer is
 kept, to be asked again.
 """
 
@@ -22,30 +22,30 @@ from app.client.turns import Asking, Ended, Knobs, Pieces, Thought, Usage
 
 _SHOWN_TURNS = 4
 _SHOWN_CHARS = 300
-"""Of each turn of an earlier chat."""
+"""Characters shown of each turn of an earlier chat."""
 _SEEDS = 2**31
 _TIMED_S = 0.5
-"""What took less says nothing of the speed."""
+"""Shorter answers say nothing of the speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The last question here, and as much of its answer as there is."""
+    """The last question, and as much of its answer as there is."""
 
     question: str
     answer: str = ""
     instead_of: str | None = None
-    """The question whose place it takes, while it has no answer; None: no other's."""
+    """The question that it replaces, while it has no answer; None: no question."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What has come of an answer."""
+    """The received part of an answer."""
 
     text: str
     end: Ended | None
     seconds: float
-    """From its first piece to its last."""
+    """Time from its first piece to its last."""
     is_stopped: bool
     failure: OpenAIError | None
 
@@ -64,23 +64,23 @@ class Talk:
         conversation: str | None,
         is_new: bool,
     ) -> None:
-        """model: None: the first one that is served. conversation: the user's to go on with; None: the newest one.
+        """model: None: the first served one. conversation: the user's conversation to continue; None: the newest one.
 
-        is_new: whether a new one begins.
+        is_new: whether to begin a new one.
         """
         self.account = account
         self.screen = screen
         self.reader = reader
         self.knobs = knobs
         self.model: v1.Model | None = None
-        """None: to be chosen, which may need a login first."""
+        """None: not chosen yet, which may need a login first."""
         self.usage: Usage | None = None
-        """Of the last answer."""
+        """Token usage of the last answer."""
         self.has_failed = False
-        """Whether a question got no answer, or not all of it."""
+        """Whether a question got no answer, or an incomplete one."""
         self._wanted_model = model
         self._keeps: bool | None = None
-        """Whether the service keeps the chat; None: not known yet."""
+        """Whether the service keeps the chat; None: unknown yet."""
         self._own = OwnConversation()
         self._kept = KeptConversation(conversation, self._own)
         self._last: _Turn | None = None
@@ -90,7 +90,7 @@ class Talk:
     # --- what a person does
 
     def ask(self, question: str) -> None:
-        """One question and its answer."""
+        """Asks one question and shows its answer."""
         if not self._is_ready():
             self._last = _Turn(question)
             self.has_failed = True
@@ -98,13 +98,13 @@ class Talk:
         self._write(_Turn(question), lambda conversation, asking: conversation.answer(asking, question))
 
     def retry(self) -> None:
-        """The last question again, with another seed; its answer takes the old one's place."""
+        """Asks the last question again with another seed; the new answer replaces the old one."""
         turn = self._last_turn()
         if turn is not None and self._is_ready():
             self._ask_again(turn, turn.question)
 
     def edit(self) -> None:
-        """The last question in other words, in place of what it was."""
+        """Lets the user edit the last question, and asks it in place of the old one."""
         turn = self._last_turn()
         if turn is None:
             return
@@ -113,7 +113,7 @@ class Talk:
             self._ask_again(turn, question)
 
     def go_on(self) -> None:
-        """More of the last answer, which was stopped or cut."""
+        """Continues the last answer, which was stopped or cut."""
         turn = self._last_turn()
         if turn is None or not self._is_ready():
             return
@@ -123,12 +123,12 @@ class Talk:
         self._write(turn, lambda conversation, asking: conversation.go_on(asking, turn.question, turn.answer))
 
     def new(self) -> None:
-        """Begins another conversation; what a guest has said before is forgotten."""
+        """Begins another conversation; a guest's earlier messages are dropped."""
         self._forget_turns()
         self._is_new = True
 
     def forget(self) -> None:
-        """The chat is another user's now, or nobody's."""
+        """Drops the chat, because it is another user's now, or nobody's."""
         self._forget_turns()
         self.reader.forget()
 
@@ -136,7 +136,7 @@ class Talk:
 
     @property
     def conversation_id(self) -> str | None:
-        """Of the user's conversation in hand; None: it has not begun, or is a guest's."""
+        """Id of the user's current conversation; None: it has not begun, or is a guest's."""
         return self._kept.id
 
     def keeps(self) -> bool:
@@ -146,11 +146,11 @@ class Talk:
         return self._keeps
 
     def conversation(self) -> Conversation:
-        """The one in hand. Raises OpenAIError."""
+        """The current conversation. Raises OpenAIError."""
         return self._kept if self.keeps() else self._own
 
     def open(self, conversation_id: str) -> None:
-        """Goes on with that one: shows how it ended, and brings it into memory.
+        """Opens a conversation: shows how it ended, and has the service load it.
 
         Raises ChatError if there is none, and OpenAIError.
         """
@@ -169,7 +169,7 @@ class Talk:
     # --- beginning
 
     def begin(self) -> None:
-        """Greets, and goes on with the user's conversation, if the service keeps any. Raises ChatError."""
+        """Greets, and opens the user's conversation, if the service keeps any. Raises ChatError."""
         self.screen.say(self._greeting())
         self._is_begun = True
         has_gone_on = self._kept.id is not None and self._last is not None
@@ -186,12 +186,12 @@ class Talk:
             self.screen.say(reason(error, self.account.url))
 
     def renew(self) -> None:
-        """Somebody else asks from now on, or the same user in another session."""
+        """Handles a change of user or session."""
         self.model = None
         self._keeps = None
 
     def find_model(self) -> bool:
-        """Chooses the model while the chat runs, or says why there is none."""
+        """Chooses the model while the chat runs, or shows why there is none."""
         try:
             self.choose_model()
         except ChatError as error:
@@ -202,7 +202,10 @@ class Talk:
         return self.model is not None
 
     def choose_model(self) -> None:
-        """It stays None if the service tells its models to users only, so that a login is needed. Raises ChatError."""
+        """Chooses a model, or leaves None if only users may list models, so that a login is needed.
+
+        Raises ChatError.
+        """
         url, account = self.account.url, self.account
         try:
             listed = v1.models(account.client)
@@ -225,7 +228,7 @@ class Talk:
         self.model = served[self._wanted_model or next(iter(served))]
 
     def use_model(self, name: str) -> None:
-        """Answers come from that one from now on. Raises ChatError if it is not served, and OpenAIError."""
+        """Uses that model from now on. Raises ChatError if it is not served, and OpenAIError."""
         before, self._wanted_model = self._wanted_model, name
         try:
             self.choose_model()
@@ -236,13 +239,13 @@ class Talk:
             raise ChatError(self.login_needed())
 
     def login_needed(self) -> str:
-        """What to say where only users are served."""
+        """The message where only users are served."""
         return f"{self.account.url} serves its users only: type login; exit or Ctrl-D leaves."
 
     # --- how it works
 
     def _write(self, turn: _Turn, begin: Callable[[Conversation, Asking], Pieces], *, seed: int | None = None) -> None:
-        """Shows an answer while it is made, and keeps it. turn: what there is of it already."""
+        """Shows and stores an answer as it is made. turn: the part that exists already."""
         assert self.model is not None
         knobs = self.knobs if seed is None else replace(self.knobs, seed=seed)
         asking = Asking(self.account.client, self.model.id, knobs)
@@ -297,7 +300,10 @@ class Talk:
         self._write(_Turn(question, instead_of=instead_of), begin, seed=random.randrange(_SEEDS))
 
     def _last_turn(self) -> _Turn | None:
-        """This chat's, or else how the conversation ended; says that there is none. Raises OpenAIError."""
+        """This chat's last turn, or else the stored conversation's; shows a notice if there is none.
+
+        Raises OpenAIError.
+        """
         if self._last is None:
             found = self.conversation().last_turn(self.account.client)
             if found is None:
@@ -307,7 +313,7 @@ class Talk:
         return self._last
 
     def _is_ready(self) -> bool:
-        """Whether a question can be sent; says why not."""
+        """Whether a question can be sent; shows a notice if not."""
         if self.account.is_left:
             self.screen.say(f"Type login to go on as {self.account.user}, or logout to forget this chat.")
             return False
@@ -335,7 +341,7 @@ class Talk:
             self.screen.say(self._what_now(written.failure, is_begun=bool(written.text)))
 
     def _what_now(self, error: OpenAIError, *, is_begun: bool) -> str:
-        """Why an answer has failed, as what the service's log has it, and what to do."""
+        """Why an answer has failed, worded as in the service's log, and what to do."""
         code = getattr(error, "code", None)
         if self.account.session is not None and login.has_ended(error):
             self.renew()
@@ -368,7 +374,7 @@ class Talk:
 
 
 def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:
-    """What an answer took, in one line. seconds: that its tokens came in."""
+    """An answer's usage in one line. seconds: the time in which its tokens came."""
     context = short(usage.prompt_tokens + usage.answer_tokens)
     if model is not None and model.context_tokens:
         context += f" of {round(model.context_tokens / 1024)}k"
@@ -381,7 +387,7 @@ def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:
 
 
 def short(tokens: int) -> str:
-    """Such as 312 or 1.1k."""
+    """Formats a number of tokens, such as 312 or 1.1k."""
     return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
 
 

@@ -1,6 +1,6 @@
 """A chat in the terminal, over HTTP: the service is a URL. Knows nothing of models, tokens or Ray.
 
-Here is which line is a word of the chat's own, a command, or a question. What was typed is kept in memory only.
+Decides whether a line is a word of the chat's own, a command, or a question. Typed text is kept in memory only.
 """
 
 from openai import OpenAIError
@@ -15,7 +15,7 @@ from app.client.turns import Knobs
 
 
 class TerminalChat:
-    """Raises ChatError where `url` is no address."""
+    """A terminal chat. Raises ChatError if `url` is no address."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class TerminalChat:
         screen: Screen | None = None,
         reader: Reader | None = None,
     ) -> None:
-        """api_key: used instead of a session. conversation: the user's to go on with; None: the newest one.
+        """api_key: used instead of a session. conversation: the user's conversation to continue; None: the newest one.
 
-        is_new: whether a new one begins. screen, reader: None: this process's.
+        is_new: whether to begin a new one. screen, reader: None: this process' own.
         """
         self._screen = screen or own_screen()
         self._reader = reader or own_reader(commands.completions)
@@ -51,11 +51,11 @@ class TerminalChat:
         Raises ChatError where the service has no such model when the chat begins, or is not there and nobody is to see
         that.
         """
-        with self._account.without_session:  # its connections are those of a session, too
+        with self._account.without_session:  # its connections belong to a session, too
             try:
                 with self._reader.quiet():
                     self._begin()
-            except KeyboardInterrupt:  # what was not brought into memory is computed with the first question
+            except KeyboardInterrupt:  # what was not loaded is computed with the first question
                 self._screen.say("")
             self._read_lines()
         return self._screen.is_terminal or not self._talk.has_failed
@@ -90,14 +90,14 @@ class TerminalChat:
                 return
 
     def _deal_with(self, line: str) -> None:
-        """Says what went wrong, and the chat goes on. Raises Leave."""
+        """Processes a line; shows an error, and the chat goes on. Raises Leave."""
         try:
             self._take(line)
         except ChatError as error:
             self._screen.say(str(error))
         except OpenAIError as error:
             self._screen.say(reason(error, self._account.url))
-        except (KeyboardInterrupt, EOFError):  # at a question of the chat's own
+        except (KeyboardInterrupt, EOFError):  # while it asked the user something
             self._screen.say("")
 
     def _take(self, line: str) -> None:
@@ -137,7 +137,7 @@ class TerminalChat:
 
 
 def _left(pages: login.LeftPages) -> str:
-    """What a logout has saved, for a sentence of its own; empty where nothing was to be saved."""
+    """A sentence on what a logout has saved; empty if nothing was to be saved."""
     saved = f" {pages.saved:,} pages ({pages.saved_bytes / 1e6:,.1f} MB) saved." if pages.saved else ""
     unsaved = f" {pages.unsaved:,} pages could not be saved: they are computed again." if pages.unsaved else ""
     return saved + unsaved

@@ -1,6 +1,6 @@
-"""What the parts of a terminal chat hand to each other: messages, how to ask, and what comes of an answer.
+"""The types that the parts of a terminal chat exchange: messages, how to ask, and pieces of an answer.
 
-It knows no service and no terminal.
+Knows no service and no terminal.
 """
 
 from collections.abc import Generator
@@ -11,7 +11,7 @@ from openai import OpenAI
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one of the two has said."""
+    """A message of the user or the model."""
 
     role: str
     text: str
@@ -19,7 +19,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """How answers are asked for. None: as the service has it."""
+    """Options of a question. None: the service's default."""
 
     system: str | None = None
     temperature: float | None = None
@@ -30,7 +30,7 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Whom to ask, and how."""
+    """The client, model and options of a question."""
 
     client: OpenAI
     model: str
@@ -39,26 +39,26 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer and of what came before it."""
+    """Token counts of an answer and its prompt."""
 
     prompt_tokens: int
     remembered_tokens: int
-    """Of the prompt's, those that were not computed again."""
+    """Prompt tokens that were not computed again."""
     answer_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An answer's end."""
+    """The end of an answer."""
 
     is_cut: bool
-    """At the most tokens that it may have."""
+    """Whether it was cut at its token limit."""
     usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of what a model thinks before its answer."""
+    """A piece of the model's thinking before its answer."""
 
     text: str
 

@@ -1,6 +1,6 @@
-"""What clients of `/v1` here do: connect, list the models, and word an error.
+"""Client of `/v1`: connects, lists the models, and words errors, with the `openai` library's blocking client.
 
-With the `openai` library's blocking client. It knows nothing of how a chat is shown, and imports nothing of ours.
+Knows nothing of how a chat is shown, and imports nothing of ours.
 """
 
 from dataclasses import dataclass
@@ -8,28 +8,26 @@ from dataclasses import dataclass
 from openai import APIConnectionError, APIStatusError, OpenAI, OpenAIError, Timeout
 
 _NO_TIME_LIMIT = Timeout(None, connect=5)
-"""Once connected: CPUs may be slow."""
+"""No limit once connected, because CPUs may be slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is served."""
-
     id: str
     context_tokens: int | None
-    """The longest prompt and answer together; None: the service does not say."""
+    """The longest prompt and answer together; None: unknown."""
     can_chat: bool = True
-    """False: it has no chat template, and completes texts only."""
+    """False: it has no chat template, and only completes texts."""
 
 
 def connect(address: str, api_key: str | None) -> OpenAI:
-    """A client of the service at `address`, such as "http://127.0.0.1:8000". It does not retry."""
-    key = api_key or "none"  # the library insists on one
+    """Makes a client of the service at `address`, such as "http://127.0.0.1:8000". It does not retry."""
+    key = api_key or "none"  # the library requires one
     return OpenAI(base_url=f"{address}/v1", api_key=key, timeout=_NO_TIME_LIMIT, max_retries=0)
 
 
 def models(client: OpenAI) -> list[Model]:
-    """Those that are served. Raises OpenAIError."""
+    """Lists the served models. Raises OpenAIError."""
     return [
         Model(
             model.id,
@@ -41,7 +39,7 @@ def models(client: OpenAI) -> list[Model]:
 
 
 def reason(error: OpenAIError) -> str:
-    """The service's own words, or why there are none."""
+    """The service's error message, or why there is none."""
     if isinstance(error, APIConnectionError):
         return "The service does not answer. Is it running?"
     if isinstance(error, APIStatusError):

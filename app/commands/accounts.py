@@ -1,6 +1,6 @@
-"""`redoubt user`, `key`, `keygen`, `rotate-key` and `audit`: options, questions and what is printed.
+"""`redoubt user`, `key`, `keygen`, `rotate-key` and `audit`: options, questions and output.
 
-What is done is in `administration.py`, which is imported only when a command runs.
+`administration.py` does the work, and is imported only when a command runs.
 """
 
 import datetime
@@ -252,7 +252,7 @@ def audit(
 
 @contextmanager
 def _administration(url: str, name: str | None, api_key: str | None, config: Path | None) -> "Iterator[Administration]":
-    """The service, or the configuration's database. Errors of the block are one line."""
+    """Opens the service, or the configuration's database; prints errors of the block in one line."""
     from app.commands.administration import ERRORS, in_database
 
     if config is None:
@@ -265,7 +265,7 @@ def _administration(url: str, name: str | None, api_key: str | None, config: Pat
 
 @contextmanager
 def service(url: str, name: str | None, api_key: str | None) -> "Iterator[OverHttp]":
-    """The running service, as a user. Errors of the block are one line. name: who logs in; None: the key is sent."""
+    """Opens the running service; prints errors of the block in one line. name: the user; None: the key is used."""
     from app.commands.administration import ERRORS, OverHttp
 
     if name is None and api_key is None:
@@ -298,7 +298,7 @@ def _print_new(new: "UserInfo") -> None:
 
 
 def _choose_password(asked: "OverHttp", name: str, given: str) -> None:
-    """At the first login of who runs the command: in place of the password that an administrator has set."""
+    """Lets the user who runs the command replace an administrator's password at the first login."""
     print("An administrator has set this password: choose one of your own.", file=sys.stderr)
     code = _secret("Recovery code (none: what was saved of yours is deleted): ") if asked.can_recover else ""
     kept = asked.choose_password(given, _new_password(name, "New password of"), code or None)
@@ -313,7 +313,7 @@ def _new_password(name: str, what: str = "Password for the next login of") -> st
 
 
 def _secret(question: str) -> str:
-    """Asks without showing what is typed; without a terminal it is a line of the input."""
+    """Asks without echo; without a terminal it reads a line of the input."""
     if sys.stdin.isatty():
         return getpass.getpass(question)
     line = sys.stdin.readline()

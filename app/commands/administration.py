@@ -34,69 +34,62 @@ _TIMEOUT_S = 60.0
 
 
 class AdministrationError(Exception):
-    """It is not done; the message says why and what to do."""
+    """The operation has failed; the message says why and what to do."""
 
 
 class Administration(Protocol):
-    """What administrators do. Every method raises AdministrationError or AccountsError."""
+    """An administrator's operations. Every method raises AdministrationError or AccountsError."""
 
     def users(self) -> Sequence[UserInfo]:
-        """Everybody, by name."""
+        """Lists all users by name."""
 
-    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
-        """A new one."""
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo: ...
 
     def change_user(self, name: str, change: UserChange) -> UserInfo:
-        """What is given is changed."""
+        """Changes the given fields."""
 
     def delete_user(self, name: str) -> None:
-        """With all that was saved."""
+        """Deletes a user with everything saved."""
 
     def reset_password(self, name: str, password: str) -> UserInfo:
-        """For the next login; the user's recovery code keeps what was saved."""
+        """Sets a password for the next login; the user's recovery code keeps what was saved."""
 
     def audit(self, after: int, limit: int) -> AuditPage:
-        """Rows in order, from the one after `after`."""
+        """Returns rows in order, from the one after `after`."""
 
 
 class InDatabase:
-    """By whoever has the database and its key, while no service runs."""
+    """Works on the database with its key, while no service runs."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
 
     def users(self) -> Sequence[UserInfo]:
-        """See Administration; so do all that follow."""
         return self._accounts.users.all(OPERATOR_ACTS)
 
     def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
-        """See Administration."""
         new = new_password(password, self._accounts.store.password_cost)
         return self._accounts.users.add(OPERATOR_ACTS, name, new, role, limits)
 
     def change_user(self, name: str, change: UserChange) -> UserInfo:
-        """See Administration."""
         return self._accounts.users.change(OPERATOR_ACTS, name, change)
 
     def delete_user(self, name: str) -> None:
-        """See Administration."""
         self._accounts.users.delete(OPERATOR_ACTS, name)
 
     def reset_password(self, name: str, password: str) -> UserInfo:
-        """See Administration."""
         new = new_password(password, self._accounts.store.password_cost)
         return self._accounts.users.reset_password(OPERATOR_ACTS, name, new)
 
     def audit(self, after: int, limit: int) -> AuditPage:
-        """See Administration."""
         return self._accounts.audit(OPERATOR_ACTS, after, limit)
 
 
 class OverHttp:
-    """A running service, with the credential of a user; the Administration of an administrator."""
+    """Works on a running service with a user's credential, which for Administration must be an administrator's."""
 
     def __init__(self, url: str, secret: str | None) -> None:
-        """secret: an API key; None: `log_in` follows."""
+        """secret: an API key; None: call `log_in` next."""
         address = url.rstrip("/").removesuffix("/v1")
         if not address.startswith(("http://", "https://")):
             raise AdministrationError(f"--url {url}: not an address such as http://127.0.0.1:8000")
@@ -104,10 +97,9 @@ class OverHttp:
         self._secret = secret
         self._is_session = False
         self.can_recover = False
-        """Whether the recovery code of who has to choose a password opens what was saved before."""
+        """Whether a user who must choose a password can open earlier saved data with a recovery code."""
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
@@ -120,7 +112,7 @@ class OverHttp:
         self._client.close()
 
     def log_in(self, name: str, password: str) -> bool:
-        """Uses a session of that user's from now on. Whether the user has to choose a password before anything else."""
+        """Begins and uses a session of that user. Returns whether the user must first choose a password."""
         session = self._ask("POST", "/v1/auth/login", {"name": name, "password": password})
         self._secret = session["token"]
         self._is_session = True
@@ -128,27 +120,29 @@ class OverHttp:
         return bool(session["must_choose_password"])
 
     def choose_password(self, password: str, new: str, recovery_code: str | None) -> str:
-        """In place of one that an administrator has set; the new recovery code. Without the one so far all is lost."""
+        """Replaces an administrator's password and returns a new recovery code.
+
+        Without the previous code everything saved is lost.
+        """
         body: dict[str, Any] = {"password": password, "new_password": new, "recovery_code": recovery_code}
         return str(
             self._ask("POST", "/v1/auth/password", body | {"lose_saved": recovery_code is None})["recovery_code"]
         )
 
     def own_keys(self) -> Sequence[KeyInfo]:
-        """The user's."""
         return [_key(each) for each in self._ask("GET", "/v1/keys")["data"]]
 
     def add_key(self, label: str, days: int | None) -> NewKey:
-        """days: how long it holds; None: until it is revoked."""
+        """Makes an API key. days: how long it is valid; None: until it is revoked."""
         answer = self._ask("POST", "/v1/keys", {"label": label, "expires_in_days": days})
         return NewKey(_key(answer), answer["secret"])
 
     def revoke_key(self, key_id: str) -> None:
-        """One of the user's own."""
+        """Revokes one of the user's own keys."""
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
 
     def memory(self) -> dict[str, Any]:
-        """What the user's saved pages take, as `GET /v1/memory` has it."""
+        """The size of the user's saved pages, as in `GET /v1/memory`."""
         answer: dict[str, Any] = self._ask("GET", "/v1/memory")
         return answer
 
@@ -159,30 +153,24 @@ class OverHttp:
         return answer
 
     def users(self) -> Sequence[UserInfo]:
-        """See Administration; so do all that follow."""
         return [_user(each) for each in self._ask("GET", "/v1/admin/users")["data"]]
 
     def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> UserInfo:
-        """See Administration."""
         body = {"name": name, "password": password, "role": role, "limits": _limits(limits)}
         return _user(self._ask("POST", "/v1/admin/users", body))
 
     def change_user(self, name: str, change: UserChange) -> UserInfo:
-        """See Administration."""
         limits = None if change.limits is None else _limits(change.limits)
         body = {"role": change.role, "state": change.state, "limits": limits}
         return _user(self._ask("POST", _path_of(name), body))
 
     def delete_user(self, name: str) -> None:
-        """See Administration."""
         self._ask("DELETE", _path_of(name))
 
     def reset_password(self, name: str, password: str) -> UserInfo:
-        """See Administration."""
         return _user(self._ask("POST", f"{_path_of(name)}/reset", {"password": password}))
 
     def audit(self, after: int, limit: int) -> AuditPage:
-        """See Administration."""
         answer = self._ask("GET", f"/v1/admin/audit?after={after}&limit={limit}")
         return AuditPage([AuditRow(**row) for row in answer["data"]], answer["intact"], answer["last"])
 
@@ -203,7 +191,7 @@ class OverHttp:
 
 @contextlib.contextmanager
 def in_database(config: Path) -> Iterator[InDatabase]:
-    """The database that a configuration file names, made if there is none.
+    """Opens the database that a configuration file names, or makes it.
 
     Raises SettingsError, also while a service has it open.
     """
@@ -215,7 +203,7 @@ def in_database(config: Path) -> Iterator[InDatabase]:
 
 
 def accounts_settings(config: Path) -> AccountsSettings:
-    """Raises SettingsError if the file has none."""
+    """Reads the accounts' settings. Raises SettingsError if the file has none."""
     settings = load_config(config).application.args.accounts
     if settings is None:
         raise SettingsError(f"{config}: args.accounts is missing, so there are no users")
@@ -234,7 +222,7 @@ def rotate(config: Path, new_key: Path) -> None:
 
 
 ERRORS = (AdministrationError, AccountsError, SettingsError)
-"""What a user can correct."""
+"""Errors that a user can correct."""
 
 
 def _path_of(name: str) -> str:

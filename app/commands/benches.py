@@ -1,6 +1,6 @@
-"""The measurements of `redoubt bench`: a name, where it is, what it measures. Each has options of its own (--help).
+"""The benches of `redoubt bench`: name, module, and what each measures. Each has its own options (--help).
 
-They are loaded by name when one is asked for: `bench` is above `app` and needs packages that serving does not.
+They are loaded by name on demand: `bench` is above `app` and needs packages that serving does not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,10 @@ NEED_VERIFIER: Final = ("confidential",)
 
 
 def load(name: str) -> Callable[[Sequence[str]], int]:
-    """The bench's command: takes its arguments, returns the exit status. Raises ImportError."""
+    """Loads a bench's command, which takes its arguments and returns the exit status. Raises ImportError."""
     return cast("Callable[[Sequence[str]], int]", import_module(BENCHES[name][0]).main)
 
 
 def usage() -> str:
-    """What `redoubt bench --help` prints."""
     lines = [f"  {name:15}{about}" for name, (_, about) in BENCHES.items()]
     return "\n".join(["Usage: redoubt bench WHAT [OPTIONS]", "", *lines, "", "Each has its own --help."])

@@ -1,6 +1,6 @@
-"""`redoubt memory`: what a user's saved pages take, forgetting them, and looking over the folder of all.
+"""`redoubt memory`: shows and forgets a user's saved pages, and checks the folder of all.
 
-What is done is in `administration.py` and `app.memory.check`, which are imported only when a command runs.
+`administration.py` and `app.memory.check` do the work, and are imported only when a command runs.
 """
 
 from collections.abc import Iterator

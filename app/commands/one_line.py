@@ -1,4 +1,4 @@
-"""A user's mistake is one line on stderr and an exit status, never a traceback."""
+"""Reports a user's mistake in one line on stderr with an exit status, never as a traceback."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _MOST_CHARACTERS: Final = 1200
 
 
 class OneLineGroup(TyperGroup):
-    """Typer's group of commands, which says in one line what is wrong with a command line, and where to read on."""
+    """Typer's group of commands, with command-line errors in one line that says where to read on."""
 
     def main(
         self,
@@ -24,7 +24,7 @@ class OneLineGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs the command and ends the process, as Typer's does. standalone_mode: false raises instead of ending."""
+        """Runs the command and ends the process, as Typer's does. standalone_mode: False raises instead of ending."""
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
@@ -47,7 +47,7 @@ class OneLineGroup(TyperGroup):
             sys.exit(status)
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command. Ctrl-C is one line too, also while the command still imports what it needs."""
+        """Runs the command. Ctrl-C prints one line too, also while the command still imports what it needs."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
@@ -56,7 +56,7 @@ class OneLineGroup(TyperGroup):
 
 @contextmanager
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Prints the errors that a user can correct in one line; any other is a bug and keeps its traceback."""
+    """Prints errors that a user can correct in one line; any other is a bug and keeps its traceback."""
     try:
         yield
     except expected as error:
@@ -64,9 +64,9 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 def worded(error: Exception) -> str:
-    """The error as a user reads it: of a system's error the file and the reason, without number and quotes.
+    """Words the error for a user; for a system error the file and the reason, without number and quotes.
 
-    One line, and not longer than one reads: a message may quote a name from a file of any content.
+    Returns one short line: a message may quote a name from a file of any content.
     """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
@@ -76,6 +76,6 @@ def worded(error: Exception) -> str:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """Ends the command."""
+    """Prints the message and exits."""
     print(f"redoubt: {message}", file=sys.stderr)
     raise typer.Exit(status)

@@ -1,4 +1,4 @@
-"""`redoubt plan`: what a machine will do with a model, before anybody buys one or downloads the other."""
+"""`redoubt plan`: predicts what a machine will do with a model, before one buys or downloads anything."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reads what `redoubt plan` is asked about: a model in any of its forms, and a machine by name, file or measurement."""
+"""Reads the inputs of `redoubt plan`: a model in any of its forms, and a machine by name, file or measurement."""
 
 import json
 import tomllib
@@ -22,9 +22,9 @@ from quant.sources.open_source import open_source
 
 
 def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand:
-    """The demand of a known shape, a converted folder, a Hugging Face folder or a GGUF file.
+    """Computes the demand of a known shape, a converted folder, a Hugging Face folder or a GGUF file.
 
-    qtype, group_size: as of `redoubt convert`; None: what the source has, else sym_int4 in groups of 64. Raises
+    qtype, group_size: as for `redoubt convert`; None: the source's, else sym_int4 in groups of 64. Raises
     CapacityError, QuantError, OSError.
     """
     path = Path(model)
@@ -53,7 +53,7 @@ def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand
 
 
 def read_machine(name: str, memory_bytes: int | None) -> Machine:
-    """A machine by name of the table, "this", or a file. Raises CapacityError, OSError."""
+    """Finds a machine by its name in the table, as "this", or in a file. Raises CapacityError, OSError."""
     path = Path(name)
     if name == "this":
         from app.workers.machine_rates import this_machine
@@ -69,17 +69,17 @@ def read_machine(name: str, memory_bytes: int | None) -> Machine:
 
 
 def known_models() -> Iterable[tuple[str, Demand]]:
-    """All known shapes as `convert` stores them by default."""
+    """Yields all known shapes as `convert` stores them by default."""
     return [(name, read_demand(name, None, None)) for name in SHAPES]
 
 
 def known_machines() -> Iterable[tuple[str, Machine]]:
-    """All machines of the table, with one socket."""
+    """Yields all machines of the table, with one socket."""
     return [(name, table_machine(name)) for name in processor_names()]
 
 
 def save_machine(machine: Machine, path: Path) -> None:
-    """Writes what `read_machine` reads. Raises OSError."""
+    """Writes a machine for `read_machine`. Raises OSError."""
     path.write_text(json.dumps(machine.to_dict(), indent=1) + "\n", encoding="utf-8")
 
 

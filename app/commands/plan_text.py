@@ -1,4 +1,4 @@
-"""A plan as text for a terminal: short tables, and a sentence for what they do not say."""
+"""Prints a plan for a terminal: short tables, and sentences for the rest."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -18,12 +18,12 @@ _LIMITS: Final = {"places": f"places, as no worker is planned with more than {MO
 
 
 def rate(value: float) -> str:
-    """Tokens a second with as many digits as one reads."""
+    """Formats tokens per second with few digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def size(size_bytes: float) -> str:
-    """Bytes in words."""
+    """Formats bytes with a unit."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.1f} {unit}"
@@ -38,7 +38,6 @@ def _weights(demand: Demand) -> str:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Prints all of it."""
     demand, machine, memory = plan.demand, plan.machine, plan.memory
     many = f"{machine.nodes} workers (NUMA nodes)" if machine.nodes > 1 else "1 worker (NUMA node)"
     console.print(
@@ -127,7 +126,7 @@ def _print_users(plan: Plan, console: Console) -> None:
 
 
 def _why_nobody(users: Users, promise: Promise) -> str:
-    """What of the promise one user alone breaks."""
+    """Which part of the SLO a single user already breaks."""
     if not users.running_per_worker:
         return "not even one request fits into the memory"
     if users.long_prompt_s > promise.first_token_s:

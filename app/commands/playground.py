@@ -13,7 +13,7 @@ def playground(
     port: Annotated[int, typer.Option(help="The port; 0: a free one.", min=0, max=65535)] = 7860,
 ) -> None:
     """Compare two models, or two ways of decoding, on the same question in the browser. Ctrl-C stops it."""
-    if not url.startswith(("http://", "https://")):  # before the seconds that the import takes
+    if not url.startswith(("http://", "https://")):  # before the import, which takes seconds
         fail(f"--url {url}: not an address such as http://127.0.0.1:8000", 2)
     from app.playground.program import PlaygroundError, serve
 

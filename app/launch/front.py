@@ -1,10 +1,10 @@
-"""The front of a local service: HAProxy with the service's address, which outlives everything behind it.
+"""The front of a local service: an HAProxy on the service's address, which outlives everything behind it.
 
-The main process holds the listening socket and HAProxy inherits it. So a connection is never refused as long as the
-service runs: while nothing can take it, it waits in the socket's queue. HAProxy is started again at once if it ends,
-and anew with each configuration that Ray Serve writes for an HAProxy of its own (`reverse_proxy` hands it over); the
-one before finishes its answers. Behind it there may be several Rays, one after another, each with its configurations.
-Only the one that is active gets requests.
+The main process holds the listening socket and HAProxy inherits it. So a connection is never refused while the service
+runs: while nothing can take it, it waits in the socket's queue. HAProxy is restarted at once if it ends, and with each
+    configuration that Ray Serve writes for an HAProxy of its own (`reverse_proxy` hands it over); the old one finishes
+    its answers. Behind the front there may be several Rays, each with its own configuration. Only the active one gets
+    requests.
 
 Knows HAProxy and processes, and nothing of Ray.
 """

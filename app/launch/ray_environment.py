@@ -22,10 +22,10 @@ PROXY_FOLDER = "p"
 
 
 def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of every Ray process: those of any node, loopback only, and every port of Ray asks for a token.
+    """Variables of every process of a private Ray: `node_environment`, loopback only, and a token.
 
-    folder: where the token's file is written, readable for this user only. Other users of the machine can reach
-    loopback, so Ray needs a token there too. RAY_AUTH_MODE and a token in `environment` are kept.
+    Every port of Ray asks for the token, because other users of the machine can reach loopback. folder: where the
+    token's file is written, readable for this user only. RAY_AUTH_MODE and a token in `environment` are kept.
     """
     variables = loopback_environment(environment) | {
         # Without a GCS Ray's processes end after a minute. They serve until another Ray has their place.

@@ -1,6 +1,6 @@
-"""The configuration file while the service runs: what of a change can be made in place, and what needs a new Ray.
+"""Watches a running service's configuration file: which changes apply in place, and which need a new Ray.
 
-Knows the file, and nothing of how a change is made.
+Knows the file, and nothing of how a change is applied.
 """
 
 from collections.abc import Callable

@@ -38,7 +38,7 @@ PREFIX_BYTES = _PREFIX.size
 
 
 class SealedModelError(ValueError):
-    """A sealed model can't be made or opened, or its key can't be had; the message names the file and the reason."""
+    """A sealed model can't be made or opened, or its key is unavailable; the message names the file and the reason."""
 
 
 def _file_name(name: str) -> str:
@@ -58,12 +58,12 @@ class FileEntry(BaseModel):
 
     @property
     def chunks(self) -> int:
-        """How many chunks it has; none if it is empty."""
+        """Number of its chunks; 0 if it is empty."""
         return -(-self.size_bytes // CHUNK_BYTES)
 
 
 class Header(BaseModel):
-    """What an image holds."""
+    """The header of an image."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -73,16 +73,16 @@ class Header(BaseModel):
 
     @property
     def digest(self) -> str:
-        """The model's digest, as `app.attestation.statement.model_digest` makes it of the folder."""
+        """The model's digest, as `app.attestation.statement.model_digest` computes it for the folder."""
         return files_digest({file.name: file.sha256 for file in self.files})
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """Number of all chunks."""
         return sum(file.chunks for file in self.files)
 
     def sealed(self, key: bytes, salt: bytes) -> bytes:
-        """The image's first bytes, up to the chunks. salt: new for each image. Raises SealedModelError."""
+        """Returns the image's first bytes, up to the chunks. salt: new for each image. Raises SealedModelError."""
         text = self.model_dump_json().encode()
         if len(text) > MOST_HEADER_BYTES:
             raise SealedModelError(f"a table of {len(self.files)} files is too large for a sealed model")
@@ -91,7 +91,7 @@ class Header(BaseModel):
 
     @classmethod
     def opened(cls, key: bytes, sealed: bytes) -> Self:
-        """The header of an image's first bytes, as long as `header_bytes` says. Raises SealedModelError."""
+        """Opens the header in an image's first bytes, as many as `header_bytes` says. Raises SealedModelError."""
         prefix = sealed[:PREFIX_BYTES]
         _, salt, _ = _PREFIX.unpack_from(sealed)
         try:
@@ -108,7 +108,7 @@ class Header(BaseModel):
 
 
 def header_bytes(beginning: bytes) -> int:
-    """How many bytes come before the chunks. beginning: the image's PREFIX_BYTES, or more. Raises SealedModelError."""
+    """Number of bytes before the chunks. beginning: the image's PREFIX_BYTES, or more. Raises SealedModelError."""
     if len(beginning) < PREFIX_BYTES or not beginning.startswith(MAGIC):
         raise SealedModelError("is no sealed model: make one with `redoubt seal`")
     _, _, sealed_bytes = _PREFIX.unpack_from(beginning)
@@ -119,19 +119,19 @@ def header_bytes(beginning: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk's place."""
+    """The position of a chunk."""
 
     number: int
-    """In the image, from 0."""
+    """Index in the image, from 0."""
     offset: int
-    """In the image, in bytes."""
+    """Offset in the image, in bytes."""
     size_bytes: int
-    """Of plaintext; the sealed chunk is TAG_BYTES longer."""
+    """Size of the plaintext; the sealed chunk is TAG_BYTES longer."""
     is_last: bool
 
 
 class ChunkCipher:
-    """Seals and opens the chunks of one image. Any thread may use it."""
+    """Seals and opens the chunks of one image. Thread-safe."""
 
     def __init__(self, key: bytes, header: Header, sealed_header: bytes) -> None:
         """sealed_header: the image's bytes before the chunks."""
@@ -146,10 +146,10 @@ class ChunkCipher:
             number += file.chunks
             offset += file.size_bytes + file.chunks * TAG_BYTES
         self.image_bytes = offset
-        """Bytes of the whole image."""
+        """Size of the whole image."""
 
     def chunks_of(self, name: str, begin: int, end: int) -> Iterator[tuple[Chunk, int]]:
-        """The chunks of a range of a file, each with where it begins in the file. Raises KeyError."""
+        """Yields the chunks of a range of a file, each with its offset in the file. Raises KeyError."""
         file, number, offset = self._begins[name]
         for i in range(begin // CHUNK_BYTES, -(-end // CHUNK_BYTES)):
             at = i * CHUNK_BYTES
@@ -162,7 +162,6 @@ class ChunkCipher:
             yield chunk, at
 
     def seal(self, chunk: Chunk, plaintext: bytes) -> bytes:
-        """The sealed chunk."""
         return self._cipher.encrypt(_nonce(chunk.number), plaintext, self._associated(chunk))
 
     def open_into(self, chunk: Chunk, sealed: bytes, buffer: memoryview) -> None:

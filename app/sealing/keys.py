@@ -1,6 +1,6 @@
-"""Where the key of a sealed model comes from: a file, or the Confidential Data Hub of a confidential container.
+"""Reads a sealed model's key from a file, or from the Confidential Data Hub of a confidential container.
 
-The hub gives it only after the container has proved to the key's owner what it is. A key is never logged.
+The hub gives the key only after the container has attested itself to the key's owner. A key is never logged.
 """
 
 import os
@@ -15,7 +15,7 @@ from app.sealing.image import KEY_BYTES, SealedModelError
 
 
 def read_key(uri: str, data_hub: str | None = None) -> bytes:
-    """The key that `model.key` names. uri: file:///PATH or kbs:///REPOSITORY/TYPE/TAG. Raises SealedModelError.
+    """Reads the key that `model.key` names. uri: file:///PATH or kbs:///REPOSITORY/TYPE/TAG. Raises SealedModelError.
 
     data_hub: the hub's address; None: that of a confidential container.
     """
@@ -28,7 +28,7 @@ def read_key(uri: str, data_hub: str | None = None) -> bytes:
 
 
 def read_key_file(path: Path) -> bytes:
-    """The key in a file. Raises SealedModelError."""
+    """Reads the key from a file. Raises SealedModelError."""
     try:
         with path.open("rb") as file:
             return _checked(str(path), file.read(KEY_BYTES + 1))
@@ -37,7 +37,7 @@ def read_key_file(path: Path) -> bytes:
 
 
 def make_key_file(path: Path) -> bytes:
-    """Writes a new key, for this user only. Raises SealedModelError, also if there is such a file."""
+    """Writes a new key, for this user only. Raises SealedModelError, also if the file exists."""
     key = secrets.token_bytes(KEY_BYTES)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,6 +1,6 @@
-"""Small records, sealed with AES-256-GCM by `cryptography`: each opens only as what and whose it was sealed.
+"""Seals small records with AES-256-GCM from `cryptography`, bound to their purpose and owner.
 
-Knows no key and no record; the accounts and the ingresses seal with it.
+Knows no key and no record; the accounts and the ingresses use it.
 """
 
 import os
@@ -12,17 +12,17 @@ _NONCE_BYTES = 12
 
 
 class SealError(ValueError):
-    """What was to be opened was sealed with another key or for another purpose, or has changed."""
+    """The record was sealed with another key or for another purpose, or has changed."""
 
 
 def seal(key: bytes, text: bytes, context: str) -> bytes:
-    """Nonce, ciphertext, tag. key: 32 bytes. context: what and whose it is; only the same context opens it."""
+    """Returns nonce, ciphertext, tag. key: 32 bytes. context: purpose and owner; only the same context opens it."""
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, text, context.encode())
 
 
 def unseal(key: bytes, sealed: bytes, context: str) -> bytes:
-    """What `seal` has sealed. Raises SealError."""
+    """Opens what `seal` has sealed. Raises SealError."""
     try:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context.encode())
     except (InvalidTag, ValueError) as error:

@@ -1,6 +1,6 @@
 """Seals a converted model: writes all its files into one image, onto a block device or into a new file.
 
-An image that is not finished does not open: what makes it one, its beginning, is written last.
+An unfinished image does not open, because its beginning is written last.
 """
 
 import hashlib
@@ -22,8 +22,6 @@ from quant.files.free_space import check_free_space
 
 @dataclass(frozen=True, slots=True)
 class SealReport:
-    """What was written."""
-
     name: str
     digest: str
     image_bytes: int
@@ -33,7 +31,7 @@ class SealReport:
 def seal(folder: Path, out: Path, key: bytes, *, name: str | None = None, progress: bool = True) -> SealReport:
     """Writes the image of a converted model.
 
-    out: a block device, which is overwritten, or a file that is not there.
+    out: a block device, which is overwritten, or a new file.
     name: the model's name in the API; None: the folder's name.
 
     Raises SealedModelError, OutputError for a full disk, OSError.
@@ -86,7 +84,7 @@ def _write_chunks(image: IO[bytes], path: Path, file: FileEntry, cipher: ChunkCi
 @contextmanager
 def _device(out: Path, image_bytes: int) -> Iterator[IO[bytes]]:
     try:
-        device = os.open(out, os.O_WRONLY | os.O_EXCL)  # exclusive: not a device that is mounted
+        device = os.open(out, os.O_WRONLY | os.O_EXCL)  # exclusive: not a mounted device
     except OSError as error:
         raise SealedModelError(f"{out}: {error.strerror}") from error
     with os.fdopen(device, "wb") as file:
@@ -99,11 +97,11 @@ def _device(out: Path, image_bytes: int) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _new_file(out: Path, image_bytes: int) -> Iterator[IO[bytes]]:
-    """A file under another name, which gets its own at the end if nothing else has it."""
+    """Opens a temporary file that is renamed at the end, if the name is still free."""
     check_free_space(out, image_bytes)
     with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.partial-") as file:
         yield file
-        os.fchmod(file.fileno(), 0o644)  # whoever serves it may be another user
+        os.fchmod(file.fileno(), 0o644)  # another user may serve it
         os.link(file.name, out)
 
 

@@ -1,6 +1,6 @@
-"""Reads a sealed model from a file or a block device: its small files as a folder's, its weights into given memory.
+"""Reads a sealed model from a file or a block device: its small files like a folder's, its weights into given memory.
 
-Nothing is written anywhere, and no more than a chunk is held beside what the caller asked for.
+Writes nothing, and holds at most one chunk beside what the caller asked for.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def open_model(card: ModelCard) -> "Path | SealedModel":
-    """The model's folder, or the sealed model that the card describes. Raises SealedModelError."""
+    """Opens the model's folder, or the sealed model that the card describes. Raises SealedModelError."""
     if card.key is None:
         return Path(card.path)
     model = SealedModel(Path(card.path), read_key(card.key))
@@ -33,10 +33,10 @@ def open_model(card: ModelCard) -> "Path | SealedModel":
 
 
 def model_identity(model: "Path | SealedModel") -> str:
-    """Tells one version of a model's files from another, on every machine alike: 16 hexadecimal digits.
+    """Identifies a version of a model's files, on every machine alike, by 16 hexadecimal digits.
 
-    Of a folder it reads the small files, and of the weights their size and samples from all over the file, so that a
-    large model takes milliseconds. A file that is not there counts too. Raises OSError.
+    Hashes a folder's small files, and the size and samples of the weights, so that a large model takes milliseconds.
+    Missing files count too. Raises OSError.
     """
     if isinstance(model, SealedModel):
         return model.digest[:_IDENTITY_DIGITS]
@@ -65,7 +65,7 @@ def is_sealed(path: Path) -> bool:
 
 
 class SealedModel:
-    """An open image. `model / name` is a file of it (`app.model_folder.ModelFile`). Any thread may read from it."""
+    """An open image. `model / name` is one of its files (`app.model_folder.ModelFile`). Thread-safe for reading."""
 
     def __init__(self, path: Path, key: bytes) -> None:
         """Reads and checks the header, and that the image is not cut off. Raises SealedModelError."""
@@ -85,7 +85,7 @@ class SealedModel:
         self.name = header.name
         """The model's name in the API."""
         self.digest = header.digest
-        """The digest of the files, as `app.attestation.statement.model_digest` makes it of the folder."""
+        """Digest of the files, as `app.attestation.statement.model_digest` computes it for the folder."""
         if (there := os.lseek(self._file, 0, os.SEEK_END)) < self._cipher.image_bytes:
             raise self._error(f"is cut off: {there} bytes of {self._cipher.image_bytes}")
 
@@ -97,11 +97,10 @@ class SealedModel:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all files."""
         return list(self._sizes)
 
     def size(self, name: str) -> int:
-        """A file's bytes. Raises SealedModelError."""
+        """A file's size. Raises SealedModelError."""
         if name not in self._sizes:
             raise self._error(f"holds no {name}")
         return self._sizes[name]
@@ -123,7 +122,7 @@ class SealedModel:
                 wanted[:] = plaintext[first - begin : last - begin]
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Fewer bytes only at the end of the file."""
+        """Reads `size` bytes, fewer only at the end of the file."""
         try:
             return os.pread(self._file, size, offset)
         except OSError as error:
@@ -134,7 +133,7 @@ class SealedModel:
 
 
 class SealedFile:
-    """A file of a sealed model, which need not be there."""
+    """A file of a sealed model, which may be missing."""
 
     def __init__(self, model: SealedModel, name: str) -> None:
         self._model = model
@@ -144,11 +143,10 @@ class SealedFile:
         return f"{self._model}/{self._name}"
 
     def is_file(self) -> bool:
-        """Whether it is there."""
         return self._name in self._model.names
 
     def read_text(self, encoding: str) -> str:
-        """All of it. Raises FileNotFoundError, SealedModelError, UnicodeDecodeError."""
+        """Returns the whole text. Raises FileNotFoundError, SealedModelError, UnicodeDecodeError."""
         if not self.is_file():
             raise FileNotFoundError(str(self))
         content = bytearray(self._model.size(self._name))

@@ -128,7 +128,10 @@ class Constraints:
                 raise
 
     def _first_mask(self, matcher: llguidance.LLMatcher) -> NDArray[np.uint32]:
-        """The first mask, which is the same for every output and takes longest: not the engine's thread makes it."""
+        """The first mask.
+
+        It is the same for every output and takes longest, so the engine's thread must not make it.
+        """
         mask = np.zeros(-(-self.vocab_size // 32), np.uint32)
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if matcher.is_error():
@@ -201,11 +204,11 @@ class _Constraint:
 
 
 def _with_unwritable_names(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """`tokenizer.json` in which no text is a special token's name; grammars name such tokens by their ids.
+    """Renames special tokens in `tokenizer.json` to names that no text contains.
 
-    Else, where only one text can follow, as a constant of a schema, llguidance would allow the special tokens that the
-    tokenizer finds in that text, and then refuse them, which ends the output. It takes all tokens for special that are
-    spelled as `<tool_call>` is, whether they are said to be special or not.
+    Grammars name such tokens by their ids. Otherwise, where only one text can follow, as with a constant of a schema,
+    llguidance would allow the special tokens that the tokenizer finds in that text, and then refuse them, which ends
+    the output. It takes every token that is spelled like `<tool_call>` for special, whether or not it is.
     """
     added = tokenizer.get("added_tokens") or []
     names = {token["content"] for token in added if token["special"] or re.fullmatch(r"<.*>", token["content"])}

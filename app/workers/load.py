@@ -126,7 +126,7 @@ def has_page_groups(settings: ModelApplicationSettings) -> bool:
 
 
 def _slots(max_concurrent_requests: int, max_step_tokens: int) -> int:
-    """One more for each sixteen, or part of that: no caller has all, so that others need not wait for its answers."""
+    """One more slot per sixteen requests, rounded up: no caller has all slots, so others never wait for its answers."""
     return min(max_concurrent_requests + -(-max_concurrent_requests // 16), max_step_tokens)
 
 

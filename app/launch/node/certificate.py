@@ -1,8 +1,8 @@
 """A node's TLS certificate for Ray, signed by the cluster's authority, with the node's address in it.
 
-Ray's nodes then take each other's connections only with a certificate of that authority (RAY_USE_TLS). The key is made
-anew at each start and lies in the node's private folder. The authority comes from a folder, or is made in memory by the
-head of a confidential cluster.
+With RAY_USE_TLS, Ray's nodes accept only connections with a certificate of that authority. A new key is made at each
+start, in the node's private folder. The authority comes from a folder, or is made in memory by the head of a
+confidential cluster.
 """
 
 import datetime
@@ -26,16 +26,16 @@ _CLOCK_SKEW = datetime.timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What certifies a cluster's nodes."""
+    """The authority that certifies a cluster's nodes."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """folder: with `ca.crt` and `ca.key` (or a Kubernetes TLS secret's `tls.crt` and `tls.key`), PEM.
+        """Reads an authority from PEM files in `folder`. Raises SettingsError naming the file.
 
-        Raises SettingsError naming the file.
+        The files are `ca.crt` and `ca.key`, or a Kubernetes TLS secret's `tls.crt` and `tls.key`.
         """
         prefix = "ca" if (folder / "ca.key").exists() else "tls"
         certificate_path, key_path = folder / f"{prefix}.crt", folder / f"{prefix}.key"
@@ -55,7 +55,7 @@ class Authority:
 
     @classmethod
     def make(cls) -> Self:
-        """A new one, in memory only."""
+        """Makes an authority in memory only."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redoubt cluster")])
         certificate = (
@@ -67,11 +67,10 @@ class Authority:
 
     @property
     def spki_sha256(self) -> str:
-        """SHA-256 of its SubjectPublicKeyInfo, hex."""
         return hashlib.sha256(spki(self.key.public_key())).hexdigest()
 
     def sign(self, public_key: ec.EllipticCurvePublicKey, names: x509.SubjectAlternativeName) -> x509.Certificate:
-        """A node's certificate, for a year or as long as the authority's own."""
+        """Signs a node's certificate, for a year or as long as the authority's own."""
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redoubt node")])
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return (
@@ -91,7 +90,7 @@ def issue_certificate(authority: Authority, folder: Path, address: str) -> dict[
 
 
 def node_names(address: str) -> x509.SubjectAlternativeName:
-    """The names of this node, for its certificate. address: under which the others reach it."""
+    """This node's names for its certificate. address: the one that other nodes use."""
     return x509.SubjectAlternativeName(
         [
             x509.IPAddress(ipaddress.ip_address(address)),
@@ -105,7 +104,7 @@ def node_names(address: str) -> x509.SubjectAlternativeName:
 def write_files(
     folder: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: x509.Certificate
 ) -> dict[str, str]:
-    """Writes the three into `folder`, the key for this user only; returns the variables with which Ray uses them."""
+    """Writes the three files, the key for this user only; returns the variables with which Ray uses them."""
     key_path, certificate_path, authority_path = folder / "tls.key", folder / "tls.crt", folder / "ca.crt"
     key_path.touch(mode=0o600)
     key_path.write_bytes(
@@ -132,7 +131,7 @@ def _builder(
     key: ec.EllipticCurvePublicKey,
     last: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
-    """last: the longest that the certificate may be valid."""
+    """last: the latest end of the certificate's validity."""
     now = datetime.datetime.now(datetime.UTC)
     end = now + _VALID_FOR
     return (

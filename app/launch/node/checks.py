@@ -1,4 +1,4 @@
-"""What can be wrong before a node joins its cluster: each mistake is one line that says what to do.
+"""Finds mistakes before a node joins its cluster, each with one line that says what to do.
 
 Reads files, the processor's layout and limits, and tries ports. Starts nothing.
 """
@@ -21,20 +21,19 @@ class NodeCores:
     """The cores that a node may use."""
 
     nodes: tuple[Slot, ...]
-    """Its NUMA nodes with their physical cores."""
+    """The NUMA nodes with their physical cores."""
     logical_cpus: int
     limit_cpus: float | None
-    """The container's CPU time, in CPUs; None: no limit."""
+    """The container's CPU limit in CPUs; None: no limit."""
 
     @property
     def count(self) -> int:
-        """Physical cores, or as many as the limit pays for."""
+        """Number of physical cores, or fewer if the limit is lower."""
         cores = sum(len(node.cpus) for node in self.nodes)
         return cores if self.limit_cpus is None else max(1, min(cores, int(self.limit_cpus)))
 
 
 def node_cores() -> NodeCores:
-    """The cores of this process."""
     allowed = sorted(os.sched_getaffinity(0))
     return NodeCores(tuple(numa_nodes(allowed)), len(allowed), cpu_limit())
 
@@ -50,7 +49,7 @@ def accepts_connections(address: str) -> bool:
 
 
 def mistake(options: NodeOptions, cores: NodeCores) -> str | None:
-    """The first thing that keeps the node from joining; None if there is nothing."""
+    """The first mistake that keeps the node from joining; None if there is none."""
     return next(_mistakes(options, cores), None)
 
 

@@ -1,7 +1,7 @@
-"""What a node of a confidential cluster is started with: its variables, checked, and what Ray gets to see of them.
+"""The checked variables that a confidential cluster's node is started with, and those that Ray gets to see.
 
-The container's policy pins these variables, so they are measured, but for those that KubeRay sets as it likes: these
-are listed here, and Ray gets none of them.
+The container's policy pins these variables, so they are measured, except those that KubeRay sets freely: these are
+listed here, and Ray gets none of them.
 """
 
 import os
@@ -21,7 +21,7 @@ EVIDENCE = "REDOUBT_EVIDENCE"
 PEER_RTMR0 = "REDOUBT_PEER_RTMR0"
 SOFT_PKI = "REDOUBT_SOFT_PKI"
 OPERATOR_TOKEN = "RAY_AUTH_TOKEN"
-"""KubeRay puts the cluster's token there. Here it opens the Serve gate, and nothing else."""
+"""KubeRay puts the cluster's token there. Here it only opens the Serve gate."""
 ENROLMENT_PORT = 8444
 INNER_DASHBOARD_PORT = 8266
 _KINDS = ("coco", "soft")
@@ -56,7 +56,7 @@ class EnrolmentError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Confidential:
-    """How a node proves itself, what it serves, and whom it takes for a peer."""
+    """How a node attests itself, what it serves, and which peers it accepts."""
 
     evidence: str
     """"coco" or "soft"."""
@@ -66,7 +66,7 @@ class Confidential:
     soft_pki: str | None
     """A folder with the keys of soft evidence, which all nodes share."""
     operator_token: str | None
-    """Of a head: what its Serve gate asks for."""
+    """The token that a head's Serve gate asks for."""
 
     @property
     def attestation(self) -> AttestationSettings:
@@ -74,7 +74,7 @@ class Confidential:
         return self.config.service.application.args.attestation
 
     def source(self) -> AgentEvidence | SoftEvidence:
-        """What makes this node's quotes; of one event loop. Raises SettingsError."""
+        """Makes this node's source of quotes, for one event loop. Raises SettingsError."""
         settings = self.attestation
         try:
             return evidence_source(
@@ -88,7 +88,7 @@ class Confidential:
 
 
 def confidential(role: Role, environment: Mapping[str, str]) -> Confidential | None:
-    """What the environment says; None: the node is not confidential. Raises SettingsError naming a variable."""
+    """Reads the environment; None: the node is not confidential. Raises SettingsError naming a variable."""
     evidence = environment.get(EVIDENCE)
     if evidence is None:
         return None
@@ -120,7 +120,7 @@ def confidential(role: Role, environment: Mapping[str, str]) -> Confidential | N
 
 
 def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables of Ray and KubeRay."""
+    """Removes the variables of Ray and KubeRay."""
     return {name: value for name, value in environment.items() if not name.startswith(("RAY_", "KUBERAY_"))}
 
 
@@ -138,7 +138,7 @@ def _is_at(mount: str, folder: Path) -> bool:
 
 
 def resolved(address: str) -> str:
-    """host:port with the host's address, which is what nodes' certificates name. Raises SettingsError."""
+    """Resolves the host of host:port to the address that nodes' certificates name. Raises SettingsError."""
     host, _, port = address.rpartition(":")
     try:
         return f"{socket.gethostbyname(host)}:{port}"

@@ -1,6 +1,6 @@
-"""How a node of a confidential cluster joins it: it checks the head, proves itself, and gets certificate and token.
+"""Joins a node to a confidential cluster: it verifies the head, attests itself, and gets certificate and token.
 
-The head's half is `enrol_service`. Everything goes over one TLS connection, whose key the head's quote has to name.
+`enrol_service` is the head's half. Everything goes over one TLS connection, whose key the head's quote must name.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ _TIMEOUT_S = 30.0
 
 
 class _RefusedError(RuntimeError):
-    """The head's words."""
+    """The head has refused; the message is the head's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a node needs to be one of its cluster."""
+    """The credentials of a cluster's node."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
     authority: x509.Certificate
-    """Of the cluster, which signed it."""
+    """Certificate of the cluster's authority, which signed the node's."""
     token: str
-    """Ray's."""
+    """Ray's token."""
 
     @property
     def authority_spki_sha256(self) -> str:
@@ -62,11 +62,11 @@ def enrol(
 
     Args:
         host: the head.
-        port: where it takes nodes in.
-        source: of this node's quotes; used on an event loop of its own.
-        trust: what the head has to be.
-        address: of this node, for its certificate.
-        timeout_s: for one of this node's quotes.
+        port: of the head's enrolment service.
+        source: makes this node's quotes, on an event loop of its own.
+        trust: what is accepted as a head.
+        address: this node's, for its certificate.
+        timeout_s: limit for one of this node's quotes.
     """
     where = f"The head at {host}:{port}"
     key = ec.generate_private_key(ec.SECP256R1())
@@ -87,8 +87,6 @@ def enrol(
 
 
 class _Enrolment:
-    """The exchange over a connection."""
-
     def __init__(
         self,
         connection: http.client.HTTPSConnection,

@@ -1,4 +1,4 @@
-"""Where a confidential cluster's head takes nodes in: certificates and Ray's token for those that prove themselves.
+"""Enrols nodes at a confidential cluster's head: attested nodes get certificates and Ray's token.
 
 Two requests over TLS, whose key is in the head's quote:
 
@@ -52,21 +52,19 @@ _NONCE = re.compile(rf"[0-9a-f]{{{2 * NONCE_BYTES}}}")
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A node that has asked and not joined yet."""
+    """A node that has said hello and not joined yet."""
 
     nonce: bytes
     request: x509.CertificateSigningRequest
     key: ec.EllipticCurvePublicKey
     own: Evidence
-    """The head's, made for this node."""
+    """The head's evidence, made for this node."""
     until_s: float
 
 
 class EnrolService:
-    """Takes nodes in."""
-
     def __init__(self, quotes: QuoteQueue, trust: PeerTrust, authority: Authority, token: str, own_spki: bytes) -> None:
-        """token: Ray's. own_spki: of the key with which this service's TLS ends."""
+        """token: Ray's. own_spki: of the key of this service's TLS."""
         self._quotes = quotes
         self._trust = trust
         self._authority = authority
@@ -75,7 +73,6 @@ class EnrolService:
         self._pending: dict[bytes, _Pending] = {}
 
     def application(self) -> Starlette:
-        """The ASGI application."""
         return Starlette(
             routes=[
                 Route(path, _endpoint(handle), methods=["POST"])
@@ -170,7 +167,7 @@ def _bytes(values: dict[str, Any], name: str) -> bytes:
 
 
 def _signing_request(values: dict[str, Any]) -> x509.CertificateSigningRequest:
-    """One with a valid signature, and with names of machines only."""
+    """Parses a signing request. It must have a valid signature, and names of machines only."""
     data = _bytes(values, "request")
     try:
         request = x509.load_der_x509_csr(data)

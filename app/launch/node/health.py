@@ -1,4 +1,4 @@
-"""A node's own probes for Kubernetes: `GET /healthz` and `GET /readyz`, each a status and a line of text.
+"""A node's own probes for Kubernetes: `GET /healthz` and `GET /readyz`, which answer with a status and a line of text.
 
 Knows nothing of what makes a node ready.
 """
@@ -11,14 +11,14 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 class Health:
-    """Why the node is not ready, for the probes and the log. Thread-safe."""
+    """The reason why the node is not ready, for the probes and the log. Thread-safe."""
 
     def __init__(self) -> None:
         self._reason: str | None = "The node is starting."
 
     @property
     def reason(self) -> str | None:
-        """Why the node is not ready; None: it is."""
+        """Why the node is not ready; None: it is ready."""
         return self._reason
 
     def set(self, reason: str | None) -> None:
@@ -32,7 +32,7 @@ class HealthServer:
     """Answers the probes on a port of all addresses, in threads."""
 
     def __init__(self, health: Health, port: int) -> None:
-        """Listens from now on. Raises OSError."""
+        """Starts to listen. Raises OSError."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _REQUEST_TIMEOUT_S
@@ -56,7 +56,7 @@ class HealthServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-                """Probes come every few seconds: they are not logged."""
+                """Suppresses the log of probes, which come every few seconds."""
 
         self._server = ThreadingHTTPServer(("", port), Handler)
         self._server.daemon_threads = True
@@ -65,7 +65,6 @@ class HealthServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

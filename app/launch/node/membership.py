@@ -1,6 +1,6 @@
-"""How a confidential node comes by the certificate and the token with which its Ray is part of the cluster.
+"""Gives a confidential node the certificate and the token with which its Ray is part of the cluster.
 
-A head makes both, and from then on takes others in (`enrol_service`) and takes the measured configuration
+A head makes both, and from then on enrols others (`enrol_service`) and accepts the measured configuration
 (`serve_gate`). A worker gets them from the head (`enrol`). They lie in a folder in memory, for this user only.
 """
 
@@ -31,20 +31,23 @@ class Joined:
     """A node that is part of its cluster."""
 
     variables: dict[str, str]
-    """Of its Ray: certificate and token."""
+    """Variables for its Ray: certificate and token."""
     authority_spki_sha256: str
-    """SHA-256 of the SubjectPublicKeyInfo of the cluster's authority, hex."""
+    """SHA-256 in hex of the SubjectPublicKeyInfo of the cluster's authority."""
     servers: tuple[SmallServer, ...] = ()
 
     def loss(self) -> str | None:
-        """Which server has ended; None as long as all run."""
+        """Which server has ended; None while all run."""
         ports = [str(server.port) for server in self.servers if not server.is_running()]
         return f"The server on port {', '.join(ports)} has ended." if ports else None
 
 
 @contextmanager
 def as_head(node: Confidential, address: str, folder: Path) -> Iterator[Joined]:
-    """A new authority and token, and what others reach on `address`. folder: for the files. Raises SettingsError."""
+    """Makes an authority and a token, and serves other nodes on `address`. folder: for the files.
+
+    Raises SettingsError.
+    """
     assert node.operator_token is not None
     authority, token = Authority.make(), secrets.token_hex(32)
     variables = issue_certificate(authority, folder, address) | _token_variables(folder, token)
@@ -74,7 +77,7 @@ def as_head(node: Confidential, address: str, folder: Path) -> Iterator[Joined]:
 
 
 def as_worker(node: Confidential, head: str, address: str, folder: Path) -> Joined:
-    """The same from the head at this host. Raises EnrolmentError, SettingsError."""
+    """Gets certificate and token from the head at this host. Raises EnrolmentError, SettingsError."""
     source = node.source()
     member = enrol(
         head,
@@ -89,7 +92,7 @@ def as_worker(node: Confidential, head: str, address: str, folder: Path) -> Join
 
 
 def _trust(node: Confidential, source: AgentEvidence | SoftEvidence) -> PeerTrust:
-    """Whom a node takes for a peer. source: its own."""
+    """The peers that a node accepts. source: its own."""
     return PeerTrust(node.more_rtmr0, source.tee.pki.root_der if isinstance(source, SoftEvidence) else None)
 
 

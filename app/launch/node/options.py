@@ -1,4 +1,4 @@
-"""What a node is started with: options of the command line, and variables that Kubernetes and KubeRay set.
+"""A node's start options: from the command line, and from variables that Kubernetes and KubeRay set.
 
 Knows names and defaults, and checks no machine.
 """
@@ -19,7 +19,7 @@ DASHBOARD_PORT = 8265
 AGENT_PORT = 52365
 METRICS_PORT = 8080
 _ELSEWHERE = "192.0.2.1:9"
-"""An address for documentation (RFC 5737), which is on no network but on the way of the default route."""
+"""An address for documentation (RFC 5737): no host has it, but the default route leads to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +30,23 @@ class NodeOptions:
     head_address: str
     """host:port of the cluster's GCS."""
     address: str
-    """The address under which the other nodes reach this one."""
+    """The address at which other nodes reach this one."""
     cores: Cores
     models: tuple[Path, ...]
-    """Folders of converted models, and sealed models, that must be there before the node joins."""
+    """Folders of converted models, and sealed models, that must exist before the node joins."""
     health_port: int
     http_port: int
-    """Where Serve's proxy listens on this node."""
+    """Port of Serve's proxy on this node."""
     drain_timeout_s: float
-    """How long a worker that is told to stop may take to finish its requests."""
+    """How long a worker's node may take to finish its requests after SIGTERM."""
     tls_authority: Path | None
     """A folder with `ca.crt` and `ca.key`; None: no TLS between nodes, unless the node is confidential."""
     confidential: Confidential | None = None
-    """How it proves itself to others; None: it does not."""
+    """How it attests itself to others; None: not confidential."""
 
     @property
     def dashboard(self) -> tuple[str, int]:
-        """Where Ray's dashboard answers on a head: behind the Serve gate on loopback, if the node is confidential."""
+        """Address of Ray's dashboard on a head: on loopback behind the Serve gate, if the node is confidential."""
         if self.confidential is None:
             return self.address, DASHBOARD_PORT
         return "127.0.0.1", INNER_DASHBOARD_PORT
@@ -64,7 +64,7 @@ def node_options(
     drain_timeout_s: float,
     tls_authority: Path | None,
 ) -> NodeOptions:
-    """The options with what the environment says about addresses. Raises SettingsError.
+    """Completes the options with the environment's addresses. Raises SettingsError.
 
     KubeRay sets FQ_RAY_IP (the head's service) and RAY_PORT; the pod's own address is POD_IP or MY_POD_IP.
     """
@@ -97,19 +97,19 @@ def node_options(
 
 
 def _checked(address: str) -> str:
-    """An address that the environment gives, and which goes into files of programs as it is. Raises SettingsError."""
+    """Checks an address from the environment, which is written into programs' files as it is. Raises SettingsError."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError as error:
         raise SettingsError(f"POD_IP: {address!r} is no IP address") from error
-    return str(ipaddress.ip_address(found.packed))  # without the zone of an IPv6 address, in which anything may stand
+    return str(ipaddress.ip_address(found.packed))  # drop the zone of an IPv6 address, which may have any content
 
 
 def _own_address() -> str:
     """This machine's address for other nodes. Raises SettingsError.
 
-    Its name has it in a pod. Elsewhere /etc/hosts often gives the name a loopback address: then it is the address on
-    the default route.
+    In a pod the host name resolves to it. Elsewhere /etc/hosts often maps the name to loopback; then it is the address
+    on the default route.
     """
     with suppress(OSError):
         named = socket.gethostbyname(socket.gethostname())
@@ -122,7 +122,7 @@ def _own_address() -> str:
 
 
 def _address_towards(head: str) -> str:
-    """This machine's address on the way to the head; sends nothing. Raises SettingsError."""
+    """This machine's address on the route to the head; sends nothing. Raises SettingsError."""
     host, _, port = head.rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

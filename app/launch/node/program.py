@@ -1,8 +1,8 @@
 """`redoubt node`: joins a cluster, or begins one, and stays in the foreground.
 
-It checks what can be wrong before Ray starts, starts Ray, answers Kubernetes' probes, and drains when it is told to
-stop. A mistake keeps the node unready and is looked at again every few seconds, so a pod whose volume comes late needs
-no restart. When Ray ends by itself, as it does on every node whose head is gone, the node begins again.
+It looks for mistakes, starts Ray, answers Kubernetes' probes, and drains when it is told to stop. A mistake keeps the
+node unready and is checked again every few seconds, so a pod whose volume comes late needs no restart. When Ray ends by
+itself, as on every node whose head is gone, the node starts over.
 """
 
 import os
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 _LOOK_PERIOD_S = 2.0
 _LONGEST_PAUSE_S = 30.0
-"""Between two attempts to prove itself to the head."""
+"""The longest pause between two attempts to attest itself to the head."""
 _PROBE_TIMEOUT_S = 30.0
 _PROBE_LOOK_S = 0.1
 
 
 def run_node(options: NodeOptions) -> int:
-    """Runs the node until SIGTERM, SIGINT or SIGHUP, of which a second one ends the drain; returns the exit status.
+    """Runs the node until SIGTERM, SIGINT or SIGHUP; a second signal ends the drain. Returns the exit status.
 
     Raises SettingsError. Call it on the main thread.
     """
@@ -51,7 +51,7 @@ def run_node(options: NodeOptions) -> int:
     stop, urgent = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: (urgent if stop.is_set() else stop).set())
-    # Ray wants many files open; containers begin with few of those that they may have.
+    # Ray wants many open files; containers start with a low soft limit.
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     health = Health()
@@ -68,8 +68,6 @@ def run_node(options: NodeOptions) -> int:
 
 
 class _Node:
-    """A node in its states, one after the other."""
-
     def __init__(self, options: NodeOptions, health: Health, stop: threading.Event, urgent: threading.Event) -> None:
         self._options = options
         self._health = health
@@ -78,7 +76,7 @@ class _Node:
         self._pause_s = _LOOK_PERIOD_S
 
     def run(self) -> None:
-        """One life of Ray after the other, until the node is told to stop."""
+        """Runs one Ray after the other, until the node is told to stop."""
         while not self._stop.is_set():
             with ExitStack() as stack:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True)))
@@ -93,7 +91,7 @@ class _Node:
                     self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _live_once(self, folder: Path, stack: ExitStack) -> None:
-        """Raises SettingsError, OSError or EnrolmentError if it can't join its cluster. stack: ends what it uses."""
+        """Joins the cluster and runs Ray once. Raises SettingsError, OSError or EnrolmentError if it can't join."""
         if not self._wait_until_startable():
             return
         options, node = self._options, self._options.confidential
@@ -143,7 +141,7 @@ class _Node:
         folder: Path,
         losses: Sequence[Callable[[], str | None]],
     ) -> None:
-        """Runs Ray until it ends, the node is told to stop, or something else is lost without which it cannot serve."""
+        """Runs Ray until it ends, the node is told to stop, or something else essential is lost."""
         self._health.set("Ray is starting.")
         arguments = start_arguments(options, node_cores(), folder / "ray")
         ray = RayProcess(arguments, environment, folder / "start.log")
@@ -160,7 +158,7 @@ class _Node:
         ray.end(options.drain_timeout_s if options.role is not Role.HEAD else 0, self._urgent.is_set)
 
     def _wait_until_startable(self) -> bool:
-        """Whether it may start now; False: the node is told to stop."""
+        """Waits until the node may start; False: it is told to stop."""
         while not self._stop.is_set():
             reason = mistake(self._options, node_cores())
             if reason is None:
@@ -172,7 +170,7 @@ class _Node:
         return False
 
     def _missing(self) -> str | None:
-        """What the node waits for before it can begin to join."""
+        """What the node waits for before it can join."""
         if self._options.confidential is None:
             if os.environ.get("RAY_AUTH_MODE", "token") == "token" and not has_token(os.environ):
                 return "There is no token for Ray: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, the same on every node."
@@ -181,9 +179,9 @@ class _Node:
         return None
 
     def _wait_for_head(self, address: str, environment: Mapping[str, str]) -> bool:
-        """The same, for the head's answer.
+        """Waits for the head's answer; False: the node is told to stop.
 
-        A confidential node asks once: a head that refuses it may be a new one, which it has to join anew.
+        A confidential node asks once: a head that refuses it may be a new one, with which it must enrol again.
         """
         while not self._stop.is_set():
             reason = self._head_refusal(address, environment) if accepts_connections(address) else _no_answer(address)
@@ -196,7 +194,7 @@ class _Node:
         return False
 
     def _head_refusal(self, address: str, environment: Mapping[str, str]) -> str | None:
-        """Why the head does not take this node; None: it does."""
+        """Why the head rejects this node; None: it accepts it."""
         command = [sys.executable, "-m", "app.launch.node.head_probe", address]
         give_up_s = time.monotonic() + _PROBE_TIMEOUT_S
         with subprocess.Popen(

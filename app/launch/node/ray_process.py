@@ -21,23 +21,23 @@ from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment,
 from app.settings import ATTESTED_FRONT, OWN_PROXY
 
 _OBJECT_STORE_BYTES = 100 << 20
-"""Hardly anything uses Ray's store of shared objects: requests and tokens travel by value."""
+"""Small, because requests and tokens travel by value and hardly use Ray's object store."""
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^[\d-]+ [\d:,]+\s+\w+ scripts\.py:\d+ -- ")
 _PROXY_FOLDER = "redoubt-proxy"
 _PROXY_CONFIG = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 _END_TIMEOUT_S = 20.0
 _IDLE_END_S = 5.0
-"""How long a Ray may take to end in which nothing of Serve runs."""
+"""How long a Ray without Serve processes may take to end."""
 _LOOK_S = 0.2
 _MARK = "REDOUBT_NODE_RAY"
 """The environment variable of a node's Ray; its value is the folder of its log."""
 _OF_SERVE = (b"ray::ServeReplica:", b"ray::ProxyActor")
-"""How the titles of processes begin that have requests."""
+"""How the titles of processes with requests begin."""
 
 
 def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> list[str]:
-    """The arguments of `ray start` for this node. folder: for Ray's files; short, as sockets are in it."""
+    """The arguments of `ray start` for this node. folder: for Ray's files; its path is short because of sockets."""
     arguments = [
         "--block",
         f"--node-ip-address={options.address}",
@@ -58,10 +58,10 @@ def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> lis
             "--include-dashboard=true",
             f"--dashboard-host={'0.0.0.0' if options.confidential is None else dashboard_host}",
             f"--dashboard-port={dashboard_port}",
-            "--no-monitor",  # an autoscaler, if there is one, is KubeRay's and runs beside the head
+            "--no-monitor",  # KubeRay runs an autoscaler, if there is one, beside the head
             *arguments,
         ]
-    # A whole machine runs a worker on each of its NUMA nodes. A part of one, with a limit, runs one worker.
+    # A whole machine runs a worker per NUMA node; a container with a CPU limit runs one worker.
     slots = len(cores.nodes) if cores.limit_cpus is None else 1
     return [
         f"--address={options.head_address}",
@@ -72,13 +72,13 @@ def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> lis
 
 
 def start_environment(options: NodeOptions, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of this node's Ray. Writes HAProxy's files. Raises SettingsError."""
+    """Makes the environment of this node's Ray, and writes HAProxy's files. Raises SettingsError."""
     variables = dict(environment) | node_environment(environment)
-    # KubeRay's own command for `ray start`: the node makes its own, and the host must not choose what runs here.
+    # KubeRay's command for `ray start`: the node makes its own, and the host must not choose what runs here.
     variables.pop("KUBERAY_GEN_RAY_START_CMD", None)
-    variables.pop(OWN_PROXY, None)  # it is said below, where it is true
+    variables.pop(OWN_PROXY, None)  # set below, where it is true
     variables.setdefault("HOME", str(folder))
-    variables["TMPDIR"] = str(folder)  # what is killed leaves files there
+    variables["TMPDIR"] = str(folder)  # killed processes leave files there
     if options.confidential is not None:
         variables[ATTESTED_FRONT] = "1"
     # At SIGTERM `ray start` drains the node: Serve moves its workers, its proxy finishes, and the raylet ends when it
@@ -88,13 +88,13 @@ def start_environment(options: NodeOptions, folder: Path, environment: Mapping[s
     if variables.setdefault(USE_HAPROXY, "1") == "1":
         proxy = _proxy_folder()
         shutil.rmtree(proxy, ignore_errors=True)
-        encrypted = variables.get("RAY_USE_TLS") == "1"  # which HAProxy's connections to other nodes would not be
+        encrypted = variables.get("RAY_USE_TLS") == "1"  # HAProxy's connections to other nodes would not be encrypted
         variables |= cluster_haproxy_environment(proxy, options.address, stay_on_node=encrypted)
     return variables
 
 
 class RayProcess:
-    """`ray start --block` as a child, from the constructor to `end`."""
+    """`ray start --block` as a child process, from construction until `end`."""
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -110,7 +110,6 @@ class RayProcess:
             )
 
     def is_running(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     def last_words(self) -> str:
@@ -121,8 +120,8 @@ class RayProcess:
     def end(self, timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """Ends it, and all of Ray's processes on this node.
 
-        timeout_s: for the drain, before everything is killed; a Ray in which nothing of Serve runs has seconds, for it
-        may wait for a head that is gone. is_urgent: whether to kill everything now.
+        timeout_s: limit of the drain, before everything is killed. A Ray without Serve processes gets only seconds,
+        because it may wait for a head that is gone. is_urgent: whether to kill everything now.
         """
         if self.is_running():
             self._process.terminate()
@@ -134,7 +133,9 @@ class RayProcess:
         end_marked(_MARK, self._mark)
         self._process.wait()
         proxy = _proxy_folder()
-        if not processes_with(_PROXY_CONFIG, str(proxy / "haproxy.cfg")):  # of another node of this machine
+        if not processes_with(
+            _PROXY_CONFIG, str(proxy / "haproxy.cfg")
+        ):  # else it belongs to another node of this machine
             shutil.rmtree(proxy, ignore_errors=True)
 
     def _has_requests(self) -> bool:
@@ -146,5 +147,5 @@ class RayProcess:
 
 
 def _proxy_folder() -> Path:
-    """The same on every node: Serve's controller sends its paths to all."""
+    """A path that is the same on every node, because Serve's controller sends its own paths to all."""
     return Path(tempfile.gettempdir()) / _PROXY_FOLDER

@@ -1,4 +1,4 @@
-"""Whether a node's Ray and its part of the service answer, asked over HTTP on the node itself."""
+"""Checks over HTTP on the node itself whether its Ray and its part of the service answer."""
 
 import http.client
 from contextlib import closing
@@ -10,9 +10,9 @@ _TIMEOUT_S = 2.0
 
 
 def unready_reason(options: NodeOptions) -> str | None:
-    """Why a node with a running Ray cannot serve yet; None: it can.
+    """Why a node with a running Ray can't serve yet; None: it can.
 
-    A head is ready when its GCS and its dashboard answer, which takes the applications' configuration. A worker is
+    A head is ready when its GCS and its dashboard, which receives the applications' configuration, answer. A worker is
     ready when its raylet is connected and Serve's proxy on this node has an ingress to send requests to.
     """
     if options.role is Role.HEAD:

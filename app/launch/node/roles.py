@@ -4,14 +4,14 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a node is in its cluster."""
+    """A node's role in its cluster."""
 
     HEAD = "head"
     WORKER = "worker"
 
 
 class Cores(StrEnum):
-    """Whether a worker's node must have cores of its own."""
+    """Whether a worker's node needs exclusive cores."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"

@@ -25,7 +25,7 @@ _SHOWN_THOUGHT_LINES = 6
 
 class AnswerView(Protocol):
     def add(self, text: str) -> None:
-        """Shows what has come of the answer."""
+        """Shows a further piece of the answer."""
         ...
 
     def add_thought(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Screen(Protocol):
 
 
 def screen_of(out: TextIO, err: TextIO, environ: Mapping[str, str]) -> Screen:
-    """On a terminal that can do it, Markdown; else plain text, and notices beside it where it goes into a pipe."""
+    """Makes a Markdown screen on a capable terminal, else plain text, with notices on `err` if the output is a pipe."""
     if not out.isatty():
         return PlainScreen(out, err)
     if environ.get("NO_COLOR") or environ.get("TERM", "dumb") == "dumb":

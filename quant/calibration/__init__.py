@@ -1,1 +1,1 @@
-"""Runs a checkpoint layer by layer in NumPy, to know the inputs of its matrices; no torch, no engine."""
+"""Runs a checkpoint layer by layer in NumPy, to get the inputs of its matrices; no torch, no engine."""

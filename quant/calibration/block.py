@@ -33,13 +33,13 @@ class BlockShape:
 
 
 def block_shape(decoder: Decoder, tokens: int) -> BlockShape:
-    """The shape of a model's layers, for windows of at most `tokens`. The model must be `is_computed`."""
+    """Returns the shape of a model's layers, for windows of at most `tokens`. The model must be `is_computed`."""
     cosines, sines = rotary_angles(decoder.ropes[0], tokens)
     return BlockShape(decoder.heads, decoder.kv_heads, decoder.head_dim, decoder.norm_epsilon, cosines, sines)
 
 
 def is_computed(decoder: Decoder, tokens: int) -> bool:
-    """Whether this file computes what the description says, for windows of at most `tokens`."""
+    """Whether this module implements the described model, for windows of at most `tokens`."""
     plain = Decoder(
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
@@ -88,7 +88,7 @@ def linear(x: F32, weights: Weights, name: str) -> F32:
 
 
 def attention_input(x: F32, weights: Weights, shape: BlockShape) -> F32:
-    """The input of the query, key and value projections."""
+    """Returns the input of the query, key and value projections."""
     return rms_norm(x, weights["input_layernorm.weight"], shape.epsilon)
 
 
@@ -107,7 +107,7 @@ def attend(normed: F32, weights: Weights, shape: BlockShape) -> F32:
 
 
 def mlp_input(x: F32, weights: Weights, shape: BlockShape) -> F32:
-    """The input of the gate and up projections; x is the residual after attention."""
+    """Returns the input of the gate and up projections; x is the residual after attention."""
     return rms_norm(x, weights["post_attention_layernorm.weight"], shape.epsilon)
 
 
@@ -117,7 +117,7 @@ def gated(normed: F32, weights: Weights) -> F32:
     up = linear(normed, weights, "mlp.up_proj")
     up *= gate
     np.negative(gate, out=gate)
-    with np.errstate(over="ignore"):  # x / inf is the wanted 0
+    with np.errstate(over="ignore"):  # x / inf is the intended 0
         np.exp(gate, out=gate)
         gate += 1
         up /= gate
@@ -125,7 +125,7 @@ def gated(normed: F32, weights: Weights) -> F32:
 
 
 def block(x: F32, weights: Weights, shape: BlockShape) -> F32:
-    """The whole layer: x [windows, tokens, hidden] -> the same."""
+    """Computes the whole layer: x [windows, tokens, hidden] -> the same shape."""
     x = x + linear(attend(attention_input(x, weights, shape), weights, shape), weights, "self_attn.o_proj")
     x += linear(gated(mlp_input(x, weights, shape), weights), weights, "mlp.down_proj")
     return x
@@ -176,7 +176,7 @@ def _inverse_rms(x: F32, epsilon: float) -> F32:
 
 
 def _sigmoid(x: F32) -> F32:
-    with np.errstate(over="ignore"):  # exp(-x) = inf gives the wanted 0
+    with np.errstate(over="ignore"):  # exp(-x) = inf gives the intended 0
         return np.asarray(1 / (1 + np.exp(-x)))
 
 

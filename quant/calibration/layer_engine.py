@@ -1,6 +1,6 @@
-"""Runs one layer on windows of hidden states in the engine, and hands out the activations of its stages.
+"""Runs one layer on windows of hidden states in the engine, and returns the activations of its stages.
 
-Knows neither what is made of them nor where the weights come from.
+Knows neither how they are used nor where the weights come from.
 """
 
 import os
@@ -16,13 +16,14 @@ from quant.codes.matrix import F32
 from quant.packed.state_table import MOST_PAGES, TextStates
 
 _STEP_TOKENS: Final = 2048
-"""So many rows at a time use the weights well, and their activations take little memory."""
+"""This many rows at a time reuse the weights well, and their activations take little memory."""
 
 
 class LayerEngine:
-    """A layer of windows of so many tokens. Not thread-safe.
+    """Runs one layer on windows of a fixed number of tokens. Not thread-safe.
 
-    exact: computes with fp32 activations, keys and values; else as the service does on any processor: with int8 ones.
+    exact: computes with fp32 activations, keys and values; otherwise with int8 ones, as the service does on any
+    processor.
     """
 
     def __init__(self, layer: LayerFile, window_tokens: int, *, exact: bool) -> None:
@@ -47,9 +48,9 @@ class LayerEngine:
                 TextStates(range(window * MOST_PAGES, (window + 1) * MOST_PAGES)).fill(row, 0, window_tokens)
 
     def activations(self, hidden: F32, wanted: Sequence[str]) -> Iterator[tuple[slice, Mapping[str, NDArray[Any]]]]:
-        """Yields which windows, and their activations by the names in `_native.Model.layer_activations`.
+        """Yields slices of windows with their activations, by the names in `_native.Model.layer_activations`.
 
-        hidden: what the layer gets, [windows, tokens, hidden]. Only what `wanted` needs is computed.
+        hidden: the layer's input, [windows, tokens, hidden]. Only what `wanted` needs is computed.
         """
         for begin in range(0, len(hidden), self._windows):
             part = slice(begin, min(begin + self._windows, len(hidden)))

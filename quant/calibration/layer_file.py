@@ -19,7 +19,7 @@ from quant.packed.packed_matrix import MatrixInfo, pack_float
 
 
 def layer_decoder(decoder: Decoder, number: int) -> Decoder:
-    """The description of a model that has only this layer, as layer 0."""
+    """Describes a model that has only this layer, as layer 0."""
     return replace(
         decoder,
         vocab_size=1,
@@ -41,7 +41,7 @@ class LayerFile:
 
     parts: tuple[U8, ...]
     begins: NDArray[np.int64]
-    """Where each part begins, and the size of all: [parts + 1]."""
+    """Offset of each part, and the total size: [parts + 1]."""
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class LayerFile:
         matrices: Mapping[str, tuple[MatrixInfo, U8]],
         vectors: Mapping[str, F32],
     ) -> Self:
-        """decoder: of `layer_decoder`. matrices: packed, and norms and biases, by their names in layer 0."""
+        """decoder: from `layer_decoder`. matrices: packed; vectors: norms and biases; by their names in layer 0."""
         row = MatrixInfo("fp32", 1, decoder.hidden_size, 0, None)
         packed = {EMBEDDING: (row, pack_float(np.zeros((1, decoder.hidden_size), np.float32), "fp32")), **matrices}
         plan = PackedPlan(
@@ -72,7 +72,7 @@ class LayerFile:
         return "calibration layer"
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Size of a file in bytes."""
         if name != FILE_NAME:
             raise FileNotFoundError(name)
         return int(self.begins[-1])

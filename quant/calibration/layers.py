@@ -1,10 +1,10 @@
-"""Quantizes a model's layers in order, each with the inputs that it has in the quantized model.
+"""Quantizes a model's layers in order, each with its inputs in the quantized model.
 
 Two streams of activations run through the layers: `exact` is the unquantized model's, `seen` that of the layers
-quantized so far, both computed by the engine. A layer has stages (query/key/value, or what Gated DeltaNet has in their
-place; output; gate/up; down), each of matrices that share an input; when a stage's turn comes, the engine runs the
-layer with what is quantized already. In memory are the streams and one layer, never a whole model. Does not know how
-codes are chosen (`quant.methods`) or where tensors come from.
+quantized so far, both computed by the engine. A layer has stages (query/key/value, or Gated DeltaNet's inputs instead;
+output; gate/up; down), each of matrices that share an input; when a stage's turn comes, the engine runs the layer with
+what is quantized already. In memory are the streams and one layer, never a whole model. Does not know how codes are
+chosen (`quant.methods`) or where tensors come from.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,12 +27,12 @@ _ATTENTION: Final = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.gate_proj", "self_attn.q_a_proj",
     "self_attn.kv_a_proj", "delta.qkv_proj", "delta.gate_proj", "conv.input_proj",
 )  # fmt: skip
-"""Of these a layer has some; all take its input."""
+"""Candidates for the matrices of a layer's first stage; a layer has some of them, and all take its input."""
 _OUTPUT: Final = ("self_attn.o_proj", "delta.output_proj", "conv.output_proj")
 
 Arrays = Mapping[str, NDArray[Any]]
 Missing = Callable[[F32], F32]
-"""A matrix -> what its outputs miss, as a mean of products with its inputs (see Chosen)."""
+"""Maps a matrix to its outputs' deficit, as a mean of products with its inputs (see Chosen)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """What quantizing a layer takes from outside, by full names of tensors."""
+    """A layer's weights, and the callbacks that quantize them; by full names of tensors."""
 
     infos: Mapping[str, MatrixInfo]
     vectors: Mapping[str, F32]
     """Norms and biases."""
     read: Callable[[str, int, int], F32]
-    """Rows [begin, end) of a matrix, unquantized."""
+    """Reads rows [begin, end) of a matrix, unquantized."""
     as_is: frozenset[str]
     """Matrices whose codes are not chosen."""
     pack: Callable[[str], U8]
-    """The packed bytes of one of these."""
+    """Returns the packed bytes of a matrix in `as_is`."""
     choose: Callable[[Chosen], U8]
-    """Packed bytes [tiles, tile_bytes] of those rows."""
+    """Chooses codes for the rows; returns packed bytes [tiles, tile_bytes]."""
     save: Callable[[str, U8], None]
 
 
@@ -120,30 +120,29 @@ class _Layer:
         self._packed = {n: self._router(n) for n, t in self._matrices.items() if t.role == "router"}
 
     def full(self, name: str) -> str:
-        """The name in the whole model of a tensor of layer 0."""
+        """The full-model name of a tensor of layer 0."""
         return self._prefix + name.removeprefix(_PREFIX)
 
     def _router(self, name: str) -> U8:
         return self.work.pack(self.full(name))
 
     def names(self, *short: str) -> tuple[str, ...]:
-        """Those of these matrices that the layer has."""
+        """Filters the names of matrices that the layer has."""
         return tuple(name for name in short if f"{_PREFIX}{name}.weight" in self._matrices)
 
     def bias(self, short: str) -> F32 | np.float32:
-        """A matrix' bias; 0 where it has none."""
+        """A matrix' bias; 0 if it has none."""
         return self._vectors.get(f"{_PREFIX}{short}.bias", np.float32(0))
 
     def tensor(self, short: str) -> EngineTensor:
-        """A matrix as the engine takes it."""
+        """The engine's description of a matrix."""
         return self._matrices[f"{_PREFIX}{short}.weight"]
 
     def chooses(self, names: tuple[str, ...]) -> bool:
-        """Whether any of the matrices' codes are chosen."""
+        """Whether codes are chosen for any of the matrices."""
         return any(self.full(f"{_PREFIX}{name}.weight") not in self.work.as_is for name in names)
 
     def exact(self) -> LayerEngine:
-        """The unquantized layer."""
         matrices = {}
         for name, tensor in self._matrices.items():
             rows, cols = tensor.shape
@@ -152,7 +151,7 @@ class _Layer:
         return LayerEngine(LayerFile.of(self.decoder, matrices, self._vectors), self._tokens, exact=True)
 
     def seen(self) -> LayerEngine:
-        """The layer with what is quantized so far, and zeros for the rest, which is not computed with."""
+        """The layer as quantized so far, with unused zeros for the rest."""
         matrices = {}
         for name in self._matrices:
             info = self.work.infos[self.full(name)]
@@ -173,25 +172,25 @@ class _Layer:
             self.keep(short, self.work.choose(Chosen(name, weights, moments, lacks)))
 
     def keep(self, short: str, packed: U8) -> None:
-        """Takes a quantized matrix, and saves it."""
+        """Keeps and saves a quantized matrix."""
         self._packed[f"{_PREFIX}{short}.weight"] = packed
         self.work.save(self.full(f"{_PREFIX}{short}.weight"), packed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The inputs of a stage in the quantized model."""
+    """A stage's inputs in the quantized model."""
 
     engine: LayerEngine
     hidden: F32
     name: str
 
     def moved(self, original: F32) -> InputSums:
-        """Sums with the differences of inputs; original: the unquantized model's [tokens, inputs]."""
+        """Sums with the differences between inputs; original: the unquantized model's [tokens, inputs]."""
         return summed((rows, original[place] - rows) for place, rows, _ in self._rows(()))
 
     def missed(self, wanted: F32, base: str | None, bias: F32 | np.float32) -> InputSums:
-        """Sums with the differences from what is there before the stage, and its bias, to what is wanted after it.
+        """Sums with the differences between the stage's actual base plus bias and its wanted output.
 
         base: the activation that the stage's output is added to; "" for the layer's input, None for nothing.
         """
@@ -210,7 +209,7 @@ class _Inputs:
 
 
 def _original(engine: LayerEngine, hidden: F32, layer: _Layer) -> dict[str, F32]:
-    """The unquantized layer's activations, [tokens, ...] each."""
+    """Returns the unquantized layer's activations, [tokens, ...] each."""
     names = ["attention_input", "attention_output", "mlp_input", "hidden"]
     if layer.kind.mlp_output_norm:
         names.append("mlp_output")
@@ -227,7 +226,7 @@ def _original(engine: LayerEngine, hidden: F32, layer: _Layer) -> dict[str, F32]
 
 
 def _latent(layer: _Layer, original: Arrays, seen: F32) -> None:
-    """What makes queries and values of latents. Heads' codes are chosen with the moments of their own inputs."""
+    """Quantizes the matrices that make queries and values from latents, each head with its own inputs' moments."""
     queries = layer.names("self_attn.q_b_proj")
     if queries and layer.chooses(queries):
         with layer.seen() as engine:
@@ -240,7 +239,7 @@ def _latent(layer: _Layer, original: Arrays, seen: F32) -> None:
 
 
 def _quantize_heads(layer: _Layer, short: str, inputs: str, seen: F32) -> None:
-    """short: a stack with a matrix for each head. inputs: the activation that has all heads' inputs."""
+    """Quantizes a stack with a matrix for each head. inputs: the activation that has all heads' inputs."""
     if not layer.chooses((short,)):
         layer.quantize((short,))
         return
@@ -283,7 +282,7 @@ def _mlp(layer: _Layer, original: Arrays, seen: F32) -> None:
         layer.quantize(down)
         return
     if layer.kind.experts is not None:
-        # Both outputs are added before the norm whose output is known, so what this one lacks is not.
+        # Both outputs are added before the norm whose output is known, so this one's deficit is unknown.
         with layer.seen() as engine:
             inners = [arrays["dense_down_input"] for _, arrays in engine.activations(seen, ("dense_down_input",))]
         layer.quantize(down, mean_square(np.concatenate(inners)))
@@ -298,7 +297,7 @@ def _mlp(layer: _Layer, original: Arrays, seen: F32) -> None:
 
 
 def _experts(layer: _Layer, original: Arrays, seen: F32) -> None:
-    """Experts' codes are chosen with the moments of their own inputs; only the shared MLP's gate and up are moved."""
+    """Quantizes experts, each with its own inputs' moments; only the shared MLP's gate and up are corrected."""
     gates, down = layer.names("mlp.experts.gate_proj", "mlp.experts.up_proj"), ("mlp.experts.down_proj",)
     shared, shared_down = layer.names("mlp.shared.gate_proj", "mlp.shared.up_proj"), layer.names("mlp.shared.down_proj")
     name = "mlp_input" if layer.kind.mlp is None else "experts_input"
@@ -320,7 +319,7 @@ def _experts(layer: _Layer, original: Arrays, seen: F32) -> None:
 
 
 def _collected(engine: LayerEngine, hidden: F32, wanted: tuple[str, ...]) -> tuple[dict[str, F32], NDArray[np.int32]]:
-    """Activations of all windows by name, and the pairs of a token, counted over all windows, and an expert."""
+    """Returns activations of all windows by name, and pairs (token, counted over all windows; expert)."""
     found: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
     for part, arrays in engine.activations(hidden, wanted):
         for name in wanted:
@@ -337,7 +336,7 @@ def _quantize_experts(
     experts: NDArray[np.int32],
     moments: F32,
 ) -> None:
-    """names: stacks that share their inputs. experts: whose each row is."""
+    """Quantizes stacks that share their inputs. experts: the expert of each row."""
     chosen = tuple(name for name in names if layer.chooses((name,)))
     layer.quantize(tuple(name for name in names if name not in chosen))
     if not chosen:

@@ -25,7 +25,7 @@ def rotary_angles(rope: Rope, positions: int) -> tuple[F32, F32]:
 
 
 def _grown(dynamic: DynamicRope, dim: int, positions: int) -> F64:
-    """Past the trained length each position has the frequencies of a sequence that ends with it."""
+    """Dynamic NTK angles: past the trained length a position uses the frequencies of a sequence that ends with it."""
     trained = dynamic.trained_positions
     lengths = np.arange(trained + 1, positions + 1, dtype=np.float64)
     thetas = dynamic.theta * (dynamic.factor * lengths / trained - (dynamic.factor - 1)) ** (dim / (dim - 2))

@@ -24,7 +24,7 @@ _SEED: Final = 0
 
 
 class _Tuned:
-    """One matrix while it is tuned: blocks [rows, groups, inputs], scales and factors [rows, groups]."""
+    """A matrix being tuned: blocks [rows, groups, inputs], scales and factors [rows, groups]."""
 
     def __init__(self, problem: MatrixProblem) -> None:
         self.rounding = problem.rounding
@@ -41,7 +41,7 @@ class _Tuned:
         self.factors = np.ones_like(self._scales)
 
     def state(self) -> tuple[F32, F32]:
-        """A copy of the offsets and factors."""
+        """Returns copies of the offsets and factors."""
         return self.offsets.copy(), self.factors.copy()
 
     def values(self) -> F32:
@@ -63,14 +63,14 @@ class _Tuned:
         np.clip(self.offsets, np.float32(-0.5), np.float32(0.5), out=self.offsets)
 
     def matrix(self, state: tuple[F32, F32]) -> QuantizedMatrix:
-        """The quantized matrix of a state."""
+        """Makes the quantized matrix of a state."""
         self.offsets, self.factors = state
         scales, _, levels = self._rounded()
         codes = (levels - np.float32(self._least)).astype(np.uint8).reshape(len(levels), -1)
         return assembled(self.rounding, codes, scales, self._minima)
 
     def _rounded(self) -> tuple[F32, F32, F32]:
-        """The scales as they will be stored, (w - m) / s + v, and the same rounded and clipped."""
+        """Returns the scales as stored, (w - m) / s + v, and the latter rounded and clipped."""
         scales = rounded_to_fp16(self._scales * self.factors)
         wanted = (self._blocks - self._minima[..., None]) * reciprocal(scales)[..., None] + self.offsets
         return scales, wanted, np.clip(np.rint(wanted), np.float32(self._least), np.float32(self._most))
@@ -81,7 +81,7 @@ def sign_round_layer(
 ) -> dict[str, QuantizedMatrix]:
     """Quantizes those of a layer's matrices that have a rounding, by short name ("mlp.up_proj.weight").
 
-    weights: all of the layer's, under short names; those without a rounding do not change. x: the layer's inputs in the
+    weights: all the layer's weights by short name; those without a rounding do not change. x: the layer's inputs in the
     quantized model; y: its outputs in the unquantized model, both [windows, tokens, hidden]. The result is that of the
     step with the least loss on its batch.
 

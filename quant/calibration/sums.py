@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quant.codes.matrix import F32
 
 PRIOR_ROWS_PER_INPUT: Final = 0.125
-"""How many rows of the whole layer count beside an expert's own, for each of its inputs."""
+"""How many rows the whole layer's moments weigh beside an expert's own, per input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class InputSums:
     """[size of d, inputs]"""
 
     def moved(self, weights: F32) -> F32:
-        """What a matrix' outputs miss, as a mean of its products with s^T, where d are differences of inputs."""
+        """The deficit of a matrix' outputs as a mean of its products with s^T, if d are differences of inputs."""
         return weights @ self.against
 
     def missed(self, weights: F32) -> F32:
-        """The same, where d are the outputs that are wanted."""
+        """The same, if d are the wanted outputs."""
         return self.against - weights @ self.moments
 
 
@@ -62,10 +62,10 @@ def mean_square(inputs: F32) -> F32:
 def expert_moments(
     inputs: Callable[[NDArray[np.intp]], F32], experts: NDArray[np.int32], count: int, layer: F32
 ) -> Iterator[F32]:
-    """For each of `count` experts the moments of its inputs [inputs, inputs], shrunk towards the layer's.
+    """Yields the moments [inputs, inputs] of each expert's inputs, shrunk towards the layer's.
 
-    experts: whose each row is. inputs: fp32 rows by their numbers. Few rows say little of a matrix with many inputs;
-    an expert without any gets the layer's moments.
+    experts: the expert of each row. inputs: returns fp32 rows by number. Few rows determine little of a matrix with
+    many inputs; an expert without rows gets the layer's moments.
     """
     prior = np.float32(PRIOR_ROWS_PER_INPUT * len(layer))
     order = np.argsort(experts, kind="stable")

@@ -29,9 +29,10 @@ _SEED: Final = 0
 
 
 def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: int, tokens: int) -> I32:
-    """Ids [at most `windows`, tokens]: the text's documents one after the other, cut, and drawn with a fixed seed.
+    """Returns ids [at most `windows`, tokens]: the concatenated documents, cut, and drawn with a fixed seed.
 
-    tokenizer_folder: with tokenizer.json and, perhaps, tokenizer_config.json. text: a UTF-8 file; None for what ships.
+    tokenizer_folder: has tokenizer.json and possibly tokenizer_config.json. text: a UTF-8 file; None: the included
+    text.
 
     Raises SourceError: the file can't be read, or is too short for one window.
     """
@@ -58,7 +59,7 @@ def _documents(paths: tuple[Path, ...]) -> list[str]:
 
 
 def _separator(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[int]:
-    """The token ids that a document begins with: the model's BOS token, if it adds one."""
+    """The token ids that each document begins with: the model's BOS token, if it adds one."""
     token = settings.get("bos_token")
     name = token.get("content") if isinstance(token, dict) else token
     number = tokenizer.token_to_id(name) if isinstance(name, str) and settings.get("add_bos_token") else None
@@ -66,7 +67,7 @@ def _separator(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[int]:
 
 
 def _plain(document: str, settings: Mapping[str, Any]) -> str:
-    """The text of a document; of a chat, as the model's template writes it."""
+    """A document's text; a chat is rendered by the model's template."""
     if not document.startswith(_ROLES[0] + "\n"):
         return document
     messages: list[dict[str, str]] = []
@@ -81,7 +82,7 @@ def _plain(document: str, settings: Mapping[str, Any]) -> str:
         try:
             return _rendered(template, messages, settings)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError):
-            pass  # a template for other kinds of chat: the words alone will do
+            pass  # the template doesn't fit this chat, so the plain text is used
     return "\n\n".join(message["content"] for message in messages)
 
 

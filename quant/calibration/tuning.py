@@ -25,8 +25,8 @@ BATCH_WINDOWS: Final = 4
 STEP: Final = 2e-3
 """The largest step size, relative to a scale or to the mean magnitude of a norm's weights."""
 _WARM_STEPS: Final = 3
-_DECAYS: Final = (0.9, 0.99)  # of Adam's two means
-_LOGIT_TOKENS: Final = 256  # whose logits are held at once
+_DECAYS: Final = (0.9, 0.99)  # decay rates of Adam's two means
+_LOGIT_TOKENS: Final = 256  # tokens whose logits are held at once
 _FINAL_NORM: Final = "model.norm.weight"
 _SEED: Final = 0
 
@@ -35,7 +35,7 @@ ReadMatrix = Callable[[str], QuantizedMatrix | F32]
 
 
 class Parameters:
-    """Everything that is tuned, as one fp32 vector of relative changes, zero at first: value = base + size * change."""
+    """All tuned values as one fp32 vector of relative changes, zero at first: value = base + size * change."""
 
     def __init__(self, scales: Mapping[str, F32], vectors: Mapping[str, F32]) -> None:
         """scales: [rows, groups] by matrix. vectors: norms and biases."""
@@ -58,7 +58,7 @@ class Parameters:
         return [name.removeprefix(prefix) for name in self._vectors if name.startswith(prefix)]
 
     def change(self, name: str) -> F32:
-        """A tensor's relative changes; a view."""
+        """Returns a tensor's relative changes as a view."""
         return self.state[0, self._parts[name]].reshape(self._base[name].shape)
 
     def value(self, name: str) -> F32:
@@ -66,7 +66,7 @@ class Parameters:
         return np.asarray(self._base[name] + self.sizes[name] * self.change(name), np.float32)
 
     def step(self, gradients: Mapping[str, F32], number: int, size: float) -> None:
-        """Adam's step `number`, counted from 0, with the gradients of the values by name."""
+        """Does Adam's step `number`, counted from 0. gradients: of the values, by name."""
         gradient = np.empty_like(self.state[0])
         for name, part in self._parts.items():
             gradient[part] = (gradients[name] * self.sizes[name]).reshape(-1)
@@ -94,7 +94,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """The model that is tuned."""
+    """The model being tuned."""
 
     decoder: Decoder
     read: ReadMatrix
@@ -102,14 +102,14 @@ class Student:
 
 
 def batches(windows: int) -> list[NDArray[np.intp]]:
-    """The windows of each step, each window once; the same for the same number of windows."""
+    """Splits the windows into steps, deterministically, each window once."""
     order = np.random.Generator(np.random.PCG64(_SEED)).permutation(windows)
     size = min(BATCH_WINDOWS, windows)
     return [np.sort(order[begin : begin + size]) for begin in range(0, windows - windows % size, size)]
 
 
 def tune_step(student: Student, lesson: Lesson, number: int, steps: list[NDArray[np.intp]]) -> float:
-    """Does step `number` of `steps`; returns its batch's divergence before the step, in nats a token."""
+    """Does step `number` of `steps`; returns its batch's divergence before the step, in nats per token."""
     loss, gradients = loss_and_gradients(student, lesson, steps[number])
     share = 0.5 * (1 + np.cos(np.pi * number / len(steps))) * min(1.0, (number + 1) / _WARM_STEPS)
     student.parameters.step(gradients, number, STEP * float(share))
@@ -117,7 +117,7 @@ def tune_step(student: Student, lesson: Lesson, number: int, steps: list[NDArray
 
 
 def loss_and_gradients(student: Student, lesson: Lesson, part: NDArray[np.intp]) -> tuple[float, dict[str, F32]]:
-    """Mean KL divergence in nats a token over some windows, and its gradients by parameter."""
+    """Mean KL divergence in nats per token over some windows, and its gradients by parameter."""
     shape = block_shape(student.decoder, lesson.embedded.shape[1])
     layers = len(student.decoder.layers)
     inputs = [lesson.embedded[part]]
@@ -135,7 +135,7 @@ def loss_and_gradients(student: Student, lesson: Lesson, part: NDArray[np.intp])
 
 
 def _layer(student: Student, number: int) -> tuple[dict[str, F32], dict[str, F32]]:
-    """A layer's current weights, and the levels of those whose scales are tuned, under short names."""
+    """A layer's current weights, and the levels of tuned matrices, by short name."""
     prefix = f"model.layers.{number}."
     weights, levels = dict[str, F32](), dict[str, F32]()
     for short in MATRICES:

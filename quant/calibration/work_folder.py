@@ -79,7 +79,7 @@ class WorkFolder:
 
 
 def work_folder_bytes(out: Path) -> int:
-    """What an interrupted conversion to `out` has left on the disk."""
+    """Bytes that an interrupted conversion to `out` has left on the disk."""
     return sum(path.stat().st_size for path in _place(out).glob("*"))
 
 

@@ -1,1 +1,1 @@
-"""From a checkpoint to a packed model and back to floats: planning, quantizing piece by piece, writing."""
+"""Converts a checkpoint to a packed model and back to floats: planning, quantizing piece by piece, writing."""

@@ -34,7 +34,7 @@ WINDOW_TOKENS: Final = 512
 TOKENS_PER_INPUT: Final = 30
 LEAST_TOKENS: Final = 1 << 14
 MOST_VALUES: Final = 1 << 26
-"""Activations held between layers, for each of two streams: 256 MiB of fp32, which is 16,384 tokens of a 7B model."""
+"""Most activations held between layers, per stream: 256 MiB of fp32, which is 16,384 tokens of a 7B model."""
 SENSITIVITY_WINDOWS: Final = 4
 SENSITIVITY_TOKENS: Final = 256
 _EMBEDDING: Final = "model.embed_tokens.weight"
@@ -65,7 +65,7 @@ def mixed_roundings(
     *,
     progress: bool,
 ) -> dict[str, Rounding]:
-    """The type and group of every matrix of the layers under a budget of bits a weight (`mixed`), by full name.
+    """The type and group of every matrix of the layers under a budget of bits per weight (`mixed`), by full name.
 
     Raises QuantError where the budget is too small.
     """
@@ -132,7 +132,7 @@ def calibrate(
 
 
 def kept_as_they_are(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> frozenset[str]:
-    """The matrices for which no codes are chosen: their type has more than 4 bits, or the source's codes are kept."""
+    """The matrices for which no codes are chosen: their type has over 4 bits, or the source's codes are kept."""
     return frozenset(
         name for name, info in infos.items() if info.type not in FOUR_BIT or keeps(checkpoint.tensors[name], info)
     )
@@ -171,7 +171,7 @@ def _streams(
 
 
 def enter(x: F32, decoder: Decoder, vectors: Mapping[str, F32]) -> None:
-    """Makes embedding rows [windows, tokens, hidden] what the first layer gets, in place: scaled, normalized."""
+    """Converts embedding rows [windows, tokens, hidden] to the first layer's input, in place: scales, normalizes."""
     if decoder.embedding_scale != 1:
         x *= np.float32(decoder.embedding_scale)
     if not decoder.embedding_norm:

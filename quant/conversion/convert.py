@@ -54,13 +54,13 @@ LARGEST_TUNED: Final = 2 * 10**9
 Tuning takes about two bytes of memory for each weight, and a large model's calibration text has few steps to tune in.
 """
 MOST_BITS: Final = 8.5
-"""Of a weight of int8, in groups of 32."""
+"""Upper limit of average bits per weight: int8 in groups of 32."""
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """The result of a conversion. `notes`: what the user should know, one sentence each."""
+    """The result of a conversion. `notes`: sentences for the user."""
 
     folder: Path
     qtype: str
@@ -68,14 +68,14 @@ class ConversionReport:
     method: str
     matrices: int
     weights: int
-    """Of all matrices, without norms and biases."""
+    """Number of weights in all matrices, without norms and biases."""
     size_bytes: int
     seconds: float
     notes: tuple[str, ...]
 
     @property
     def bits_per_weight(self) -> float:
-        """Of the whole file, norms included."""
+        """Average over the whole file, norms included."""
         return 8 * self.size_bytes / self.weights
 
 
@@ -101,8 +101,7 @@ def convert(
     qtype: "auto" keeps the source's own 4-bit and 8-bit codes where this engine has such a type (GGUF's Q4_0, Q4_1,
     Q8_0 and others, GPTQ, AWQ, compressed-tensors) and converts everything else to int8 where the source has codes of
     more than 4.5 bits, to lut4 where "gptq" or "tuned" chooses the codes (`calibrated_type`), otherwise to sym_int4.
-    Any other type requantizes, except matrices that have that type and group
-    already.
+    Any other type requantizes, except matrices that have that type and group already.
 
     group_size: 32, 64 or 128 inputs that share a scale, 64 by default; beside kept codes, their group.
 
@@ -111,7 +110,7 @@ def convert(
     extent: "channel" or "tensor" gives each row or each matrix of the layers one scale (quant.methods.granularity).
     They are rounded to nearest; group_size applies to the other matrices.
 
-    bits: a budget of bits a weight for the layers' matrices. Each gets the 4-bit type in groups of 128, 64 or 32, or
+    bits: a budget of bits per weight for the layers' matrices. Each gets the 4-bit type in groups of 128, 64 or 32, or
     int8 (quant.conversion.mixed). The 4-bit type is qtype, sym_int4 for "auto"; group_size applies to the other
     matrices.
 
@@ -120,11 +119,11 @@ def convert(
     progress of an interrupted calibration is kept beside `out`: the same call resumes it.
 
     Where the layers have 4 bits, the embedding (tied or not) is int8 with the same group: looking up rows costs no
-    speed, and a tied head is the layer that quantization hurts most. It costs half a byte a weight: 0.5 GB for a
+    speed, and a tied head is the layer that quantization hurts most. It costs half a byte per weight: 0.5 GB for a
     vocabulary of 128k and a width of 8k. An untied head has the layers' type, rounded to nearest.
 
-    chat_template: takes the place of the source's. check: is called with a folder that has everything but the weights,
-    before these are computed; returns notes for the report, and may raise.
+    chat_template: replaces the source's. check: is called with a folder that has everything but the weights, before
+    these are computed; returns notes for the report, and may raise.
 
     The folder appears whole or not at all. An existing one is an error without `force`; with it, only a converted model
     is replaced. progress: shows a bar on the standard error. tell: gets a sentence on the time, memory and disk that
@@ -135,7 +134,7 @@ def convert(
     Raises:
         QuantError: see quant.errors; every message names the file, the tensor or the option. ResourceError: the disk or
             the memory is not enough.
-        KeyboardInterrupt: with what the next run does.
+        KeyboardInterrupt: the message says what the next run does.
     """
     started = time.monotonic()
     check_options(qtype, group_size, head_qtype)
@@ -233,7 +232,7 @@ def _upgraded(source: Path, out: Path, force: bool, started: float) -> Conversio
 
 @contextmanager
 def _saying_how_far(work: WorkFolder, checkpoint: Source) -> Iterator[None]:
-    """Gives a KeyboardInterrupt the words that tell how far the calibration has come."""
+    """Adds the calibration's progress to the message of a KeyboardInterrupt."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -262,7 +261,7 @@ def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> N
 def _method(
     wanted: str, checkpoint: Source, infos: Mapping[str, MatrixInfo], expected: Mapping[str, EngineTensor]
 ) -> str:
-    """The method that is used: "rtn" where every layer's codes are kept or have more than 4 bits."""
+    """The effective method: "rtn" if every layer's codes are kept or have more than 4 bits."""
     chosen = any(
         tensor.role == "linear" and infos[name].type in FOUR_BIT and not keeps(checkpoint.tensors[name], infos[name])
         for name, tensor in expected.items()
@@ -278,7 +277,7 @@ def _method(
 
 
 def _check_served(checkpoint: Source, method: str, extent: str, bits: float | None) -> None:
-    """Raises QuantError for what is not done for a model of this kind."""
+    """Raises QuantError for options that are not supported for a model of this kind."""
     if extent == "tensor" and any(kind.experts is not None for kind in checkpoint.decoder.kinds):
         raise QuantError("one scale per tensor is not made for models with experts: use a scale per channel or group")
     if is_computed(checkpoint.decoder, WINDOW_TOKENS):
@@ -295,7 +294,7 @@ def _check_served(checkpoint: Source, method: str, extent: str, bits: float | No
 
 
 def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:
-    """A digest of all that a calibration's result depends on; the plan's header has the source's fingerprint."""
+    """Digests everything that a calibration's result depends on; the plan's header has the source's fingerprint."""
     return hashlib.sha256(plan.header() + method.encode() + str(ids.shape).encode() + ids.tobytes()).hexdigest()
 
 

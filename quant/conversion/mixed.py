@@ -1,4 +1,4 @@
-"""Mixed precision: chooses which of the layers' matrices get more bits, under a budget of bits a weight.
+"""Mixed precision: chooses which of the layers' matrices get more bits, under a budget of bits per weight.
 
 A pass over the unquantized model measures how much rounding the matrices that share an input changes the layer's
 output. The budget is spent where it removes most of that error. Does not know how codes are chosen later, nor files.
@@ -38,7 +38,7 @@ class Option:
 
     rounding: Rounding
     bits: float
-    """Of all the unit's matrices together."""
+    """Size of all the unit's matrices together."""
     error: float
     """Mean over tokens of |change|^2 / |output|^2, for the layer's output."""
 

@@ -1,4 +1,4 @@
-"""A model's sizes, as far as the cost of a conversion depends on them. Knows no times."""
+"""The sizes of a model that a conversion's cost depends on. Knows no times."""
 
 from dataclasses import dataclass
 
@@ -10,43 +10,42 @@ class StageShape:
     """Matrices of a layer that share an input, or such matrices of `experts` experts or heads."""
 
     outputs: int
-    """Of all matrices of one expert together."""
+    """Outputs of all matrices of one expert together."""
     inputs: int
     matrices: int
-    """Of one expert."""
+    """Number of one expert's matrices."""
     runs: int
     """How often the quantized layer computes it: for its own output and for the stages after it."""
     corrected: bool
-    """Whether weights are moved before their codes are chosen."""
+    """Whether weights are corrected before their codes are chosen."""
     experts: int = 1
     per_token: int = 1
-    """How many of the experts a token takes."""
+    """Experts per token."""
 
     @property
     def weights(self) -> int:
-        """Of all experts."""
+        """Number of weights of all experts."""
         return self.outputs * self.inputs * self.experts
 
     @property
     def used_weights(self) -> int:
-        """Those that a token takes."""
+        """Number of weights that a token uses."""
         return self.outputs * self.inputs * self.per_token
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a conversion's cost depends on. stages: of every layer."""
+    """A model's sizes that a conversion's cost depends on. stages: those of every layer."""
 
     stages: tuple[tuple[StageShape, ...], ...]
     hidden: int
     inner: int
-    """Of the widest MLP, all experts of a token together."""
+    """Inner size of the widest MLP, all experts of a token together."""
     heads: int
     vocabulary: int
 
     @staticmethod
     def of(decoder: Decoder) -> "ModelShape":
-        """From a description."""
         return ModelShape(
             stages=tuple(_stages(decoder, decoder.layer(number)) for number in range(len(decoder.layers))),
             hidden=decoder.hidden_size,
@@ -57,7 +56,6 @@ class ModelShape:
 
     @property
     def layers(self) -> int:
-        """How many."""
         return len(self.stages)
 
     @property
@@ -67,12 +65,12 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """Of all layers' matrices."""
+        """Number of weights of all layers."""
         return sum(weights_of(stages) for stages in self.stages)
 
 
 def weights_of(stages: tuple[StageShape, ...]) -> int:
-    """Of a layer's matrices."""
+    """Number of weights of a layer's matrices."""
     return sum(stage.weights for stage in stages)
 
 
@@ -108,7 +106,7 @@ def _stages(decoder: Decoder, layer: Layer) -> tuple[StageShape, ...]:
 
 
 def _mixer(decoder: Decoder, layer: Layer, later: int) -> tuple[StageShape, int]:
-    """What takes the layer's input, and how many inputs the output projection has."""
+    """The stage of the layer's first matrices, and the output projection's number of inputs."""
     hidden, kind = decoder.hidden_size, layer.attention
     if kind is not None:
         queries, keys = decoder.query_dim_of(kind), decoder.kv_dim_of(kind)

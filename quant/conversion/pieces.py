@@ -26,7 +26,7 @@ class PieceMaker:
     def __init__(self, checkpoint: Source, extent: Extent, coarse: frozenset[str]) -> None:
         self._checkpoint, self._extent, self._coarse = checkpoint, extent, coarse
         self._lock = threading.Lock()
-        self._whole: tuple[str, U8] | None = None  # pieces come in order, so one matrix is enough
+        self._whole: tuple[str, U8] | None = None  # pieces come in order, so one matrix suffices
 
     def piece(self, name: str, info: MatrixInfo, begin: int, end: int) -> U8:
         """Packed bytes of rows [begin, end); begin is a multiple of 32. Raises TensorError for NaN or infinite ones."""

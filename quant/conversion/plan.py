@@ -1,6 +1,6 @@
 """Plans the type and group of every matrix of a checkpoint.
 
-Does not know how codes are chosen, nor more of a packed file than what its header says of a matrix.
+Does not know how codes are chosen, nor the packed file beyond a matrix' header entry.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def plan_matrices(
 ) -> dict[str, MatrixInfo]:
     """The type and group of every matrix, by name; see `convert` for the options.
 
-    fresh: the type that "auto" gives to what has no codes of at most 4.5 bits to keep.
+    fresh: the type that "auto" gives to matrices without codes of at most 4.5 bits.
     """
     keep = qtype == "auto"
     kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
@@ -69,10 +69,10 @@ def plan_matrices(
 
 
 def calibrated_type(tier: str) -> str:
-    """The type that "auto" gives to calibrated codes, for the processor that converts.
+    """The type that "auto" gives to calibrated codes on a processor with this tier.
 
-    lut4 keeps more of a model in the same size, and has no gain where codes are rounded to nearest. Where there is no
-    VNNI its products take twice the time of sym_int4's (docs/quantization.md).
+    lut4 is more accurate at the same size, but only with calibrated codes. Without VNNI its products take twice as long
+    as sym_int4's (docs/quantization.md).
     """
     return "sym_int4" if tier in ("scalar", "avx2") else "lut4"
 
@@ -85,7 +85,8 @@ def is_head(tensor: EngineTensor, tied: bool) -> bool:
 def default_type(tensor: EngineTensor, tied: bool, qtype: str, head_qtype: str | None, *, is_bf16: bool = True) -> str:
     """Which of MATRIX_QTYPES a matrix of a model of type `qtype` gets (see `convert`).
 
-    is_bf16: whether the source has it in bf16. A router stays floating point: which experts a token takes hangs on it.
+    is_bf16: whether the source has it in bf16. A router stays floating point, because it decides the experts of a
+    token.
     """
     if tensor.role == "router":
         return "bf16" if is_bf16 and tensor.shape[1] % 2 == 0 else "fp32"
@@ -102,7 +103,7 @@ def weight_type(qtype: str) -> WeightType:
 
 
 def matrix_info(name: str, qtype: str, tensor: EngineTensor, group: int) -> MatrixInfo:
-    """The matrix as `__metadata__` describes it. Raises TensorError where the type can't hold the shape."""
+    """Makes the matrix' entry of `__metadata__`. Raises TensorError if the type can't hold the shape."""
     rows, cols = tensor.shape
     kind = weight_type(qtype)
     if kind in ("bf16", "fp32"):
@@ -114,7 +115,7 @@ def matrix_info(name: str, qtype: str, tensor: EngineTensor, group: int) -> Matr
 
 
 def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, EngineTensor]) -> dict[str, MatrixInfo]:
-    """The plan with the largest possible groups for the layers' matrices, whose scales will span several groups."""
+    """Changes the layers' matrices to the largest possible groups, because their scales will span several groups."""
     planned = dict(infos)
     for name, tensor in expected.items():
         if tensor.role == "linear":

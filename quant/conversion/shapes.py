@@ -1,7 +1,7 @@
 """Shapes of well-known models, as their published config.json has them, for `redoubt synth` and `redoubt plan`.
 
-A shape has what decides about speed and memory; scaled RoPE, which does not, is left out.
-Of experts it has how many there are and how many a token takes.
+A shape has only what decides speed and memory, which scaled RoPE does not. It includes the number of experts and of
+experts per token.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def _qwen3(layers: int, hidden: int, inner: int, heads: int, *, tied: bool = Fal
 def _hybrid(
     family: str, *, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, value_heads: int, vocab: int
 ) -> Mapping[str, Any]:
-    """Gated DeltaNet, and attention in every fourth layer."""
+    """A model with Gated DeltaNet, and attention in every fourth layer."""
     return {
         **_shape(
             family, hidden=hidden, inner=inner, layers=layers, heads=heads, kv_heads=kv_heads, vocab=vocab,
@@ -60,7 +60,7 @@ def _hybrid(
 
 
 def _full_at(layers: int, *full: int) -> list[str]:
-    """Layers with attention; the others have a convolution."""
+    """Layer types with attention in the layers `full` and a convolution in the others."""
     return ["full_attention" if number in full else "conv" for number in range(layers)]
 
 
@@ -83,7 +83,7 @@ def _latent(*, query_rank: int | None, nope: int, value: int) -> Mapping[str, An
 def _gemma4(
     layers: int, hidden: int, inner: int, heads: int, kv_heads: int, full_kv_heads: int, **others: Any
 ) -> Mapping[str, Any]:
-    """Every sixth layer sees all keys, with other heads than the rest."""
+    """A Gemma 4 in which every sixth layer has full attention, with other heads than the rest."""
     return {
         **_shape(
             "gemma4_text", hidden=hidden, inner=inner, layers=layers, heads=heads, kv_heads=kv_heads, vocab=262144,
@@ -98,7 +98,7 @@ def _gemma4(
 def _gemma4_small(
     layers: int, hidden: int, inner: int, kv_heads: int, sharing: int, interval: int
 ) -> Mapping[str, Any]:
-    """With inputs of layers, and last layers that read the keys of earlier ones."""
+    """A small Gemma 4, with layer inputs, and last layers that read earlier layers' keys."""
     types = (["sliding_attention"] * (interval - 1) + ["full_attention"]) * (layers // interval)
     return _gemma4(
         layers, hidden, inner, 8, kv_heads, kv_heads, attention_k_eq_v=False, max_position_embeddings=131072,
@@ -240,7 +240,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def of_layers(shape: Mapping[str, Any], layers: int | None) -> Mapping[str, Any]:
-    """The shape with only so many of its layers; None: all."""
+    """Truncates the shape to `layers` layers; None: all."""
     if layers is None:
         return shape
     fewer = {"layer_types": shape["layer_types"][:layers]} if "layer_types" in shape else {}

@@ -39,7 +39,7 @@ _CHAT_TEMPLATE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SynthReport:
-    """What was made."""
+    """The result of `synth`."""
 
     folder: Path
     weights: int
@@ -59,8 +59,8 @@ def synth(
 ) -> SynthReport:
     """Writes a random packed model of one of SHAPES; types and groups are as `convert` chooses them.
 
-    Its tokenizer is a real one: bytes, the ChatML tokens, and fillers up to the shape's vocabulary, so that any id
-    decodes. The same seed gives the same bytes. layers: how many, where not all of the shape are wanted.
+    Its tokenizer works: bytes, the ChatML tokens, and fillers up to the shape's vocabulary, so that any id decodes. The
+    same seed gives the same bytes. layers: how many, if not all.
 
     Raises QuantError naming the option or the place.
     """

@@ -39,7 +39,7 @@ def tuned_name(name: str) -> str:
 
 
 def divided(ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The windows that are used to choose codes, and those used for tuning.
+    """Splits the windows into those for choosing codes and those for tuning.
 
     They differ, because the error on the windows that the codes were fitted to is much smaller than on other text.
     """
@@ -105,7 +105,7 @@ def tune(
 
 
 def _answers(checkpoint: Source, vectors: Mapping[str, F32], ids: NDArray[np.int32]) -> F32:
-    """The unquantized model's hidden states after its final norm, [windows, tokens, hidden]."""
+    """Returns the unquantized model's hidden states after its final norm, [windows, tokens, hidden]."""
     tensors, decoder = checkpoint.tensors, checkpoint.decoder
     table = tensors["model.embed_tokens.weight"]
     x = embedded(ids, lambda rows: gathered(rows, table.shape, lambda begin, end: read_rows(table, begin, end)))

@@ -23,7 +23,7 @@ _COPY_BYTES: Final = 8 << 20
 
 
 def is_old_layout(folder: Path) -> bool:
-    """Whether a folder is a packed model that `upgrade` reads."""
+    """Whether `upgrade` can read a folder's packed model."""
     try:
         metadata = read_header(folder / FILE_NAME)[1]
     except SourceError:
@@ -32,7 +32,7 @@ def is_old_layout(folder: Path) -> bool:
 
 
 def upgrade(old: Path, out: Path, *, force: bool = False) -> PackedFile:
-    """Writes the packed model `old`, for which `is_old_layout` holds, in today's layout; out may be the same folder.
+    """Writes the packed model `old`, which must be `is_old_layout`, in today's layout; out may be the same folder.
 
     The folder appears whole or not at all. Raises QuantError.
     """
@@ -70,7 +70,7 @@ def _check(path: Path, decoder: Decoder, stored: dict[str, StoredTensor], metada
 
 
 def _rewrite_header(read: IO[bytes], write: IO[bytes], decoder: Decoder) -> None:
-    """Leaves both files where the tensors begin."""
+    """Rewrites the header and leaves both files where the tensors begin."""
     header: dict[str, Any] = json.loads(read.read(int.from_bytes(read.read(8), "little")))
     header["__metadata__"] |= {
         "layout_version": LAYOUT_VERSION,

@@ -1,1 +1,1 @@
-"""What is particular to a model family: its configuration and tensor names as the engine's one decoder takes them."""
+"""Translates each model family's configuration and tensor names for the engine's one decoder."""

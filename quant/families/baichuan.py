@@ -17,7 +17,7 @@ from quant.families.settings import Settings
 from quant.families.standard import norm_epsilon, read_sizes
 
 _VOCABULARY_2: Final = 125696
-"""Only its vocabulary tells Baichuan 2 from Baichuan."""
+"""Only this vocabulary size tells Baichuan 2 from Baichuan."""
 
 
 def _describe(config: Config, where: str) -> Decoder:

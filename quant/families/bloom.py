@@ -54,7 +54,7 @@ def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
 
 
 def _bare(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """As BigScience published it: saved from the model without a head."""
+    """BigScience's published form, saved from the model without a head."""
     return prefixed(_tensors(config, decoder), "transformer.", "")
 
 

@@ -19,7 +19,7 @@ from quant.families.settings import Settings
 from quant.families.standard import MOST_HEAD_DIM, Sizes, activation_of, assembled, norm_epsilon, read_sizes
 
 _LATENT_EPSILON: Final = 1e-6
-"""Of the latents' norms, whatever `rms_norm_eps` says."""
+"""Epsilon of the latents' norms, whatever `rms_norm_eps` says."""
 
 
 def _latent(config: Config, settings: Settings) -> Latent:
@@ -44,7 +44,7 @@ def _latent(config: Config, settings: Settings) -> Latent:
 
 
 def _sizes(config: Config, where: str, latent: Latent) -> Sizes:
-    """The engine's one key-value head; what the file says of such heads is of keys that are not kept."""
+    """Sizes with the engine's single KV head; the file's KV heads describe keys that are not cached."""
     heads = {"num_key_value_heads": 1, "head_dim": latent.rope_dim + latent.kv_rank}
     return read_sizes(Settings({**config, **heads}, where))
 
@@ -67,7 +67,7 @@ def _experts(settings: Settings, sizes: Sizes, **options: Any) -> Experts:
 
 
 def _groups(settings: Settings, per_token: int, count: int, smallest: int) -> dict[str, int]:
-    """smallest: experts of a group that its score is made of."""
+    """Settings of expert groups. smallest: the number of experts that make a group's score."""
     groups, chosen = settings.size("n_group", 1), settings.size("topk_group", 1)
     if count % groups or (groups > 1 and count // groups < smallest):
         raise settings.wrong("n_group", f"is {groups}, which does not divide {count} experts into groups")
@@ -77,7 +77,7 @@ def _groups(settings: Settings, per_token: int, count: int, smallest: int) -> di
 
 
 def _sigmoid_experts(settings: Settings, sizes: Sizes) -> Experts:
-    """DeepSeek-V3's: experts and groups are chosen by corrected scores, without a loss that balances them."""
+    """DeepSeek-V3's experts: chosen, as are groups, by bias-corrected scores, without a balancing loss."""
     settings.only("scoring_func", "sigmoid")
     settings.only("topk_method", "noaux_tc")
     count, per_token = settings.size("n_routed_experts"), settings.size("num_experts_per_tok")
@@ -102,11 +102,11 @@ def _softmax_experts(settings: Settings, sizes: Sizes) -> Experts:
 
 MakeExperts = Callable[[Settings, Sizes], Experts]
 IsSparse = Callable[[Settings, int], list[bool]]
-"""A configuration and its number of layers -> which of them have experts."""
+"""(configuration, number of layers) -> which layers have experts."""
 
 
 def _after_dense_layers(first: int) -> IsSparse:
-    """By `first_k_dense_replace`; first: its default."""
+    """Selects layers by `first_k_dense_replace`; first: its default."""
 
     def sparse(settings: Settings, layers: int) -> list[bool]:
         settings.only("moe_layer_freq", 1)

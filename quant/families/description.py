@@ -1,4 +1,4 @@
-"""The description of a decoder: everything about a model that the engine computes by, in numbers.
+"""The description of a decoder: every number of a model that the engine needs.
 
 A family turns its own config.json into this; the packed file carries it as JSON (`__metadata__["decoder"]`), and
 kernels/model/config.h reads the same keys. Knows neither families nor tensors.
@@ -27,19 +27,19 @@ class Rope:
 
     rotary_dim: int
     frequencies: tuple[float, ...]
-    """Radians a position, [rotary_dim / 2], with all scaling applied."""
+    """Radians per position, [rotary_dim / 2], with all scaling applied."""
     attention_factor: float = 1.0
     """Multiplies cosines and sines (YaRN)."""
     dynamic: DynamicRope | None = None
     long_frequencies: tuple[float, ...] | None = None
-    """LongRoPE: used instead where the model is loaded for contexts of more than `short_positions`."""
+    """LongRoPE: used instead if the model is loaded for contexts of more than `short_positions`."""
     short_positions: int = 0
     long_attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, 2024): all heads share one latent vector a token.
+    """Multi-head latent attention (DeepSeek-V2, 2024): all heads share one latent vector per token.
 
     With c the normalized latent and p its rotated part, a key is [p | c] and a value is c, whatever the head: the
     decoder has one key-value head of rope_dim + kv_rank. Head h has the query [rotated | key_up_h q], with q its part
@@ -47,16 +47,16 @@ class Latent:
     """
 
     kv_rank: int
-    """Of c."""
+    """Size of c."""
     nope_dim: int
-    """Of q."""
+    """Size of q."""
     rope_dim: int
     value_dim: int
-    """Of a head's output."""
+    """Size of a head's output."""
     query_rank: int = 0
-    """Queries are made of a normalized latent of their own; 0: of the layer's input."""
+    """Size of the queries' own normalized latent; 0: queries come from the layer's input."""
     norm_epsilon: float = 1e-6
-    """Of the latents' RMS norms."""
+    """Epsilon of the latents' RMS norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Attention:
     scale: float
     """Multiplies queries times keys."""
     rope: int | None = 0
-    """Which of the decoder's ropes; None: keys have no position."""
+    """Index into the decoder's ropes; None: keys have no position."""
     window: int = 0
     """Keys that a token sees, itself included; 0: all."""
     softcap: float = 0.0
@@ -74,24 +74,24 @@ class Attention:
     sinks: bool = False
     """Whether each head has a learned score that takes part in the softmax and has no value."""
     slopes: tuple[float, ...] | None = None
-    """ALiBi: by head, what a score loses for each position of distance."""
+    """ALiBi: for each head, how much a score loses per position of distance."""
     qk_norm: Literal["none", "head", "row"] = "none"
     """RMS norms of queries and keys: of each head, or of all heads together."""
     temperature_scale: float = 0.0
     """Queries are multiplied by 1 + temperature_scale * log(1 + floor(position / temperature_positions)); 0: not."""
     temperature_positions: int = 0
     qkv_bias: bool = False
-    """Of latent attention: of the matrices that make the latents."""
+    """Whether the query, key and value projections have biases; with latent attention, those that make the latents."""
     output_bias: bool = False
     kv_heads: int | None = None
     head_dim: int | None = None
-    """None: the decoder's, both."""
+    """None: the decoder's head_dim and kv_heads."""
     value_norm: bool = False
-    """Whether each value head gets an RMS norm, which has no weight."""
+    """Whether each value head gets an RMS norm without a weight."""
     value_is_key: bool = False
-    """Whether values are what the key projection gives, before the keys' norm and rotation."""
+    """Whether values are the key projection's output, before the keys' norm and rotation."""
     keys_of: int | None = None
-    """The earlier layer, of the same heads and window, whose keys and values this one reads; it has none itself."""
+    """The earlier layer, of the same heads and window, whose keys and values this one reads instead of its own."""
     output_gate: bool = False
     """Whether the output is multiplied by sigmoid(gate_proj(x)), number by number, before the output projection."""
     latent: Latent | None = None
@@ -99,7 +99,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNet:
-    """Gated DeltaNet (Yang et al. 2024): a layer whose memory of a sequence is one matrix a value head.
+    """Gated DeltaNet (Yang et al. 2024): a layer whose memory of a sequence is one matrix per value head.
 
     Value head h takes the queries and keys of key head h // (value_heads / key_heads).
     """
@@ -113,7 +113,7 @@ class DeltaNet:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: all queries, all keys, all values."""
+        """Channels of the convolution: all queries, all keys, all values."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
@@ -124,7 +124,7 @@ class ShortConv:
     taps: int = 3
     """Tokens that the convolution sees, the token's own included."""
     bias: bool = False
-    """Of both projections and the convolution."""
+    """Whether both projections and the convolution have biases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +146,13 @@ class Experts:
     inner: int
     activation: Activation = "silu"
     bias: bool = False
-    """Of the experts' matrices; router_bias: of the router."""
+    """Whether the experts' matrices have biases; router_bias: whether the router has one."""
     router_bias: bool = False
     scoring: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax"
     correction_bias: bool = False
     """Whether a learned bias is added to scores for the choice only."""
     groups: int = 1
-    """Experts are chosen from the best `chosen_groups` of so many groups of neighbours."""
+    """Experts are chosen from the best `chosen_groups` of this many groups of neighbours."""
     chosen_groups: int = 1
     renormalize: bool = False
     """Whether the factors of a token's experts are divided by their sum."""
@@ -197,13 +197,13 @@ class Layer:
 
     @property
     def latent(self) -> Latent | None:
-        """Of latent attention."""
+        """The latent attention's settings."""
         return None if self.attention is None else self.attention.latent
 
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """Inputs of layers beside the residual stream x: for each token one of `size` numbers a layer.
+    """Inputs of layers beside the residual stream x: for each token, a vector of `size` numbers per layer.
 
     With e the token's embedding as the first layer gets it, all layers' inputs are N_inputs(projection(e)) +
     embedding_scale * embed_inputs(token), where N_inputs is an RMS norm of each. At its end, before it is scaled, a
@@ -231,7 +231,7 @@ class Decoder:
     norm: Literal["rms", "layer"] = "rms"
     norm_epsilon: float = 1e-6
     norm_bias: bool = False
-    """Of all layer norms; those of queries and keys are RMS norms without one."""
+    """Whether the layer norms have biases; those of queries and keys are RMS norms without one."""
     final_norm: bool = True
     embedding_scale: float = 1.0
     embedding_norm: bool = False
@@ -247,7 +247,7 @@ class Decoder:
 
     @property
     def runs_by_layer(self) -> bool:
-        """Whether each layer can be computed from what the one before it gives, without tokens and other layers."""
+        """Whether each layer can be computed from the previous one's output alone, without tokens and other layers."""
         attentions = [kind.attention for kind in self.kinds if kind.attention is not None]
         return self.layer_inputs is None and all(each.keys_of is None for each in attentions)
 
@@ -276,13 +276,13 @@ class Decoder:
         return max(_inner(kind) for kind in self.kinds)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: without what is at its default."""
+        """Returns JSON types, without fields at their defaults."""
         described: dict[str, Any] = _without_defaults(self)
         return described
 
 
 def decoder_from(entries: Mapping[str, Any]) -> Decoder:
-    """The description that `to_dict` wrote. Raises TypeError or KeyError for anything else."""
+    """Parses what `to_dict` wrote. Raises TypeError or KeyError for anything else."""
     ropes = tuple(_rope(each) for each in entries.get("ropes", ()))
     kinds = tuple(_kind(each) for each in entries["kinds"])
     lists: dict[str, Any] = {"layers": tuple(entries["layers"]), "ropes": ropes, "kinds": kinds}

@@ -15,13 +15,13 @@ from quant.families.settings import Settings
 from quant.families.standard import Sizes, activation_of, assembled, read_sizes, window_of
 
 MOST_EXPERTS: Final = 4096
-"""Of a layer of the engine."""
+"""The engine's limit per layer."""
 TILE_ROWS: Final = 32
-"""Experts are stacked in one matrix, each in whole tiles of the engine."""
+"""Rows of an engine tile; stacked experts begin at whole tiles."""
 
 
 def read_experts(settings: Settings, sizes: Sizes, inner_key: str, **options: object) -> Experts:
-    """The mixture of a configuration; inner_key: where the inner size of an expert stands. options: Experts' others."""
+    """Reads a mixture. inner_key: the key of an expert's inner size. options: further fields of Experts."""
     count = settings.size("num_experts", settings.get("num_local_experts"))
     per_token, inner = settings.size("num_experts_per_tok"), settings.size(inner_key)
     if count > MOST_EXPERTS:
@@ -35,7 +35,7 @@ def read_experts(settings: Settings, sizes: Sizes, inner_key: str, **options: ob
 
 
 def sparse_layers(settings: Settings, layers: int) -> list[bool]:
-    """Which layers have experts: by `decoder_sparse_step` and `mlp_only_layers`."""
+    """Which layers have experts, by `decoder_sparse_step` and `mlp_only_layers`."""
     step, dense = settings.size("decoder_sparse_step", 1), settings.items("mlp_only_layers")
     return [number not in dense and (number + 1) % step == 0 for number in range(layers)]
 
@@ -114,7 +114,7 @@ ExpertPieces = Callable[[str, str, Experts], tuple[Piece, ...]]
 
 
 def with_experts(decoder: Decoder, names: Mapping[str, str], pieces_of_experts: ExpertPieces) -> dict[str, Tensor]:
-    """The engine's tensors, with parts of names replaced, and the experts' matrices from their own pieces."""
+    """Assembles the engine's tensors, with parts of names replaced, and experts' matrices from their own pieces."""
 
     def pieces(name: str) -> tuple[Piece, ...]:
         match = _EXPERTS.fullmatch(name)
@@ -130,12 +130,12 @@ def with_experts(decoder: Decoder, names: Mapping[str, str], pieces_of_experts: 
 
 
 def each_by_itself(prefix: str, matrix: str, experts: Experts) -> tuple[Piece, ...]:
-    """Every expert's matrix is a tensor of its own."""
+    """Pieces of experts that are stored as a tensor each."""
     return tuple(Piece(f"{prefix}.mlp.experts.{number}.{matrix}_proj.weight") for number in range(experts.count))
 
 
 def fused(prefix: str, matrix: str, experts: Experts) -> tuple[Piece, ...]:
-    """All experts' matrices are one tensor, of a layer that calls its experts `mlp.experts`."""
+    """Pieces of experts that are fused in one tensor, in a layer that calls them `mlp.experts`."""
     return fused_under(f"{prefix}.mlp.experts", matrix, experts)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quant.families.description import Decoder
 
 Config = Mapping[str, Any]
-"""A config.json as its author wrote it."""
+"""A config.json as published."""
 _MOST_PREDICTING = 16
 TensorRole = Literal["embedding", "head", "linear", "router", "table", "vector"]
 """table: rows that tokens pick, as an embedding's, that are no head."""
@@ -31,7 +31,7 @@ class Piece:
 
     name: str
     rows: slice | NDArray[np.int64] | None = None
-    """Which rows, in the order in which the engine has them; None: all. Counted after `transposed`."""
+    """Rows to take, in the engine's order; None: all. Indices apply after `transposed`."""
     index: int | None = None
     transposed: bool = False
     """Whether the file has inputs first: [cols, rows]."""
@@ -40,14 +40,14 @@ class Piece:
     normalized: bool = False
     """Whether each row is first divided by its Euclidean length."""
     cols: slice | NDArray[np.int64] | None = None
-    """Which inputs of each row, in the order in which the engine has them, counted after `transposed`; None: all."""
+    """Inputs to take from each row, in the engine's order; None: all. Indices apply after `transposed`."""
     exponential: bool = False
-    """Whether each number of a vector is first replaced by e to its power."""
+    """Whether each number x of a vector is first replaced by exp(x)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that the engine takes: [rows, cols] of a matrix, [n] of a vector, and the stored rows it is made of.
+    """An engine tensor, [rows, cols] of a matrix or [n] of a vector, with the stored rows that it is made of.
 
     Experts are one matrix: the first expert's rows, then the next one's.
     """
@@ -56,36 +56,36 @@ class Tensor:
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
     count: int = 1
-    """Experts that are stacked in the matrix."""
+    """Number of experts stacked in the matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One or several model types that differ in their configuration only."""
+    """One or several model types that differ only in their configuration."""
 
     model_types: tuple[str, ...]
     architecture: str
-    """The class of transformers, which config.json names."""
+    """The class in transformers that config.json names."""
     describe: Callable[[Config, str], Decoder]
     """The configuration and the name of its file -> the description. Raises SourceError for a key that is missing or
     of a wrong type, UnsupportedModelError for an option that this engine does not run; both name file and key."""
     tensors: Callable[[Config, Decoder], Mapping[str, Tensor]]
-    """By the engine's name, in the order of the forward pass (see `names`)."""
+    """Tensors by the engine's names, in the order of the forward pass (see `names`)."""
     ignored: tuple[str, ...] = ()
-    """Patterns (fnmatch) of stored tensors that the engine needs not: buffers, other modalities."""
+    """Patterns (fnmatch) of stored tensors that the engine does not need: buffers, other modalities."""
     alternatives: tuple[Callable[[Config, Decoder], Mapping[str, Tensor]], ...] = ()
-    """The same tensors made of other stored ones, where checkpoints differ in how they store them. Of `tensors` and
-    these, the first one is used whose stored tensors a checkpoint has."""
+    """The same tensors from other stored ones, for checkpoints that store them differently. Of `tensors` and these, the
+    first one is used whose stored tensors a checkpoint has."""
     brings_code: bool = False
-    """Whether its checkpoints name Python code of their own (`auto_map`). It is never run: the engine computes what
-    the description says."""
+    """Whether its checkpoints name Python code of their own (`auto_map`), which is never run."""
     predicts: bool = False
-    """Whether checkpoints may store layers after the model's own, which predict further tokens and are not used."""
+    """Whether checkpoints may have multi-token prediction layers after the model's own, which are not used."""
     head: str = "lm_head.weight"
-    """The stored output head. Where a configuration does not say so, the head is tied if the checkpoint lacks it."""
+    """Name of the stored output head. Unless the configuration says otherwise, a checkpoint without it has a tied head.
+    """
 
     def unused(self, config: Config, decoder: Decoder) -> tuple[str, ...]:
-        """Patterns (fnmatch) of a model's stored tensors that the engine needs not."""
+        """Patterns (fnmatch) of a model's stored tensors that the engine does not need."""
         first, count = len(decoder.layers), 0
         if self.predicts:
             stated = config.get("num_nextn_predict_layers", config.get("num_mtp_layers"))

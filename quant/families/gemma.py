@@ -70,7 +70,7 @@ def _gemma3(config: Config, where: str) -> Decoder:
     types = layer_types(
         settings, sizes.layers, lambda n: "sliding_attention" if (n + 1) % pattern else "full_attention"
     )
-    # transformers' class reads this key and does not use it, so nothing says what it would mean.
+    # transformers' class ignores this key, so its meaning is undefined.
     settings.only("attn_logit_softcapping", None)
     layers = [
         _layer(settings, sizes, each, rope=0 if each == "full_attention" else 1, softcap=0.0, qk_norm=True)
@@ -110,7 +110,7 @@ def _layer(settings: Settings, sizes: Sizes, kind: str, *, rope: int, softcap: f
 
 
 def _ropes(settings: Settings, sizes: Sizes) -> tuple[Rope, Rope]:
-    """Of layers with full attention, to which scaling applies, and of those with a window."""
+    """Rotary embeddings of layers with full attention, to which scaling applies, and of those with a window."""
     nothing = Settings({}, settings.where)
     by_type = settings.section("rope_parameters") or nothing
     full = by_type.section("full_attention") or settings.section("rope_scaling") or nothing
@@ -135,7 +135,7 @@ def _decoder(
 
 
 def rounded_root(size: int, config: Config) -> float:
-    """An embedding's scale as a checkpoint computes with it: the square root of its size, in the weights' type."""
+    """An embedding's scale as the checkpoint computes it: the square root of its size, in the weights' type."""
     dtype = str(config.get("dtype") or config.get("torch_dtype"))
     single = np.array([math.sqrt(size)], np.float32)
     if dtype.endswith("bfloat16"):
@@ -173,12 +173,12 @@ def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
 
 
 def _wrapped(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """As transformers 5 saves a model that also sees pictures."""
+    """Tensors as transformers 5 saves a multimodal model."""
     return prefixed(_tensors(config, decoder), "model.", "model.language_model.")
 
 
 def _wrapped_before(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """As published: the whole language model, its head too, is one module."""
+    """Tensors as published: the whole language model, including its head, is one module."""
     return prefixed(_tensors(config, decoder), "", "language_model.")
 
 

@@ -77,7 +77,7 @@ def _layer_inputs(settings: Settings, sizes: Sizes, text: Config) -> LayerInputs
 
 
 def _keys_of(settings: Settings, types: list[str], number: int) -> int | None:
-    """The layer whose keys one reads: the last of its type among those that keep their own."""
+    """The layer whose keys this one reads: the last of its type among those with keys of their own."""
     first = len(types) - settings.count("num_kv_shared_layers", 0)
     if first < 0:
         raise settings.wrong("num_kv_shared_layers", f"is more than the {len(types)} layers")
@@ -173,7 +173,7 @@ def _layer(settings: Settings, sizes: Sizes, types: list[str], number: int, kv_h
 
 
 def _ropes(settings: Settings, sizes: Sizes, types: list[str], heads: list[tuple[int, int]]) -> tuple[Rope, ...]:
-    """Of layers with full attention and, if there are some, of those with a window."""
+    """Rotary embeddings of layers with full attention and, if there are any, of those with a window."""
     given = settings.section("rope_parameters") or Settings(_ROPES, settings.where)
 
     def rope(kind: str, head_dim: int) -> Rope:
@@ -230,7 +230,7 @@ def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
 
 
 def _wrapped(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """As published, with the towers of a model that also sees and hears."""
+    """Tensors as published, with the towers of a multimodal model."""
     return prefixed(_tensors(config, decoder), "model.", "model.language_model.")
 
 

@@ -78,12 +78,12 @@ _ROWS: Final = {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2), "d
 
 
 def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """Floating point: an expert's matrix has inputs first."""
+    """Floating-point weights: an expert's matrix has inputs first."""
     return _with_experts(decoder, "", transposed=True)
 
 
 def _mxfp4_tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """As published. The stack of codes has the name of their tensor."""
+    """Tensors as published. A stack has the name of its tensor of codes."""
     return _with_experts(decoder, "_blocks", transposed=False)
 
 

@@ -18,7 +18,7 @@ from quant.families.standard import Sizes, norm_epsilon, read_sizes
 _DEFAULTS: Final = {"max_position_embeddings": 128_000, "num_key_value_heads": 8, "num_attention_heads": 32}
 _SPELLINGS: Final = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
 _MOST_TAPS: Final = 8
-"""Of the engine."""
+"""The engine's limit."""
 
 
 def _lfm2(config: Config, where: str) -> Decoder:
@@ -47,7 +47,7 @@ def _lfm2_moe(config: Config, where: str) -> Decoder:
 
 
 def _inner(settings: Settings) -> int:
-    """The inner size of a dense model's MLP, which is adjusted as Llama's first ones were."""
+    """The inner size of a dense model's MLP, which is rounded as in Llama's first models."""
     inner = settings.size("intermediate_size")
     if not settings.flag("block_auto_adjust_ff_dim", True):
         return inner
@@ -74,7 +74,7 @@ def _decoder(settings: Settings, sizes: Sizes, parts: Sequence[tuple[Mlp | None,
 
 
 def _full_layers(settings: Settings, layers: int) -> list[bool]:
-    """Which layers have attention: by `layer_types` or, where that is absent, by `full_attn_idxs`; else all."""
+    """Which layers have attention: by `layer_types`, else by `full_attn_idxs`, else all."""
     if "layer_types" in settings:
         types = settings.items("layer_types", layers)
         for each in types:

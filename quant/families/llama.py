@@ -19,7 +19,7 @@ from quant.families.standard import (
 )
 
 ROTARY_BUFFERS: Final = "*rotary_emb.inv_freq"
-"""Older checkpoints store buffers that follow from the configuration."""
+"""Buffers in older checkpoints, which follow from the configuration."""
 
 
 def dense_mlp(settings: Settings, *, bias: bool = False) -> Mlp:
@@ -41,7 +41,7 @@ def decoder_of(settings: Settings, sizes: Sizes, layers: list[Layer], theta: flo
 
 
 def qwen_windows(settings: Settings, sizes: Sizes, slides: Callable[[int], bool]) -> list[int]:
-    """The window of every layer: `layer_types` says which layers have one or, where it is absent, `slides`."""
+    """The window of every layer: `layer_types` says which layers have one or, if it is absent, `slides`."""
     window = window_of(settings, sizes.max_positions) if settings.flag("use_sliding_window", False) else 0
     types = layer_types(
         settings, sizes.layers, lambda number: "sliding_attention" if slides(number) else "full_attention"

@@ -1,4 +1,4 @@
-"""Tensors by their modules' names: which stored module, or which rows of one, an engine's module is.
+"""Tensors by their modules' names: the stored module, or its rows, behind each engine module.
 
 A module has a weight and perhaps a bias; both are cut, reordered and scaled alike. Knows no families.
 """
@@ -16,12 +16,12 @@ from quant.families.standard import assembled
 _LAYER: Final = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 ExpertPieces = Callable[[int, str, str], tuple[Piece, ...]]
-"""A layer's number, "gate_proj", "up_proj" or "down_proj", "weight" or "bias" -> the experts' stored rows in order."""
+"""(layer's number; "gate_proj", "up_proj" or "down_proj"; "weight" or "bias") -> the experts' stored rows in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A stored module, or some rows of it, that an engine's module is: values * scale + offset."""
+    """A stored module, or some of its rows, that become an engine's module: values * scale + offset."""
 
     name: str
     rows: slice | Rows | None = None
@@ -31,11 +31,11 @@ class Stored:
     """Whether each row of the weight is divided by its Euclidean length."""
     cols: Rows | None = None
     exponential: bool = False
-    """As of a Piece."""
+    """As in Piece."""
 
 
 Modules = Mapping[str, Stored | str]
-"""By the engine's name of a module."""
+"""Maps the engine's name of a module to the stored one."""
 
 
 def by_module(
@@ -60,13 +60,13 @@ def by_module(
 
 
 def module_and_kind(name: str) -> tuple[str, str]:
-    """A tensor's name as its module's and "weight" or "bias"; what is neither is a module by itself, of kind ""."""
+    """Splits a tensor's name into its module and "weight" or "bias"; other names are a module of kind ""."""
     module, _, kind = name.rpartition(".")
     return (module, kind) if kind in ("weight", "bias") else (name, "")
 
 
 def piece_of(stored: Stored | str, prefix: str, kind: str) -> Piece:
-    """The rows that a module's tensor of that kind is made of; prefix: before the stored name."""
+    """The stored rows of a module's tensor of that kind. prefix: put before the stored name."""
     stored = Stored(stored) if isinstance(stored, str) else stored
     return Piece(
         f"{prefix}{stored.name}.{kind}" if kind else f"{prefix}{stored.name}",
@@ -80,7 +80,7 @@ def piece_of(stored: Stored | str, prefix: str, kind: str) -> Piece:
 
 
 def fused_by_heads(name: str, groups: int, parts: tuple[int, int, int], head_dim: int) -> dict[str, Stored]:
-    """Query, key and value of a stored module that has them by groups of heads, as `rows.part_of_heads` says."""
+    """Query, key and value of a stored module that is fused by groups of heads, as in `rows.part_of_heads`."""
     return {
         f"self_attn.{part}_proj": Stored(name, part_of_heads(groups, parts, number, head_dim))
         for number, part in enumerate("qkv")
@@ -90,7 +90,7 @@ def fused_by_heads(name: str, groups: int, parts: tuple[int, int, int], head_dim
 def usual_keys(
     config: Mapping[str, Any], defaults: Mapping[str, Any], spellings: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """A configuration under the keys that most models have, with its class's defaults where a key is absent or null.
+    """Renames a configuration's keys to the usual ones, and adds its class's defaults for absent or null keys.
 
     spellings: the family's own key -> the usual one.
     """
@@ -100,7 +100,7 @@ def usual_keys(
 
 
 def prefixed(tensors: Mapping[str, Tensor], before: str, after: str) -> dict[str, Tensor]:
-    """The same tensors where stored names that begin with `before` begin with `after`."""
+    """Replaces the prefix `before` of stored names by `after`."""
 
     def renamed(piece: Piece) -> Piece:
         return replace(piece, name=after + piece.name.removeprefix(before)) if piece.name.startswith(before) else piece

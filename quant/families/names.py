@@ -1,4 +1,4 @@
-"""The tensors that the engine takes, by the names it knows, derived from a description alone.
+"""The engine's tensors by name, derived from a description alone.
 
 Knows neither families nor files. Names are Llama's spelling whatever the family; a matrix of experts is one stack.
 """
@@ -26,7 +26,7 @@ class EngineTensor:
 
 
 def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
-    """Every tensor of a model by name, in the order of the forward pass."""
+    """Returns every tensor of a model by name, in the order of the forward pass."""
     hidden = decoder.hidden_size
     tensors = {EMBEDDING: EngineTensor("embedding", (decoder.vocab_size, hidden))}
     if decoder.embedding_norm:
@@ -108,7 +108,7 @@ def _sinks(prefix: str, decoder: Decoder, attention: Attention) -> dict[str, Eng
 
 
 def _latent(prefix: str, decoder: Decoder, attention: Attention, latent: Latent) -> dict[str, EngineTensor]:
-    """Rotary rows come first in each head's queries and in the latent."""
+    """Tensors of latent attention; rotary rows come first in each head's queries and in the latent."""
     hidden, heads, bias = decoder.hidden_size, decoder.heads, attention.qkv_bias
     queries = heads * (latent.rope_dim + latent.nope_dim)
     tensors: dict[str, EngineTensor] = {}

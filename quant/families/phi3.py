@@ -25,7 +25,7 @@ def _describe(config: Config, where: str) -> Decoder:
 
 
 def _rope(config: Config, where: str, sizes: Sizes) -> Rope:
-    """LongRoPE was called "su" and, in the first checkpoints, "yarn"."""
+    """Reads LongRoPE, which was also called "su" and, in the first checkpoints, "yarn"."""
     key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     scaling = Settings(config, where).section(key)
     if scaling is not None and scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):

@@ -29,10 +29,10 @@ _LEFT_OUT: Final = ("model.visual.*", "visual.*", "mtp.*", "model.mtp.*", ROTARY
 
 _MOST_DIM: Final = 256
 _MOST_TAPS: Final = 8
-"""Of the engine."""
+"""The engine's limit."""
 
 Inputs = Callable[[DeltaNet], Modules]
-"""How a family stores the matrices that make queries, keys, values, gates, beta and decay."""
+"""A family's stored modules of queries, keys, values, gates, beta and decay."""
 Spelling = Callable[[Config, Decoder], Mapping[str, Tensor]]
 
 
@@ -78,7 +78,7 @@ def _experts(settings: Settings, sizes: Sizes, renormalize: bool) -> Experts:
 
 def _decoder(settings: Settings, sizes: Sizes, experts: list[Experts | None]) -> Decoder:
     """experts: of each layer; None where it has a dense MLP."""
-    settings.only("hidden_act", "silu")  # of the convolution too
+    settings.only("hidden_act", "silu")  # the convolution's activation too
     settings.only("attention_bias", False)
     settings.only("attn_output_gate", True)
     settings.only("use_sliding_window", False)
@@ -130,7 +130,7 @@ def _delta(settings: Settings) -> DeltaNet:
 
 
 def delta_of(decoder: Decoder) -> DeltaNet | None:
-    """The one kind of Gated DeltaNet of a model; None where no layer has any."""
+    """The model's one kind of Gated DeltaNet; None if no layer has it."""
     return next((kind.delta for kind in decoder.kinds if kind.delta is not None), None)
 
 
@@ -157,20 +157,20 @@ _LAYER: Final[Modules] = {
 
 
 def query_and_gate(decoder: Decoder, name: str) -> dict[str, Stored]:
-    """Queries and output gates of a stored module that has both of each head, one after the other."""
+    """Queries and output gates of a stored module that alternates them by head."""
     rows = (part_of_heads(decoder.heads, (1, 1), part, decoder.head_dim) for part in range(2))
     return {f"self_attn.{part}_proj": Stored(name, each) for part, each in zip(("q", "gate"), rows, strict=True)}
 
 
 def beta_and_decay(delta: DeltaNet, name: str) -> dict[str, Stored]:
-    """Beta and decay of a stored module that has both of each key head's value heads, one after the other."""
+    """Beta and decay of a stored module that alternates them by key head, each with its value heads'."""
     each = delta.value_heads // delta.key_heads
     rows = (part_of_heads(delta.key_heads, (each, each), part, 1) for part in range(2))
     return {f"delta.{part}_proj": Stored(name, own) for part, own in zip(("beta", "decay"), rows, strict=True)}
 
 
 def _by_key_heads(delta: DeltaNet) -> Modules:
-    """Qwen3-Next: query, key, values and gates of a key head, then those of the next one."""
+    """Qwen3-Next's order: query, key, values and gates of one key head after the other."""
     values = delta.value_heads // delta.key_heads * delta.value_dim
     parts = (delta.key_dim, delta.key_dim, values, values)
     query, key, value, gate = (part_of_heads(delta.key_heads, parts, part, 1) for part in range(4))
@@ -183,13 +183,13 @@ def _by_key_heads(delta: DeltaNet) -> Modules:
 
 
 def _apart(_: DeltaNet) -> Modules:
-    """Qwen3.5: each has a module of its own."""
+    """Qwen3.5's modules, one for each."""
     names = {"qkv": "qkv", "gate": "z", "beta": "b", "decay": "a"}
     return {f"delta.{ours}_proj": f"linear_attn.in_proj_{theirs}" for ours, theirs in names.items()}
 
 
 def _spelling(inputs: Inputs, experts: ExpertPieces, prefix: str = "model.") -> Spelling:
-    """How a checkpoint spells its tensors. experts: fused or each by itself; prefix: before the language model's."""
+    """A checkpoint's tensor names. experts: fused or each by itself; prefix: before the language model's."""
 
     def tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
         def of_experts(number: int, matrix: str, __: str) -> tuple[Piece, ...]:

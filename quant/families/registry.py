@@ -67,10 +67,10 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def family_of(config: Config, where: str) -> Family:
-    """The family of a configuration; where: its file, for messages.
+    """Finds the family of a configuration; where: its file, for messages.
 
-    Raises UnsupportedModelError for an unknown one, for one that needs Python code of its own, and for weights that
-    another program has quantized.
+    Raises UnsupportedModelError for an unknown one, for one that needs its own Python code, and for unsupported
+    quantized weights.
     """
     found = config.get("model_type")
     family = next((each for each in FAMILIES if isinstance(found, str) and found in each.model_types), None)
@@ -87,12 +87,12 @@ def family_of(config: Config, where: str) -> Family:
 
 
 def describe(config: Config, where: str) -> Decoder:
-    """The description of a configuration. Raises SourceError and UnsupportedModelError, which name file and key."""
+    """Describes a configuration. Raises SourceError and UnsupportedModelError, which name file and key."""
     return family_of(config, where).describe(config, where)
 
 
 def standard_config(config: Config, decoder: Decoder, family: Family) -> dict[str, Any]:
-    """The author's configuration, with the keys in it that most programs look for."""
+    """Adds the keys that most programs look for to the author's configuration."""
     inner = next((kind.mlp.inner for kind in decoder.kinds if kind.mlp is not None), None)
     if inner is None:
         inner = next(kind.experts.inner for kind in decoder.kinds if kind.experts is not None)

@@ -1,4 +1,4 @@
-"""A configuration's rotary embedding -> frequencies with all scaling applied.
+"""Computes RoPE frequencies, with all scaling applied, from a configuration.
 
 Each formula's source stands at its function. They are computed in double precision in one fixed order, because the
 engine multiplies positions with exactly these numbers. Knows both of transformers' spellings: `rope_theta` with
@@ -107,7 +107,7 @@ def rope_of_layers(parameters: Settings, head_dim: int, max_positions: int, *, t
 
 
 def base_frequencies(theta: float, rotary_dim: int) -> list[float]:
-    """RoFormer (Su et al. 2021), equation 15: radians a position, [rotary_dim / 2]."""
+    """Base frequencies, radians per position, [rotary_dim / 2]. RoFormer (Su et al. 2021), equation 15."""
     return [math.pow(theta, -2.0 * i / rotary_dim) for i in range(rotary_dim // 2)]
 
 
@@ -116,7 +116,7 @@ def _default(_: Settings, theta: float, rotary_dim: int, trained: float, positio
 
 
 def _proportional(parameters: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
-    """Gemma 4: of a head's frequencies only the first `partial_rotary_factor` are not 0."""
+    """Gemma 4: only the first `partial_rotary_factor` of a head's frequencies are not 0."""
     rotated = int(parameters.positive("partial_rotary_factor", 1.0) * rotary_dim // 2)
     factor, frequencies = parameters.positive("factor", 1.0), base_frequencies(theta, rotary_dim)
     return Rope(rotary_dim, tuple(each / factor if i < rotated else 0.0 for i, each in enumerate(frequencies)))
@@ -128,7 +128,7 @@ def _linear(parameters: Settings, theta: float, rotary_dim: int, trained: float,
 
 
 def _dynamic(parameters: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
-    """bloc97 and emozilla, 2023; the engine lets theta grow by a token's own position."""
+    """Dynamic NTK (bloc97 and emozilla, 2023); the engine grows theta by each token's own position."""
     growth = DynamicRope(theta, parameters.positive("factor"), int(positions))
     return Rope(rotary_dim, tuple(base_frequencies(theta, rotary_dim)), dynamic=growth)
 
@@ -141,7 +141,7 @@ def _llama3(parameters: Settings, theta: float, rotary_dim: int, trained: float,
         raise parameters.wrong("high_freq_factor", "is not greater than low_freq_factor")
     frequencies = []
     for frequency in base_frequencies(theta, rotary_dim):
-        turns = trained * frequency / _TWO_PI  # in the trained length
+        turns = trained * frequency / _TWO_PI  # within the trained length
         blend = _clamped((turns - low) / (high - low))
         frequencies.append(frequency * ((1 - blend) / factor + blend))
     return Rope(rotary_dim, tuple(frequencies))
@@ -151,7 +151,7 @@ def _yarn(parameters: Settings, theta: float, rotary_dim: int, trained: float, p
     """YaRN (Peng et al. 2023), section 3.2, with the ramp over dimensions that its code and Hugging Face's use."""
     factor = parameters.positive("factor", positions / trained)
 
-    def dimension_of(turns: float) -> float:  # the pair that makes so many turns in the trained length
+    def dimension_of(turns: float) -> float:  # index of the pair that makes `turns` turns in the trained length
         return rotary_dim * math.log(trained / (turns * _TWO_PI)) / (2 * math.log(theta))
 
     low = dimension_of(parameters.positive("beta_fast", 32.0))
@@ -169,7 +169,7 @@ def _yarn(parameters: Settings, theta: float, rotary_dim: int, trained: float, p
 
 
 def _yarn_attention_factor(parameters: Settings, factor: float) -> float:
-    """YaRN's temperature as a factor of cosines and sines (equation 22; mscale as DeepSeek defined it)."""
+    """YaRN's temperature as a factor on cosines and sines (equation 22; mscale as DeepSeek defined it)."""
     if "attention_factor" in parameters:
         return parameters.positive("attention_factor")
     mscale, mscale_all = parameters.number("mscale", 0.0), parameters.number("mscale_all_dim", 0.0)
@@ -183,7 +183,7 @@ def _temperature(factor: float, mscale: float) -> float:
 
 
 def scores_temperature(settings: Settings) -> float:
-    """What DeepSeek's models multiply scores by for scaled RoPE: the square of `mscale_all_dim`'s temperature."""
+    """The factor on scores in DeepSeek's models with scaled RoPE: the square of `mscale_all_dim`'s temperature."""
     parameters = settings.section("rope_parameters") or settings.section("rope_scaling")
     if parameters is None or parameters.text("rope_type", parameters.text("type", "default")) == "default":
         return 1.0
@@ -192,7 +192,7 @@ def scores_temperature(settings: Settings) -> float:
 
 
 def _longrope(parameters: Settings, theta: float, rotary_dim: int, trained: float, positions: float) -> Rope:
-    """LongRoPE (Ding et al. 2024): divisors by dimension, others for long contexts than for short ones."""
+    """LongRoPE (Ding et al. 2024): divisors by dimension, which differ for long and short contexts."""
     factor = parameters.positive("factor", positions / trained)
     if "attention_factor" in parameters:
         attention = parameters.positive("attention_factor")

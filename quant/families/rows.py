@@ -1,6 +1,6 @@
-"""Orders of rows: how fused and interleaved matrices are stored, as the stored row for each row of the engine's.
+"""Row orders of fused and interleaved matrices: for each row of the engine's matrix, the stored row.
 
-Also what ALiBi's heads lose by distance. Knows no families and no tensors.
+Also ALiBi's slopes. Knows no families and no tensors.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def part_of_heads(groups: int, parts: tuple[int, ...], part: int, head_dim: int)
 
 
 def from_tiled_heads(groups: int, each: int, head_dim: int) -> Rows:
-    """Where the rows are of heads by group, if stored are each group's first head, then each one's second, and so on.
+    """Rows of heads by group, if the file stores each group's first head, then each one's second, and so on.
 
     each: heads of a group.
     """
@@ -30,16 +30,16 @@ def from_tiled_heads(groups: int, each: int, head_dim: int) -> Rows:
 
 
 def rotate_half(rows: Rows, head_dim: int, rotary_dim: int) -> Rows:
-    """The rows of interleaved rotary heads (pairs are neighbours) in the order first halves, then second halves."""
+    """Reorders interleaved rotary heads (pairs are neighbours) to first halves, then second halves."""
     heads = rows.reshape(-1, head_dim)
     rotated = heads[:, :rotary_dim].reshape(len(heads), rotary_dim // 2, 2).swapaxes(1, 2)
     return np.concatenate([rotated.reshape(len(heads), rotary_dim), heads[:, rotary_dim:]], axis=1).reshape(-1)
 
 
 def rotary_first(heads: int, others: int, rotary_dim: int, *, is_interleaved: bool) -> Rows:
-    """Rows of heads that are stored with their rotary part last, after `others` rows, with it first.
+    """Reorders heads that are stored with their rotary part last, after `others` rows, so that it comes first.
 
-    is_interleaved: whether rotary pairs are stored as neighbours; they come in the order "rotate half".
+    is_interleaved: whether rotary pairs are stored as neighbours; they are reordered to "rotate half".
     """
     stored = np.arange(heads * (others + rotary_dim)).reshape(heads, others + rotary_dim)
     rows = np.concatenate([stored[:, others:], stored[:, :others]], axis=1).reshape(-1)
@@ -47,7 +47,7 @@ def rotary_first(heads: int, others: int, rotary_dim: int, *, is_interleaved: bo
 
 
 def alibi_slopes(heads: int, bias_max: float = 8.0) -> tuple[float, ...]:
-    """ALiBi's slope of each head (Press et al. 2022): 2^(-8 i / n) for a power of two; others fill up from twice it."""
+    """ALiBi's slope of each head (Press et al. 2022): 2^(-8 i / n) for a power of two, with others interpolated."""
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-bias_max * i / power) for i in range(1, power + 1)]
     slopes += [2.0 ** (-bias_max * i / (2 * power)) for i in range(1, 2 * (heads - power) + 1, 2)]

@@ -13,7 +13,7 @@ _MOST = 1e15
 
 
 class Settings:
-    """One object of a configuration. A key that is null counts as absent. Getters raise SourceError."""
+    """One object of a configuration. A null key counts as absent. Getters raise SourceError."""
 
     def __init__(self, config: Config, where: str, prefix: str = "") -> None:
         """where: the file, for messages; prefix: the keys that lead to this object, each with a point after it."""
@@ -23,7 +23,7 @@ class Settings:
         return self._config.get(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value as it is, or the default."""
+        """The value unchanged, or the default."""
         value = self._config.get(key)
         return default if value is None else value
 
@@ -35,7 +35,7 @@ class Settings:
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """An integer from 0 on; required if there is no default."""
+        """A non-negative integer; required if there is no default."""
         return 0 if self.get(key, default) == 0 else self.size(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -53,14 +53,12 @@ class Settings:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, f"is {value!r}, not true or false")
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A string."""
         value = self.get(key, default)
         if not isinstance(value, str):
             raise self.wrong(key, f"is {value!r}, not a string")
@@ -76,14 +74,14 @@ class Settings:
         return [float(value) for value in values]
 
     def items(self, key: str, count: int | None = None) -> list[Any]:
-        """A list, of `count` items if that is given; empty where the key is absent and no count is given."""
+        """A list, of `count` items if given; empty if the key is absent and no count is given."""
         values = self.get(key, [])
         if not isinstance(values, list) or (count is not None and len(values) != count):
             raise self.wrong(key, f"is {values!r:.80}, not a list" + ("" if count is None else f" of {count}"))
         return values
 
     def section(self, key: str) -> "Settings | None":
-        """An object, or None where the key is absent."""
+        """An object, or None if the key is absent."""
         value = self.get(key)
         if value is None:
             return None
@@ -99,9 +97,9 @@ class Settings:
             raise self.unsupported(key, f"{value!r} is not supported; supported: {known}")
 
     def wrong(self, key: str, problem: str) -> SourceError:
-        """An error that names file and key."""
+        """Makes an error that names file and key."""
         return SourceError(f"{self.where}: {self._prefix}{key} {problem}")
 
     def unsupported(self, key: str, problem: str) -> UnsupportedModelError:
-        """An error that names file and key, for a valid option that this engine does not run."""
+        """Makes an error that names file and key, for a valid option that this engine does not run."""
         return UnsupportedModelError(f"{self.where}: {self._prefix}{key} {problem}")

@@ -1,4 +1,4 @@
-"""What most families have in common: the usual keys of a configuration, and tensors under Llama's names.
+"""Code shared by most families: the usual keys of a configuration, and tensors under Llama's names.
 
 A family's own file combines these. Knows no model type.
 """
@@ -27,10 +27,10 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 MOST_LAYERS: Final = 1024
 MOST_HEADS: Final = 1024
 MOST_HEAD_DIM: Final = 1024
-"""Of the engine."""
+"""The engine's limit."""
 
 PiecesOf = Callable[[str], tuple[Piece, ...]]
-"""The engine's name of a tensor -> the stored rows that it is made of."""
+"""The engine's name of a tensor -> its stored rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def activation_of(settings: Settings, key: str = "hidden_act", default: str = "s
 
 
 def norm_epsilon(settings: Settings, key: str = "rms_norm_eps", default: float = 1e-6) -> float:
-    """What is added to a mean square before its root is taken."""
+    """The epsilon added to a mean square before its root is taken."""
     epsilon = settings.positive(key, default)
     if epsilon >= 1:
         raise settings.wrong(key, f"is {epsilon!r}, not less than 1")
@@ -126,7 +126,7 @@ def layer_types(
 
 
 def assembled(decoder: Decoder, pieces_of: PiecesOf) -> dict[str, Tensor]:
-    """Every tensor of a description with the stored rows it is made of."""
+    """Returns every tensor of a description with its stored rows."""
     return {
         name: Tensor(tensor.role, tensor.shape, pieces_of(name), tensor.count)
         for name, tensor in engine_tensors(decoder).items()
@@ -134,5 +134,5 @@ def assembled(decoder: Decoder, pieces_of: PiecesOf) -> dict[str, Tensor]:
 
 
 def same_names(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
-    """Every tensor is stored whole, under the engine's own name."""
+    """Maps every tensor to a stored one of the same name."""
     return assembled(decoder, lambda name: (Piece(name),))

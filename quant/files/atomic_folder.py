@@ -67,7 +67,7 @@ def _check_place(out: Path, force: bool, replaceable: Callable[[Path], bool]) ->
 
 
 def _move_into_place(temporary: Path, out: Path) -> None:
-    """Gives `temporary` the name `out` and removes what had it, after the names are on the disk."""
+    """Renames `temporary` to `out` and removes the old `out`, once the names are on the disk."""
     try:
         if not out.exists():
             temporary.rename(out)
@@ -84,9 +84,9 @@ def _move_into_place(temporary: Path, out: Path) -> None:
 
 
 def _rename_twice(temporary: Path, out: Path) -> Path:
-    """Replaces `out` where folders can't be swapped; returns the hidden name that the old folder then has.
+    """Replaces `out` where folders can't be swapped; returns the old folder's hidden name.
 
-    An error or a signal between the two renames gives the old folder its name back.
+    An error or a signal between the two renames restores the old folder's name.
     """
     aside = Path(tempfile.mkdtemp(prefix=f"{out.name}.replaced-", dir=out.parent))
     try:
@@ -98,18 +98,18 @@ def _rename_twice(temporary: Path, out: Path) -> Path:
         if not out.exists():
             aside.rename(out)
         else:
-            shutil.rmtree(aside, ignore_errors=True)  # empty, or the old folder after the new one has its place
+            shutil.rmtree(aside, ignore_errors=True)  # empty, or the replaced old folder
         raise
     return hidden
 
 
 def _hidden_folder(out: Path) -> Path:
-    """An empty folder beside `out`, under a name that `_remove_stale` knows."""
+    """Makes an empty folder beside `out`, under a name that `_remove_stale` recognizes."""
     return Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
 
 
 def _remove_stale(out: Path) -> None:
-    """Removes what processes that were killed left: a live one holds a lock on its folder."""
+    """Removes folders that killed processes left: a live process holds a lock on its folder."""
     for folder in out.parent.glob(f".{glob.escape(out.name)}.partial-*"):
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)

@@ -15,7 +15,7 @@ _NOT_SUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swaps what two existing names hold, so that neither name is ever without one of the two.
+    """Swaps two existing names atomically, so that neither is ever missing.
 
     Returns False, with nothing changed, where the C library, the kernel or the file system (some network and FUSE file
     systems) has no such call. Raises OSError where the swap itself fails.

@@ -7,11 +7,11 @@ from typing import Final
 from quant.errors import OutputError
 
 SPARE_BYTES: Final = 64 << 20
-"""Beside a model's weights: for the tokenizer and the file system itself."""
+"""Reserve beside a model's weights, for the tokenizer and the file system itself."""
 
 
 def free_bytes(out: Path) -> int:
-    """What the disk of `out` has left. `out` need not be there."""
+    """Free bytes on the disk of `out`, which need not exist."""
     place = next(parent for parent in out.absolute().parents if parent.exists())
     return shutil.disk_usage(place).free
 

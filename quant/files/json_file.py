@@ -18,7 +18,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         text = read_plain_text(path, _MAX_JSON_BYTES)
         value = json.loads(text)
         if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()  # refuses half characters, which no file of ours can hold
+            json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates, which no file of ours can hold
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is not JSON: {error}") from error
     if not isinstance(value, dict):

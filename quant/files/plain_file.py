@@ -1,4 +1,4 @@
-"""Tells what is no file to read: pipes, devices and folders, which would block or never end, and Git LFS pointers.
+"""Recognizes unreadable files: pipes, devices and folders, which would block or never end, and Git LFS pointers.
 
 Does not know what should be in a file.
 """
@@ -10,12 +10,12 @@ from typing import Final
 from quant.errors import SourceError
 
 MOST_TEXT_BYTES: Final = 1 << 30
-"""Of texts to calibrate or to measure with, which are read whole."""
+"""Size limit of calibration and evaluation texts, which are read whole."""
 _LFS_BEGIN: Final = b"version https://git-lfs"
 
 
 def check_plain_file(path: Path) -> int:
-    """The size of a file that ends and holds its own content. Raises SourceError naming it, OSError."""
+    """Returns the size of a regular file with its own content. Raises SourceError naming it, OSError."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
@@ -31,7 +31,7 @@ def check_plain_file(path: Path) -> int:
 
 
 def read_plain_text(path: Path, most_bytes: int) -> str:
-    """A UTF-8 file of at most so many bytes. Raises SourceError naming the file."""
+    """Reads a UTF-8 file of at most `most_bytes`. Raises SourceError naming the file."""
     try:
         if check_plain_file(path) > most_bytes:
             raise SourceError(f"{path}: is larger than {most_bytes} bytes")

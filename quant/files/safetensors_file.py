@@ -22,7 +22,7 @@ _ELEMENT_BYTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor's bytes lie: `offset` from the start of the file."""
+    """Position of a tensor's bytes: `offset` from the start of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class StoredTensor:
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors and the `__metadata__` of a file. Raises SourceError naming the file and what is wrong."""
+    """Reads the tensors and the `__metadata__` of a file. Raises SourceError naming the file and what is wrong."""
     try:
         file_bytes = check_plain_file(path)
         with path.open("rb") as file:

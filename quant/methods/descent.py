@@ -15,7 +15,7 @@ from quant.methods.problem import Rounding
 
 
 class Descent:
-    """Of some rows of a matrix."""
+    """Coordinate descent on some rows of a matrix."""
 
     def __init__(self, target: F32, moments: F32) -> None:
         """target: the wanted weights [rows, cols]. moments: H, damped, [cols, cols]."""

@@ -33,7 +33,7 @@ class Feedback:
 
 
 def feedback_of(moments: F32, group: int) -> Feedback:
-    """moments: damped, [cols, cols]."""
+    """Factorizes moments [cols, cols], which must be damped."""
     power = np.diagonal(moments).reshape(-1, group)
     groups = np.argsort(-power.sum(1), kind="stable")
     inside = np.argsort(-power, axis=1, kind="stable")
@@ -53,7 +53,7 @@ def gptq_with(problem: MatrixProblem, feedback: Feedback) -> QuantizedMatrix:
 
 
 def rounded(weights: F32, feedback: Feedback, rounding: Rounding) -> QuantizedMatrix:
-    """The same for some rows, in this thread. weights: [rows, cols]."""
+    """Does the same for some rows [rows, cols], in this thread."""
     group, grid = rounding.group, grid_of(rounding)
     rows, cols = weights.shape
     codes = np.empty((rows, cols), np.uint8)

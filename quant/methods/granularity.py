@@ -1,7 +1,7 @@
 """Scales coarser than the packed layout's groups: one for a whole row ("channel") or a whole matrix ("tensor").
 
-The one scale is stored for every group, so that size and kernels are the same as with groups. They are for comparing
-granularities, not for use.
+The one scale is stored for every group, so that size and kernels are the same as with groups. For comparisons of
+granularity only.
 """
 
 from typing import Final, Literal, get_args

@@ -1,4 +1,4 @@
-"""The values that a group of weights can take with each 4-bit type, and the code of the nearest one.
+"""The values that each 4-bit type can represent in a group, and the code of the nearest one.
 
 A grid has the values `scale * level(code) + minimum`. Arrays of weights have the group's inputs first, [inputs, ...],
 so that one input's values for many rows and candidates are contiguous. Does not know which scale is best.
@@ -19,13 +19,13 @@ _ASYM_FACTORS: Final = np.linspace(0.72, 1.04, 5, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """fp32 values that fp16 holds exactly, of any one shape; minima are zero but for asym_int4."""
+    """fp32 values that are exact in fp16, of any one shape; minima are zero except for asym_int4."""
 
     scales: F32
     minima: F32
 
     def taken(self, best: NDArray[np.integer]) -> "Scales":
-        """Candidate best[row] of each row: [candidates, rows] -> [rows]."""
+        """Selects candidate best[row] of each row: [candidates, rows] -> [rows]."""
         rows = np.arange(len(best))
         return Scales(self.scales[best, rows], self.minima[best, rows])
 
@@ -63,14 +63,13 @@ class SymGrid:
     all_levels = np.arange(-8, 8, dtype=np.float32)
 
     def candidates(self, weights: F32) -> Scales:
-        """Both signs; magnitudes from strong clipping of the largest weight to none."""
+        """Returns both signs, with magnitudes from strong clipping of the largest weight to none."""
         largest = np.abs(weights).max(0) / np.float32(8)
         factors = np.concatenate([_FACTORS, -_FACTORS])
         scales = rounded_to_fp16(factors[:, None] * largest)
         return Scales(scales, np.zeros_like(scales))
 
     def codes(self, weights: F32, scales: Scales) -> F32:
-        """Rounded to nearest."""
         codes = weights * reciprocal(scales.scales)
         np.rint(codes, out=codes)
         np.clip(codes, np.float32(-8), np.float32(7), out=codes)
@@ -78,7 +77,6 @@ class SymGrid:
         return codes
 
     def levels(self, codes: F32) -> F32:
-        """Code - 8."""
         return codes - np.float32(8)
 
 
@@ -88,7 +86,7 @@ class AsymGrid:
     all_levels = np.arange(16, dtype=np.float32)
 
     def candidates(self, weights: F32) -> Scales:
-        """Ranges whose two ends are each moved inwards, in all combinations."""
+        """Returns ranges with each end moved inwards, in all combinations."""
         low, high = weights.min(0), weights.max(0)
         middle = (low + high) / np.float32(2)
         lows = middle + (low - middle) * _ASYM_FACTORS[:, None]
@@ -99,13 +97,11 @@ class AsymGrid:
         return Scales(scales, minima)
 
     def codes(self, weights: F32, scales: Scales) -> F32:
-        """Rounded to nearest."""
         codes = (weights - scales.minima) * reciprocal(scales.scales)
         np.rint(codes, out=codes)
         return np.clip(codes, np.float32(0), np.float32(15), out=codes)
 
     def levels(self, codes: F32) -> F32:
-        """The code."""
         return codes
 
 
@@ -120,26 +116,25 @@ class TableGrid:
         self._code_of_half = np.searchsorted(middles, halves, side="right").astype(np.float32)
 
     def candidates(self, weights: F32) -> Scales:
-        """Both signs; magnitudes from strong clipping of the largest weight to none."""
+        """Returns both signs, with magnitudes from strong clipping of the largest weight to none."""
         largest = np.abs(weights).max(0) / np.float32(TABLE_LIMIT)
         factors = np.concatenate([_FACTORS, -_FACTORS]) * np.float32(1.05)
         scales = rounded_to_fp16(factors[:, None] * largest)
         return Scales(scales, np.zeros_like(scales))
 
     def codes(self, weights: F32, scales: Scales) -> F32:
-        """The entry nearest to weight / scale."""
+        """Returns the entry nearest to weight / scale."""
         halves = weights * (np.float32(2) * reciprocal(scales.scales))
         np.floor(halves, out=halves)
         np.clip(halves, np.float32(-2 * TABLE_LIMIT), np.float32(2 * TABLE_LIMIT), out=halves)
         return self._code_of_half[halves.astype(np.int32) + 2 * TABLE_LIMIT]
 
     def levels(self, codes: F32) -> F32:
-        """The table's entries."""
         return self.all_levels[codes.astype(np.intp)]
 
 
 def grid_of(rounding: Rounding) -> Grid:
-    """The grid of a 4-bit type."""
+    """Returns the grid of a 4-bit type."""
     if rounding.type == "lut4":
         return TableGrid(rounding.needed_table())
     assert rounding.type in ("sym_int4", "asym_int4"), rounding.type
@@ -147,7 +142,7 @@ def grid_of(rounding: Rounding) -> Grid:
 
 
 def assembled(rounding: Rounding, codes: U8, scales: F32, minima: F32) -> QuantizedMatrix:
-    """A matrix of that type from codes [rows, cols], scales and minima [rows, groups]."""
+    """Makes a matrix of that type from codes [rows, cols], scales and minima [rows, groups]."""
     stored: F16 = scales.astype(np.float16)
     low = minima.astype(np.float16) if rounding.type == "asym_int4" else None
     return QuantizedMatrix(rounding.type, rounding.group, codes, stored, low, rounding.table)

@@ -1,4 +1,4 @@
-"""The interface of a rounding method: a matrix with calibration inputs in, a quantized matrix out.
+"""The interface of a rounding method: takes a matrix with calibration inputs, returns a quantized matrix.
 
 Does not know where weights and calibration inputs come from (`quant.calibration`), nor how codes are packed.
 """
@@ -14,20 +14,20 @@ from quant.errors import TensorError
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How one matrix is to be stored: its type, the inputs that share a scale, and lut4's table."""
+    """How a matrix is stored: its type, the number of inputs that share a scale, and lut4's table."""
 
     type: IntegerType
     group: int
     table: tuple[int, ...] | None
-    """lut4's sixteen integers, None for the other types. No default: codes mean nothing without their table."""
+    """lut4's sixteen integers, None for the other types. There is no default, because codes need their table."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a lut4 without a table, and for a table with another type."""
+        """Raises ValueError for lut4 without a table, and for a table with another type."""
         if (self.type == "lut4") != (self.table is not None):
             raise ValueError(f"{self.type} {'with' if self.table else 'without'} a table")
 
     def needed_table(self) -> tuple[int, ...]:
-        """lut4's table."""
+        """Returns lut4's table, which must be there."""
         assert self.table is not None
         return self.table
 
@@ -54,7 +54,7 @@ class MatrixProblem:
         return blocks
 
     def needed_moments(self) -> F32:
-        """moments, damped so that they are positive definite in fp32. Raises TensorError where there are none."""
+        """Returns moments, damped to be positive definite in fp32. Raises TensorError if there are none."""
         if self.moments is None:
             raise TensorError(self.name, "this method needs calibration")
         if not np.isfinite(self.moments).all():
@@ -88,7 +88,7 @@ def damped(moments: F32, damping: float = DAMPING) -> F32:
 
 
 def corrected(weights: F32, moments: F32, missing: F32) -> F32:
-    """The weights whose outputs for the quantized model's inputs are nearest to the unquantized model's outputs.
+    """Returns the weights whose outputs on the quantized model's inputs are nearest to the original outputs.
 
     Least squares: W + A H^-1 with H = moments = mean of s s^T (damped), where s is the input in the quantized model,
     and A = missing = mean of d s^T, where d is the difference from W's outputs to the wanted ones. This corrects errors

@@ -14,7 +14,7 @@ _DESCENTS: Final = 2
 
 
 def gptq(problem: MatrixProblem) -> QuantizedMatrix:
-    """GPTQ, then twice: coordinate descent over the codes and a least-squares fit of the scales. int8: to nearest."""
+    """Runs GPTQ, then twice coordinate descent and a least-squares fit of the scales. int8: rounds to nearest."""
     if problem.rounding.type == "int8":
         return round_to_nearest(problem)
     problem.blocks()
@@ -32,4 +32,4 @@ def gptq(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 METHODS: Final[Mapping[str, Method]] = {"rtn": round_to_nearest, "scale": search_scales, "gptq": gptq}
-"""All but "rtn" need calibration."""
+"""All methods but "rtn" need calibration."""

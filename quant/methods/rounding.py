@@ -1,4 +1,4 @@
-"""Rounding to nearest, and a search for each group's scale: the methods that look at one group at a time."""
+"""Round-to-nearest, and a search for each group's scale: the methods that look at one group at a time."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def round_to_nearest(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 def search_scales(problem: MatrixProblem) -> QuantizedMatrix:
-    """Each group gets the candidate scale with the least error, weighted with the inputs' power.
+    """Chooses for each group the candidate scale with the least error, weighted by the inputs' power.
 
     The power is the diagonal of the moments, which llama.cpp calls an importance matrix. int8 is rounded to nearest.
     Raises TensorError for weights or inputs that are not finite, or without calibration.
@@ -46,7 +46,7 @@ def search_scales(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 def _best(weights: F32, power: F32, problem: MatrixProblem) -> tuple[F32, F32, F32]:
-    """One group's weights [inputs, rows] -> codes [rows, inputs], scales and minima [rows]."""
+    """Quantizes one group's weights [inputs, rows] -> codes [rows, inputs], scales and minima [rows]."""
     grid = grid_of(problem.rounding)
     candidates = grid.candidates(weights)
     tried = grid.codes(weights[:, None, :], candidates)

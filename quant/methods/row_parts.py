@@ -1,4 +1,4 @@
-"""Splits a method's work by rows of the matrix, which do not depend on each other, over the processors.
+"""Splits a method's work over the processors by rows of the matrix, which are independent.
 
 Knows neither weights nor methods.
 """
@@ -14,13 +14,13 @@ from threadpoolctl import threadpool_limits
 from quant.codes.matrix import QuantizedMatrix
 
 _ROWS: Final = 288
-"""Of a part: enough for fast matrix products, few enough for the memory of a part's normal equations."""
+"""Rows of a part: enough for fast matrix products, few enough for the memory of its normal equations."""
 
 
 def by_rows(rows: int, quantize: Callable[[slice], QuantizedMatrix]) -> QuantizedMatrix:
-    """The matrix of all rows; quantize: gives the rows of a slice, and is called from several threads.
+    """Builds the matrix of all rows; `quantize` makes the rows of a slice, and is called from several threads.
 
-    NumPy's products have one thread each meanwhile: theirs times ours would wait for each other.
+    NumPy's products run single-threaded meanwhile, to avoid oversubscription.
     """
     parts = [slice(begin, min(begin + _ROWS, rows)) for begin in range(0, rows, _ROWS)]
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -23,7 +23,7 @@ STEP_TOKENS: Final = 256
 
 
 def available_threads() -> int:
-    """The CPUs that this process may use."""
+    """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -61,7 +61,7 @@ class NativeModel:
             max_context_tokens=context_tokens,
             state_pages=MOST_PAGES * sequences,
         )
-        # With states there are two page tables: of keys and values, and of states.
+        # With recurrent states there are two page tables: of KV pages, and of state pages.
         tables = self.native.page_table.reshape(-1, sequences, self._pages_each)
         self._kv_table, self._state_table = tables[0], tables[-1]
         self._states = [

@@ -40,7 +40,7 @@ _PADDING_NAME: Final = "redoubt.padding"
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan:
-    """Everything that the header contains, known before the first weight is read.
+    """All contents of the header, known before the first weight is read.
 
     decoder: the description that the engine computes by. matrices and vectors (numbers of elements) by name. `source`
     is a name and a SHA-256 fingerprint.
@@ -69,7 +69,7 @@ class PackedPlan:
         return tensors
 
     def header(self) -> bytes:
-        """The file's first bytes, up to the first tensor."""
+        """Returns the file's first bytes, up to the first tensor."""
         matrices = {name: info.described() for name, info in self.matrices.items()}
         header: dict[str, Any] = {
             "__metadata__": {
@@ -96,7 +96,7 @@ class PackedPlan:
         return len(text).to_bytes(8, "little") + text
 
     def size_bytes(self) -> int:
-        """Bytes of the whole file."""
+        """Size of the whole file."""
         return len(self.header()) + sum(size for _, size in self.order())
 
 
@@ -193,7 +193,7 @@ class PackedFile:
         return self._bytes(self._stored[name]).reshape(info.tiles, info.tile_bytes)
 
     def codes(self, name: str) -> QuantizedMatrix:
-        """The codes and scales of an integer matrix."""
+        """Returns the codes and scales of an integer matrix."""
         return unpack_quantized(self.packed(name), self.matrices[name])
 
     def dequantize(self, name: str) -> F32:
@@ -201,7 +201,7 @@ class PackedFile:
         return unpacked(self.packed(name), self.matrices[name])
 
     def dequantized_tiles(self, name: str, first: int, end: int) -> F32:
-        """The rows of output tiles [first, end) as fp32; the last tile may have fewer rows."""
+        """Returns the rows of output tiles [first, end) as fp32; the last tile may have fewer rows."""
         info = self.matrices[name]
         end = min(end, info.tiles)
         part = info.of_rows(min(info.rows, end * TILE_OUTPUTS) - first * TILE_OUTPUTS)

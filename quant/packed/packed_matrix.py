@@ -1,7 +1,7 @@
-"""One packed matrix: what the file's header says of it, and its bytes from codes and back.
+"""One packed matrix: its entry in the file's header, and packing and unpacking of its bytes.
 
-The layout is `kernels/contract/packed_matrix.h`'s. The native engine packs. Unpacking is NumPy and
-shares no code with it; tests, evaluation and export unpack. Does not know where in a file a matrix lies.
+The layout is `kernels/contract/packed_matrix.h`'s. The native engine packs. Unpacking is NumPy and shares no code with
+it; tests, evaluation and export unpack. Does not know where in a file a matrix lies.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ TILE_OUTPUTS: Final = 32
 class MatrixInfo:
     """A packed matrix as `__metadata__` describes it; group is 0 for bf16 and fp32, and only lut4 has a table.
 
-    rows: of all `count` experts that are stacked in it, each a whole number of tiles.
+    rows: those of all `count` stacked experts, each a whole number of tiles.
     """
 
     type: WeightType
@@ -32,19 +32,18 @@ class MatrixInfo:
     count: int = 1
 
     def described(self) -> dict[str, Any]:
-        """The entry in `matrices`."""
         entry: dict[str, Any] = {"type": self.type, "rows": self.rows, "cols": self.cols, "group": self.group}
         if self.count != 1:
             entry["count"] = self.count
         return entry if self.table is None else entry | {"table": self.table}
 
     def of_rows(self, rows: int) -> "MatrixInfo":
-        """A part of the matrix with so many rows."""
+        """Describes `rows` rows of the matrix."""
         return replace(self, rows=rows, count=1)
 
     @property
     def tiles(self) -> int:
-        """Output tiles of 32, the last one padded."""
+        """Number of output tiles of 32 rows, the last one padded."""
         return -(-self.rows // TILE_OUTPUTS)
 
     @property
@@ -59,12 +58,11 @@ class MatrixInfo:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole matrix."""
         return self.tiles * self.tile_bytes
 
 
 def described_matrix(table: list[int] | None = None, count: int = 1, **entry: Any) -> MatrixInfo:
-    """The matrix of an entry of `matrices`, checked. Raises ValueError or TypeError, saying what is wrong with it."""
+    """Parses and checks an entry of `matrices`. Raises ValueError or TypeError, saying what is wrong with it."""
     entries = () if table is None else tuple(table)
     if len(entries) != (16 if entry.get("type") == "lut4" else 0):
         raise ValueError(f"a table of {len(entries)} entries for {entry.get('type')}")
@@ -81,26 +79,26 @@ def described_matrix(table: list[int] | None = None, count: int = 1, **entry: An
 
 
 def pack_quantized(matrix: QuantizedMatrix) -> U8:
-    """Packed bytes [tiles, tile_bytes] of a matrix, or of a run of its rows that begins at a multiple of 32."""
+    """Packs a matrix, or a run of its rows that begins at a multiple of 32, to bytes [tiles, tile_bytes]."""
     if matrix.type == "int8":
         return _native.pack_int8(matrix.codes, matrix.scales)
     return _native.pack_int4(matrix.codes, matrix.scales, matrix.minima)
 
 
 def pack_float(values: F32, weight_type: WeightType) -> U8:
-    """Packed bytes [tiles, tile_bytes] of fp32 values as bf16 (rounded to nearest even) or fp32."""
+    """Packs fp32 values as bf16 (rounded to nearest even) or fp32, to bytes [tiles, tile_bytes]."""
     return _native.pack_float(values, weight_type)
 
 
 def unpacked(packed: U8, info: MatrixInfo) -> F32:
-    """The fp32 matrix [rows, cols] of packed bytes [tiles, tile_bytes] of any type."""
+    """Unpacks bytes [tiles, tile_bytes] of any type to fp32 [rows, cols]."""
     if info.type in ("bf16", "fp32"):
         return unpack_float(packed, info)
     return dequantize(unpack_quantized(packed, info))
 
 
 def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
-    """Codes and scales of packed bytes [tiles, tile_bytes]; NumPy, without any code of the native packer."""
+    """Unpacks bytes [tiles, tile_bytes] to codes and scales; NumPy, without any code of the native packer."""
     group, blocks = info.group, info.cols // info.group
     code_bytes = info.group * (32 if info.type == "int8" else 16)
     tiles = packed.reshape(info.tiles, blocks, -1)

@@ -1,7 +1,7 @@
-"""Which state pages a text needs while it is computed in steps, one after the other: a few, whatever its length.
+"""Assigns state pages to a text while it is computed in steps; a few suffice, whatever its length.
 
-A page of states is large, and a text goes on from its last one, so pages are used again as soon as they are behind.
-For texts that are computed by themselves; the service's states are in `app.engine` and not known here.
+A page of states is large, and a text continues from its last one, so earlier pages are reused. For texts that are
+computed alone; `app.engine` manages the service's states.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MOST_PAGES: Final = 4
 
 
 def needed_pages(begin: int, end: int) -> list[int]:
-    """The pages of a text that computing tokens [begin, end) needs: what it reads, and what the next step will read."""
+    """The pages that computing tokens [begin, end) reads, and those that the next step will read."""
     tokens = _native.PAGE_TOKENS
     first, last = begin // tokens, (end - 1) // tokens
     needed = {last}
@@ -37,7 +37,7 @@ class TextStates:
     """The state pages of one text."""
 
     def __init__(self, own: Sequence[int]) -> None:
-        """own: numbers of MOST_PAGES pages that nobody else writes."""
+        """own: numbers of MOST_PAGES pages for this text's use only."""
         self._own = [int(page) for page in own]
         self._held: dict[int, int] = {}
 
@@ -60,7 +60,7 @@ class TextStates:
             row[index] = page
 
     def follow(self, other: Self, context_tokens: int, native: _native.Model) -> None:
-        """Goes on behind the first `context_tokens` of another text, which is there and keeps its pages."""
+        """Continues after the first `context_tokens` of another text, which keeps its pages."""
         full, rest = divmod(context_tokens, _native.PAGE_TOKENS)
         self._held = {}
         if full:

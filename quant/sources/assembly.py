@@ -1,4 +1,4 @@
-"""Makes the tensors that the engine takes of the tensors that a checkpoint stores.
+"""Assembles the engine's tensors from a checkpoint's stored tensors.
 
 Rows are cut out of fused matrices, put into the engine's order, turned, scaled; quantized rows keep their codes where
 rows only move or a scale multiplies. All is read some rows at a time; a matrix whose file has inputs first is read
@@ -42,7 +42,7 @@ def assemble(
 
 
 class _LastMatrix:
-    """The last matrix that was read whole; pieces of it are wanted one after another."""
+    """The last matrix that was read whole, because its pieces are needed one after another."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -50,7 +50,7 @@ class _LastMatrix:
         self._values: F32 = np.empty((0, 0), np.float32)
 
     def get(self, tensor: SourceTensor, index: int | None) -> F32:
-        """A matrix as it is stored, or the one with that index of a stack."""
+        """Returns a stored matrix, or the one with that index in a stack."""
         with self._lock:
             if self._key != (tensor.name, index):
                 rows = tensor.shape[-2]
@@ -64,7 +64,7 @@ class _LastMatrix:
 
 
 class _Part:
-    """A piece, checked against the tensor it is of: which of that tensor's rows, in order."""
+    """A piece checked against its tensor: the tensor's rows, in order."""
 
     def __init__(self, piece: Piece, tensor: SourceTensor, cache: _LastMatrix) -> None:
         self.piece, self.tensor, self._cache = piece, tensor, cache
@@ -97,7 +97,7 @@ class _Part:
 
     @property
     def cols(self) -> int:
-        """Inputs of a row; 1 of a vector."""
+        """Inputs per row; 1 for a vector."""
         return self._stored_cols if self._cols is None else len(self._cols)
 
     @property
@@ -108,7 +108,7 @@ class _Part:
 
     @property
     def is_plain(self) -> bool:
-        """Whether numbers come as they are stored."""
+        """Whether numbers are unchanged."""
         return not self.piece.transposed and _is_plain(self.piece)
 
     @property
@@ -198,7 +198,7 @@ def _joined(name: str, tensor: Tensor, parts: list[_Part]) -> SourceTensor:
 
 
 def _floats_stored(parts: list[_Part]) -> StoredType:
-    """The type that stands for values that are read as floats: of several, the most exact one."""
+    """The type that stands for values that are read as floats: the most exact one of several."""
     kinds = {part.tensor.stored for part in parts}
     floats = kinds & FLOATS
     if floats:
@@ -232,7 +232,7 @@ def _is_plain(piece: Piece) -> bool:
 
 
 def _normalized(rows: F32) -> F32:
-    """Each row divided by its length; a row of zeros stays."""
+    """Divides each row by its length; a row of zeros stays."""
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     normalized: F32 = (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
     return normalized
@@ -243,7 +243,7 @@ def _misfit(stored: SourceTensor, tensor: Tensor) -> TensorError:
 
 
 def _rows_of_one(tensor: SourceTensor, index: int | None) -> int:
-    """Rows of a tensor, of all matrices of a stack unless one is meant."""
+    """Number of rows of a tensor; of all matrices of a stack unless `index` selects one."""
     if len(tensor.shape) == 3:
         return tensor.shape[1] if index is not None else tensor.shape[0] * tensor.shape[1]
     return tensor.shape[0]
@@ -254,7 +254,7 @@ def _size(tensor: SourceTensor) -> int:
 
 
 def dequantized(rows: F32 | QuantizedMatrix) -> F32:
-    """Values as they are, or what codes stand for."""
+    """Dequantizes codes; floats stay."""
     return dequantize(rows) if isinstance(rows, QuantizedMatrix) else rows
 
 
@@ -274,7 +274,7 @@ def _moves_groups(cols: NDArray[np.int64], group: int) -> bool:
 
 
 def _with_cols(rows: F32 | QuantizedMatrix, cols: NDArray[np.int64]) -> F32 | QuantizedMatrix:
-    """Rows with these columns in this order; codes only where whole groups move."""
+    """Reorders columns; codes are kept only if whole groups move."""
     if not isinstance(rows, QuantizedMatrix):
         return np.ascontiguousarray(rows[:, cols])
     groups = cols[:: rows.group] // rows.group

@@ -18,7 +18,7 @@ RowReader = Callable[[int, int], U8]
 
 
 def row_reader(path: Path, offset: int, row_bytes: int) -> RowReader:
-    """A function of (begin, end) that reads those rows' bytes, uint8 [end - begin, row_bytes]."""
+    """Makes a function of (begin, end) that reads those rows' bytes, uint8 [end - begin, row_bytes]."""
     return lambda begin, end: _read(path, offset + begin * row_bytes, (end - begin) * row_bytes).reshape(-1, row_bytes)
 
 

@@ -27,7 +27,7 @@ _OF_ACTIVATIONS: Final = ("activation_scale", "input_scale", "output_scale", ".k
 
 
 def is_fp8(quantization: Any) -> bool:
-    """Whether a `quantization_config` says that weights are stored this way."""
+    """Whether a `quantization_config` says that weights are FP8."""
     if not isinstance(quantization, dict):
         return False
     if quantization.get("quant_method") == "compressed-tensors":
@@ -38,7 +38,7 @@ def is_fp8(quantization: Any) -> bool:
 def fp8_weights(
     stored: Mapping[str, StoredIn], quantization: Mapping[str, Any], where: str
 ) -> tuple[dict[str, SourceTensor], dict[str, StoredIn]]:
-    """The FP8 weights, and the tensors that neither are such nor belong to one.
+    """Splits the tensors into FP8 weights and the rest.
 
     quantization: for which `is_fp8` holds; where: its file. Raises SourceError where weights and scales don't fit.
     """
@@ -60,7 +60,7 @@ def fp8_weights(
 
 
 def _block(quantization: Mapping[str, Any], where: str) -> tuple[int, int] | None:
-    """The rows and inputs of a block; None where scales are for matrices or rows."""
+    """The rows and inputs of a block; None if scales are per matrix or row."""
     found = [quantization.get("weight_block_size")]
     schemes = quantization.get("config_groups", {})
     if not isinstance(schemes, dict):
@@ -83,9 +83,9 @@ class _Weight:
 
     codes: StoredIn
     scales: StoredIn
-    """As one matrix: those of a stack's matrices below each other."""
+    """The scales as one matrix; those of a stack's matrices are concatenated."""
     stacked: bool
-    """Whether each matrix of a stack has scales of its own."""
+    """Whether each matrix of a stack has its own scales."""
     block: tuple[int, int]
     """The rows and inputs that share a scale."""
 

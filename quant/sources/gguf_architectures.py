@@ -36,7 +36,7 @@ class Architecture:
     """One of GGUF's architectures."""
 
     config: Config
-    """The keys of Hugging Face's configuration that are not the same for all."""
+    """Keys of Hugging Face's configuration that differ between architectures."""
     parts: Parts = _no_parts
     """Modules whose names or rows are not the usual ones, by the engine's name; a layer's without its prefix."""
     permuted: bool = False
@@ -45,10 +45,10 @@ class Architecture:
     """Whether the keys rope.scaling mean what they do for Llama."""
     has_experts: bool = False
     has_latents: bool = False
-    """Whether keys and values come from a latent, so that the keys of their sizes mean something else."""
+    """Whether keys and values come from a latent, so that their size keys have another meaning."""
     pieces: LayerPieces | None = None
     ignored: tuple[str, ...] = ()
-    """Tensors that are not among the engine's."""
+    """Patterns of tensors that the engine does not need."""
 
 
 def _rms(metadata: Metadata, arch: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _gemma3(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
 
 
 def _query_scalar(metadata: Metadata, arch: str, layers_of_27b: int) -> int:
-    """What queries times keys are divided by the root of: only the 27B models have not a head's size."""
+    """The number whose root divides the attention scores; only in the 27B models is it not the head size."""
     heads, hidden = metadata.integer(f"{arch}.attention.head_count"), metadata.integer(f"{arch}.embedding_length")
     if metadata.integer(f"{arch}.block_count") == layers_of_27b:
         return hidden // heads

@@ -26,7 +26,7 @@ _MODEL_CLASSES: Final = {
     "olmoe": "OlmoeForCausalLM",
 }
 _MODEL_TYPES: Final = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
-"""Hugging Face's names of architectures, where they differ."""
+"""Hugging Face's model types, where they differ from the architecture's name."""
 _SCALING_KEYS: Final = ("type", "factor", "original_context_length", "finetuned", "yarn_beta_fast", "yarn_beta_slow")
 _LLAMA3_CONTEXTS: Final = (8192, 4096, 16384, 32768, 131072)
 
@@ -100,7 +100,7 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
 
 
 def _inner_size(gguf: GgufFile, arch: str, metadata: Metadata) -> int:
-    """Of the layers' MLP; 0 where the first one has experts only and the file does not say it."""
+    """Inner size of the layers' MLP; 0 if the first layer has only experts and the file does not say it."""
     has_mlp = "blk.0.ffn_gate_exps.weight" not in gguf.tensors or "blk.0.ffn_down.weight" in gguf.tensors
     return metadata.integer(f"{arch}.feed_forward_length", None if has_mlp else 0)
 

@@ -13,14 +13,14 @@ from quant.sources.gguf_metadata import Metadata
 _RENORMALIZES: Final = {
     "llama": True, "qwen2moe": False, "qwen3moe": True, "olmoe": False, "qwen3next": True, "qwen35moe": True,
 }  # fmt: skip
-"""Whether llama.cpp divides the factors of a token's experts by their sum, where the file does not say so."""
+"""Whether llama.cpp renormalizes the factors of a token's experts, if the file does not say so."""
 _SHARED: Final = ("qwen2moe", "qwen3next", "qwen35moe")
 """Architectures with an MLP that all tokens take."""
 _SOFTMAX: Final = 1
 
 
 def experts_config(gguf: GgufFile, arch: str, metadata: Metadata) -> dict[str, Any]:
-    """The keys of a mixture of experts; nothing for a dense model."""
+    """The keys of a mixture of experts; empty for a dense model."""
     count = metadata.integer(f"{arch}.expert_count", 0)
     if not count:
         return {}
@@ -55,6 +55,6 @@ def experts_config(gguf: GgufFile, arch: str, metadata: Metadata) -> dict[str, A
 
 
 def _inner(gguf: GgufFile, metadata: Metadata, key: str, suffix: str) -> int:
-    """The inner size of experts; older files leave it to the tensors."""
+    """The inner size of experts, which older files show only in the tensors."""
     shapes = [each.shape for name, each in gguf.tensors.items() if name.endswith(f".ffn_gate_{suffix}.weight")]
     return metadata.integer(key, shapes[0][-2] if shapes and len(shapes[0]) > 1 else None)

@@ -18,7 +18,7 @@ from quant.sources.gguf_metadata import Metadata
 
 _ARCH: Final = "gemma4"
 _UNROTATED: Final = 1e29
-"""A frequency that is divided by more is 0."""
+"""A frequency with a larger divisor is 0."""
 _NAMES: Final = {
     "dense_output_norm.weight": "post_ffw_norm_1.weight",
     "experts_norm.weight": "pre_ffw_norm_2.weight",
@@ -99,7 +99,7 @@ def _rotated_share(gguf: GgufFile, head_dim: int) -> float:
 
 
 def gemma4_pieces(decoder: Decoder, _: Collection[str], layer: int, part: str) -> tuple[Piece, ...] | None:
-    """A layer's tensor by the engine's name -> the stored rows; None: it is renamed like other architectures'."""
+    """The stored rows of a layer's tensor; None: it is renamed like other architectures'."""
     block = f"blk.{layer}"
     if part in _NAMES:
         return (Piece(f"{block}.{_NAMES[part]}"),)

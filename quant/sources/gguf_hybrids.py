@@ -2,7 +2,7 @@
 
 Sources: llama.cpp's conversion/qwen.py and models/qwen3next.cpp, qwen35.cpp and qwen35moe.cpp. Norms are stored with
 their + 1, and -exp(A_log) for A_log. Qwen3.5's value heads are not stored by key head, but every key head's first, then
-every one's second, and so on. Blocks that guess further tokens come after the layers, and are left out.
+every one's second, and so on. Multi-token prediction blocks come after the layers, and are left out.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from quant.sources.gguf_metadata import Metadata
 
 
 def hybrid_config(arch: str, model_type: str, name: str) -> Callable[[Metadata, GgufFile], dict[str, Any]]:
-    """The keys of one of these architectures. name: transformers' class."""
+    """Makes the function that reads one of these architectures' keys. name: transformers' class."""
 
     def config(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
         blocks, guessing = (metadata.integer(f"{arch}.{key}", 0) for key in ("block_count", "nextn_predict_layers"))
@@ -54,7 +54,7 @@ def hybrid_config(arch: str, model_type: str, name: str) -> Callable[[Metadata, 
 
 
 def qwen3next_parts(decoder: Decoder) -> Modules:
-    """Value heads by key head."""
+    """Modules of a file with value heads ordered by key head."""
     delta = delta_of(decoder)
     if delta is None:
         return _attention(decoder)
@@ -72,7 +72,7 @@ def qwen3next_parts(decoder: Decoder) -> Modules:
 
 
 def qwen35_parts(decoder: Decoder) -> Modules:
-    """Value heads of all key heads in turn, which are brought back: rows, and inputs of the output projection."""
+    """Modules of a file with interleaved value heads: restores rows, and inputs of the output projection."""
     delta = delta_of(decoder)
     if delta is None:
         return _attention(decoder)

@@ -18,7 +18,7 @@ _SIGMOID: Final = 2
 
 
 def lfm2_config(arch: str, model_type: str, name: str) -> Callable[[Metadata, GgufFile], dict[str, Any]]:
-    """The keys of one of these architectures. name: transformers' class."""
+    """Makes the function that reads one of these architectures' keys. name: transformers' class."""
 
     def config(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
         layers = min(metadata.integer(f"{arch}.block_count"), MOST_LAYERS)
@@ -55,7 +55,7 @@ def _experts(metadata: Metadata, gguf: GgufFile, arch: str) -> dict[str, Any]:
 
 
 def lfm2_parts(decoder: Decoder) -> Modules:
-    """The final norm has the name that others give the embedding's."""
+    """Modules with unusual names: the final norm has the name that others give the embedding's."""
     return {
         "model.norm": "token_embd_norm",
         "conv.input_proj": "shortconv.in_proj",

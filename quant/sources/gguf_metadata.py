@@ -58,7 +58,7 @@ class Metadata:
         return value
 
     def numbers(self, key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
-        """An array of `count` numbers, or None where the key is absent."""
+        """An array of `count` numbers, or None if the key is absent."""
         value = self._values.get(key)
         if value is None:
             return None

@@ -53,7 +53,7 @@ def open_gguf(path: Path) -> Source:
 
 
 def _further_blocks(gguf: GgufFile, decoder: Decoder) -> list[str]:
-    """Patterns of the blocks after the layers, which guess further tokens."""
+    """Patterns of the multi-token prediction blocks after the layers."""
     blocks = min(gguf.metadata.get(f"{gguf.metadata['general.architecture']}.block_count", 0), MOST_LAYERS)
     return [f"blk.{number}.*" for number in range(len(decoder.layers), blocks)]
 

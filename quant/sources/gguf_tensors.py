@@ -91,7 +91,7 @@ def gguf_tensors(
 
 
 def _has_joined(stored: Collection[str], parts: Modules) -> bool:
-    """Whether queries, keys and values are one matrix in a file of an architecture that mostly has three."""
+    """Whether queries, keys and values are one matrix, in a file of an architecture that mostly has three."""
     return "self_attn.q_proj" not in parts and "blk.0.attn_qkv.weight" in stored and "blk.0.attn_q.weight" not in stored
 
 

@@ -31,9 +31,9 @@ _SAMPLING_KEYS: Final = {
     "min_p": "general.sampling.min_p",
     "repetition_penalty": "general.sampling.penalty_repeat",
 }
-"""What a model's authors recommend: transformers' names, and llama.cpp's since its pull request 17120."""
+"""Keys of the recommended sampling options: transformers' names, and llama.cpp's since its pull request 17120."""
 _MODELS: Final = ("gpt2", "llama", "gemma4")
-"""gemma4: as llama, SentencePiece's BPE of characters, but with its merges in the file."""
+"""gemma4 is like llama, SentencePiece's BPE of characters, but has its merges in the file."""
 _SPACE_MARK: Final = "\u2581"
 _NEVER_TAKE_SPACE: Final = ("<unk>", "<s>", "<|endoftext|>")
 # Control tokens that end a turn or a text in the families that this engine runs.
@@ -96,7 +96,7 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, config: Mapping[str, Any]
 
 
 def _read_vocabulary(gguf: GgufFile, metadata: Metadata, *, unique: bool) -> _Vocabulary:
-    """unique: whether a token may not be there twice; else a text becomes the later one, as in llama.cpp."""
+    """unique: whether a duplicate token is refused; else a text becomes the later one, as in llama.cpp."""
     tokens = metadata.strings("tokenizer.ggml.tokens")
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     if unique and len(ids) != len(tokens):
@@ -233,7 +233,7 @@ def _post_processor(vocabulary: _Vocabulary, add_bos: bool, add_eos: bool) -> di
 
 
 def _added_token(token_id: int, content: str, special: bool, takes_space: bool) -> dict[str, Any]:
-    """takes_space: whether white space behind the token is the token's, as in Phi-3; the file does not say so."""
+    """takes_space: whether the token includes following white space, as in Phi-3, which the file does not say."""
     rstrip = takes_space and content not in _NEVER_TAKE_SPACE
     flags = {"single_word": False, "lstrip": False, "rstrip": rstrip, "normalized": False, "special": special}
     return {"id": token_id, "content": content, **flags}

@@ -90,10 +90,10 @@ def open_hf_folder(folder: Path) -> Source:
 
 
 def _same_values(one: Tensor, other: Tensor, stored: Mapping[str, SourceTensor]) -> bool:
-    """Whether two of the engine's matrices, each one stored tensor whole, have the same numbers."""
+    """Whether two of the engine's matrices, each one whole stored tensor, have the same numbers."""
     first, second = (stored.get(each.pieces[0].name) for each in (one, other))
     if first is None or second is None or first.shape != second.shape:
-        return second is None  # which is refused, whatever the head is
+        return second is None  # a missing tensor is refused anyway
     rows = first.shape[0]
     ranges = ((at, min(at + _READ_ROWS, rows)) for at in range(0, rows, _READ_ROWS))
     return all(np.array_equal(dequantized(first.read(*each)), dequantized(second.read(*each))) for each in ranges)
@@ -132,7 +132,7 @@ _Reader = Callable[[Mapping[str, StoredIn]], dict[str, SourceTensor]]
 
 
 def _quantized_reader(folder: Path, config: Mapping[str, Any]) -> _Reader | None:
-    """What opens a quantized checkpoint; None where nothing is quantized, or by a method that is not read."""
+    """Returns the reader of a quantized checkpoint; None if nothing is quantized, or by an unsupported method."""
     quantization, where = _quantization(folder, config)
     if not isinstance(quantization, dict):
         return None
@@ -145,7 +145,7 @@ def _quantized_reader(folder: Path, config: Mapping[str, Any]) -> _Reader | None
 
 
 def _quantization(folder: Path, config: Mapping[str, Any]) -> tuple[Any, str]:
-    """The `quantization_config`, and the file that has it; older formats say it in a separate one."""
+    """The `quantization_config`, and the file that has it, which is a separate one in older formats."""
     for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
         if not config.get("quantization_config") and (folder / name).exists():
             found = read_json_object(folder / name)
@@ -186,7 +186,7 @@ def _mxfp4_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
 
 
 def _is_zero_bias(tensor: SourceTensor) -> bool:
-    """Some tools write a bias for every quantized layer; it is all zeros where the model has none."""
+    """Whether a bias is all zeros: some tools write one for every quantized layer, even if the model has none."""
     if not tensor.name.endswith("_proj.bias") or len(tensor.shape) != 1:
         return False
     values = tensor.read(0, tensor.shape[0])

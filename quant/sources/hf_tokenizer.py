@@ -55,7 +55,7 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
 
 
 def _instead(source: Path) -> str:
-    """What to do with a folder that has a tokenizer in another form."""
+    """Advice for a folder with a tokenizer in another form."""
     others = (
         next((name for name in ("tokenizer.model", "tekken.json") if (source / name).exists()), None),
         next((path.name for path in sorted(source.glob("*.tiktoken"))), None),

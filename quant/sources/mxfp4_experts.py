@@ -1,4 +1,4 @@
-"""Experts that gpt-oss stores as MXFP4: codes in `NAME_blocks`, two a byte, and exponents in `NAME_scales`.
+"""Reads gpt-oss' MXFP4 experts: codes in `NAME_blocks`, two per byte, and exponents in `NAME_scales`.
 
 A pair is one stack of matrices, under the name of its codes. Knows no family.
 """
@@ -20,7 +20,7 @@ _BYTES: Final = GROUP // 2
 
 
 def is_mxfp4(quantization: Any) -> bool:
-    """Whether a `quantization_config` says that experts are stored this way."""
+    """Whether a `quantization_config` says that experts are MXFP4."""
     return isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
 
 
@@ -50,5 +50,5 @@ def _stack(name: str, codes: StoredIn, stored: Mapping[str, StoredIn]) -> Source
 
 
 def _nibbles(packed: U8) -> U8:
-    """The low half of a byte is the first of its two codes."""
+    """Unpacks two codes per byte, the low half first."""
     return np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1).reshape(len(packed), -1)

@@ -1,4 +1,4 @@
-"""What a folder holds that is no checkpoint in transformers' form, and what its owner can do. Opens no file."""
+"""Recognizes folders that are no checkpoint in transformers' form, and advises their owner. Opens no file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ _FORMS: Final[tuple[tuple[str, Callable[[str], str]], ...]] = (
 
 
 def other_form(folder: Path) -> str | None:
-    """What to do about a folder without config.json or without weights; None where nothing in it tells."""
+    """Advice for a folder without config.json or without weights; None if it is not recognized."""
     for pattern, hint in _FORMS:
         if pattern == _OTHER_NAMES and not (folder / "config.json").exists():
             continue

@@ -66,7 +66,7 @@ class StoredIn:
         return raw.view(np.float32 if width == 4 else np.float16).astype(np.float32)
 
     def vector(self) -> I64:
-        """All of a vector of integers."""
+        """Reads a whole vector of integers."""
         raw = read_block(self.path, self.tensor.offset, 1, self.tensor.size_bytes, 0, self.tensor.size_bytes)
         return raw.reshape(-1).view(np.int32 if self.tensor.dtype == "I32" else np.int64).astype(np.int64)
 
@@ -81,7 +81,7 @@ class PackedLayer:
     zeros: StoredIn | None
     """None for symmetric codes."""
     group_of_input: I64
-    """[cols]: which group each input belongs to."""
+    """[cols]: the group of each input."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -102,14 +102,14 @@ class PackedLayer:
         return np.ascontiguousarray(_unpacked(words).transpose(1, 0, 2).reshape(end - begin, -1))
 
     def scales_of(self, begin: int, end: int) -> F32:
-        """[end - begin, groups]."""
+        """Scales of outputs [begin, end): [end - begin, groups]."""
         first, second = self.scales.tensor.shape
         if self.format == "compressed-tensors":
             return self.scales.block((begin, end), (0, second))
         return self.scales.block((0, first), (begin, end)).T
 
     def zeros_of(self, begin: int, end: int) -> NDArray[np.int32]:
-        """[end - begin, groups], 0..16."""
+        """Zero points of outputs [begin, end): [end - begin, groups], 0..16."""
         if self.zeros is None:
             return np.full((end - begin, self.scales_of(begin, begin + 1).shape[1]), 8, np.int32)
         first, second = self.zeros.tensor.shape
@@ -138,7 +138,7 @@ def _awq_outputs(stored: StoredIn, begin: int, end: int) -> U8:
 
 
 def open_layer(layer: str, kind: LayerFormat, stored: Mapping[str, StoredIn], group_size: int) -> SourceTensor:
-    """The layer's weight as a source tensor. stored: all tensors by name; group_size: -1 for one group a row.
+    """The layer's weight as a source tensor. stored: all tensors by name; group_size: -1 for one group per row.
 
     Raises SourceError naming file, tensor and reason.
     """

@@ -31,12 +31,12 @@ class SourceTensor:
     shape: tuple[int, ...]
     stored: StoredType
     group: int
-    """Inputs that share a scale; 0 where `stored` is not an integer type of ours."""
+    """Inputs that share a scale; 0 if `stored` is not one of our integer types."""
     read: Callable[[int, int], F32 | QuantizedMatrix]
     table: tuple[int, ...] | None = None
     """lut4's table."""
     label: str = ""
-    """The source's name of a quantized type: "Q6_K", "GPTQ"."""
+    """The source's name of a quantized type, such as "Q6_K" or "GPTQ"."""
     rounded_scales: bool = False
     """Whether the codes are the source's, with scales or minima rounded to fp16."""
 
@@ -57,13 +57,13 @@ class Source:
     files: tuple[Path, ...]
     write_tokenizer: Callable[[Path], None]
     notes: tuple[str, ...] = ()
-    """What the user should know about this checkpoint, one sentence each."""
+    """Sentences for the user about this checkpoint."""
 
 
 def left_out_note(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The note for the user where stored parts of a model are not used: at most one sentence.
+    """The note for the user about stored parts of a model that are not used: at most one sentence.
 
-    names: stored tensors that nothing uses; patterns: those that may be left over, of which rotary buffers say nothing.
+    names: stored tensors that nothing uses; patterns: those that may be left over; rotary buffers are not reported.
     """
     unused = list(names)
     parts = [
@@ -75,7 +75,7 @@ def left_out_note(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 
 def rounding_note(tensors: Mapping[str, SourceTensor]) -> list[str]:
-    """The note for the user where codes are kept and scales rounded: at most one sentence."""
+    """The note for the user about kept codes with rounded scales: at most one sentence."""
     labels = sorted({tensor.label for tensor in tensors.values() if tensor.rounded_scales})
     if not labels:
         return []

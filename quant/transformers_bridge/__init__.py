@@ -1,1 +1,1 @@
-"""The engine for users of transformers: its calls without torch, and its quantization backend with torch."""
+"""Bridges to transformers: its calls on the engine without torch, and a quantization backend with torch."""

@@ -41,7 +41,7 @@ class Streamer(Protocol):
     """transformers' BaseStreamer."""
 
     def put(self, value: Any) -> None:
-        """Takes token ids: first the prompt's, [1, n], then each new one, [1]."""
+        """Receives token ids: first the prompt's, [1, n], then each new one, [1]."""
 
     def end(self) -> None:
         """Ends the output."""
@@ -129,7 +129,7 @@ class AutoModelForCausalLM:
         seed: int | None = None,
         **other: Any,
     ) -> Any:
-        """The prompt and the new tokens, [1, n], of the same kind as `input_ids` (a list for a list).
+        """Returns the prompt and the new tokens, [1, n], of the same kind as `input_ids` (a list for a list).
 
         Options that are not given come from the model's generation_config.json, else they have transformers' defaults;
         without max_new_tokens and max_length the output may fill the context. do_sample=False is greedy. seed: None for
@@ -187,7 +187,6 @@ class AutoModelForCausalLM:
         return self
 
     def resident_bytes(self) -> dict[str, int]:
-        """Memory by owner: weights, kv, activations."""
         return self._model.native.resident_bytes()
 
     def _new_tokens(self, prompt: int, room: int, new_tokens: int | None, length: int | None) -> int:

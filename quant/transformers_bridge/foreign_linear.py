@@ -91,7 +91,7 @@ def ipex_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -
 
 
 class _InFloat32(torch.nn.Module):
-    """Runs a layer that takes fp32 on activations of any float type."""
+    """Runs an fp32 layer on activations of any float type."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
@@ -107,11 +107,11 @@ MakeLinear = Callable[[str, QuantizedMatrix, torch.Tensor | None], Any]
 FOREIGN: Final[Mapping[str, tuple[str, MakeLinear]]] = MappingProxyType(
     {"torchao": ("torchao", torchao_linear), "ipex": ("intel_extension_for_pytorch", ipex_linear)}
 )
-"""By name: the package that must be installed, and the function that makes a layer."""
+"""By name: the required package, and the function that makes a layer."""
 
 
 def maker(backend: str) -> MakeLinear:
-    """The function that makes `backend`'s layers. Raises ImportError naming a package that is not installed."""
+    """Returns the function that makes `backend`'s layers. Raises ImportError naming a missing package."""
     package, make = FOREIGN[backend]
     if find_spec(package) is None:
         raise ImportError(f"backend={backend!r} needs the package {package}, which is not installed", name=package)

@@ -22,7 +22,7 @@ from quant.conversion.plan import weight_type
 from quant.packed.native_model import available_threads
 from quant.packed.packed_matrix import TILE_OUTPUTS, pack_quantized
 
-_ROWS = 1024  # of a weight that are quantized at a time
+_ROWS = 1024  # rows of a weight that are quantized at a time
 
 
 @cache
@@ -56,7 +56,7 @@ class PackedLinear(torch.nn.Module):
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
     def _packed_matrix(self) -> _native.PackedMatrix:
-        """The buffer as the engine takes it: checked at its first use, and again when torch has moved it."""
+        """The buffer as the engine's matrix, checked at its first use, and again when torch has moved it."""
         address = self.packed.data_ptr()
         if self._matrix is None or self._matrix[0] != address:
             checked = _native.PackedMatrix(
@@ -66,11 +66,11 @@ class PackedLinear(torch.nn.Module):
         return self._matrix[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickling and copying keep: all but the engine's view of the buffer."""
+        """State for pickling and copying: everything but the engine's view of the buffer."""
         return {**self.__dict__, "_matrix": None}
 
     def extra_repr(self) -> str:
-        """What print() shows."""
+        """Text for print()."""
         return f"{self.in_features}, {self.out_features}, {self.qtype}, group {self.group_size}"
 
 

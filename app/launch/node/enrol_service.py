@@ -126,7 +126,7 @@ _Handler = Callable[[dict[str, Any], str], Awaitable[JSONResponse]]
 
 
 def _endpoint(handle: _Handler) -> Callable[[Request], Awaitable[JSONResponse]]:
-    """A route's endpoint: the body's values and the client's address go in, failures become errors."""
+    """Makes a route's endpoint, which passes on the body's values and the client's address, and words failures."""
 
     async def endpoint(request: Request) -> JSONResponse:
         client = request.client.host if request.client is not None else "unknown"

@@ -107,7 +107,10 @@ def check_shape(shape: str, place: Path, options: Options) -> dict[str, Any]:
 
 
 def check(shapes: Sequence[str], options: Options, place: Path | None) -> dict[str, Any]:
-    """All shapes; the result is ready for JSON. Raises CapacityError for an unknown shape, and as `check_shape`."""
+    """Measures all shapes; the result is ready for JSON.
+
+    Raises CapacityError for an unknown shape, and as `check_shape`.
+    """
     for shape in shapes:
         if shape not in SHAPES:
             raise CapacityError(f"shape {shape!r} is not one of {', '.join(SHAPES)}")
@@ -132,7 +135,6 @@ def check(shapes: Sequence[str], options: Options, place: Path | None) -> dict[s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = OneLineParser(prog="python -m bench.capacity_check", description="Check `redoubt plan` on this machine.")
     parser.add_argument("--threads", type=at_least(1), required=True, help="compute threads")
     parser.add_argument(

@@ -44,8 +44,6 @@ _PULL: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One work, measured."""
-
     file: str
     work: str
     demand: Demand
@@ -55,7 +53,7 @@ class Sample:
     streams: int
     context_tokens: float
     seconds: float
-    """Of a decode step, or of the whole prompt."""
+    """Time of a decode step, or of the whole prompt."""
 
     def predicted_s(self, shares: Shares) -> float:
         """The time that these shares give."""
@@ -74,7 +72,7 @@ def bench_machine(name: str, tier: str, vendor: str, limits: Mapping[str, Any], 
 
 
 def samples_of(path: Path) -> list[Sample]:
-    """What a result says of our engine. Raises ValueError naming the file if it is no comparison's, OSError."""
+    """Reads our engine's samples from a result. Raises ValueError naming the file if it is no comparison's, OSError."""
     result = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(result, dict) or not {"limits", "works", "engines", "model", "cpu"} <= set(result):
         raise ValueError(f"{path} is no result of `redoubt bench compare`")
@@ -197,7 +195,6 @@ def _toml(tiers: Mapping[str, Shares], report: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = OneLineParser(
         prog="python -m bench.capacity_fit", description="Fit the shares that `redoubt plan` expects."
     )

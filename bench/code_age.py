@@ -21,7 +21,7 @@ class EngineChange:
     at: datetime
     """When it was committed, in UTC, with whole minutes."""
     commit: str
-    """Its short name."""
+    """Short hash of that commit."""
 
 
 def last_engine_change(root: Path = ROOT, revision: str = "HEAD") -> EngineChange | None:

@@ -17,7 +17,6 @@ from typing import Any, Final, NoReturn
 from kernels import _native
 
 ROOT: Final = Path(__file__).parent.parent
-"""The repository."""
 
 
 NO_CODE: Final = ("docs", "bench/results")
@@ -63,7 +62,7 @@ def memory_bytes(file: str, name: str) -> int:
 
 
 def process_resident_bytes() -> int:
-    """This process' resident memory, mapped files included."""
+    """Resident memory of this process, mapped files included."""
     return memory_bytes("/proc/self/status", "VmRSS")
 
 
@@ -138,5 +137,5 @@ def print_result(
 
 
 def machine() -> dict[str, Any]:
-    """What a result says of where it was measured."""
+    """Facts about this machine for a result."""
     return {"cpu": _native.cpu_model(), "commit": commit()}

@@ -312,7 +312,6 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
     parser = OneLineParser(prog="redoubt bench compare", description="Compare our engine with others.")
     parser.add_argument("--model", choices=NAMES, default="embedded", help="all but embedded have random weights")
     parser.add_argument("--peers", default=",".join(PEER_NAMES), help="with commas (default: %(default)s)")

@@ -65,7 +65,6 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the table of each file."""
     for path in arguments:
         print(table(json.loads(Path(path).read_text())), end="\n\n")
     return 0

@@ -47,12 +47,10 @@ _CONNECTIONS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidentialBenchOptions(ServingBenchOptions):
-    """What to measure."""
-
     streams: tuple[int, ...] = (1, 8)
     evidence: str = "soft"
     policy: Path | None = None
-    """What clients demand; with soft evidence the service's own by default."""
+    """Policy of the clients; None: the service's own, with soft evidence."""
 
 
 def measure_confidential(options: ConfidentialBenchOptions) -> dict[str, object]:
@@ -147,7 +145,6 @@ def _front(service: RunningService) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = OneLineParser(prog="redoubt bench confidential", description="Measure the cost of evidence.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")

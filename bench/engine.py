@@ -40,8 +40,6 @@ GREEDY = SamplingParams(temperature=0.0, seed=0)
 
 @dataclass(frozen=True, slots=True)
 class EngineBenchOptions:
-    """What to measure."""
-
     model: Path
     threads: int
     prompt: int = 512
@@ -166,7 +164,6 @@ class EngineBench:
         return [delivered_s - clock.submitted_s for delivered_s in clock.delivered_s]
 
     def close(self) -> None:
-        """Stops the engine."""
         self._engine.stop()
 
     def _run(self, streams: int, context_tokens: int, new_tokens: int, further_steps: int) -> _StepClock:
@@ -240,7 +237,6 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this bench."""
     positive = at_least(1)
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=positive, required=True, help="compute threads")
@@ -269,7 +265,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
-    """The options as parsed."""
     return EngineBenchOptions(
         model=arguments.model,
         threads=arguments.threads,
@@ -287,7 +282,6 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = OneLineParser(prog="redoubt bench engine", description="Measure the engine.")
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")

@@ -9,7 +9,7 @@ from typing import Any, Final
 ARCHITECTURE: Final = "gpt-oss"
 MXFP4_GROUP, MXFP4_BYTES = 32, 17  # ggml's block_mxfp4: a power of two and 16 bytes of codes
 MXFP4_RMS: Final = 2.93
-"""Of E2M1's sixteen values."""
+"""Root mean square of E2M1's sixteen values."""
 
 Sizes = dict[str, tuple[int, ...]]
 

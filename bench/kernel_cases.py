@@ -26,7 +26,6 @@ class LinearCase:
 
     @property
     def name(self) -> str:
-        """Its name in tests and measurements."""
         return f"{self.weight_type}-{self.rows}x{self.cols}" + (f"-g{self.group}" if self.group else "")
 
     @property

@@ -37,8 +37,6 @@ INT8_PEAKS = {"avx2": "maddubs_macs_per_s", "amx_int8": "amx_int8_macs_per_s"}
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How to measure."""
-
     threads: int
     tier: str
     cold_bytes: int
@@ -137,7 +135,6 @@ def _result(
 
 
 def describe(result: Result) -> str:
-    """One line of the table."""
     peak = "       -" if result.share_of_compute_peak is None else f"{result.share_of_compute_peak:8.1%}"
     over = "      -" if result.tokens_over_batch_1 is None else f"{result.tokens_over_batch_1:6.2f}x"
     return (
@@ -148,7 +145,6 @@ def describe(result: Result) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
     cores = len(os.sched_getaffinity(0))
     parser = OneLineParser(
         prog="redoubt bench kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

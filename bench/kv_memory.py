@@ -11,12 +11,11 @@ _VALUE_BYTES: Final = 2.1
 
 
 def round_up(tokens: int, multiple: int = 256) -> int:
-    """The next multiple."""
     return -(-tokens // multiple) * multiple
 
 
 def kv_memory_bytes(folder: Path, slots: int, context_tokens: int) -> int:
-    """For so many requests of so many tokens each, and never less than the service's default.
+    """KV memory for `slots` requests of `context_tokens` tokens, at least the service's default.
 
     folder: of a packed model. Raises OSError, ValueError, KeyError for one without its config.
     """

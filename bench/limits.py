@@ -27,14 +27,14 @@ class Demand:
     """Elements of the layers' matrices that a token takes, which are its multiply-adds."""
     head_weights: int
     read_bytes: Callable[[float], float]
-    """Of a step's tokens: the bytes of the matrices that it reads, of layers, head and the experts that it touches."""
+    """Bytes of the matrices that a step with that many tokens reads: layers, head and the experts used."""
     kv_bytes_per_token: float
     attention_macs_per_key: int
     """Multiply-adds of one query token with one key and its value, over all layers."""
     keys: Windows = ALL_KEYS
     """How many keys tokens see."""
     states: States = NO_STATES
-    """Of the layers without attention."""
+    """Recurrent states of the layers without attention."""
 
     @classmethod
     def of(cls, folder: Path, kv_type: str) -> "Demand":

@@ -45,15 +45,13 @@ from kernels import _native
 _KINDS = ("cold", "hot", "restored", "restored_from_disk")
 _LIMITS_BYTES = 128 << 20
 _IDLE_S = 0.01
-"""After a chat has ended; by then the decoding stream has made its next token."""
+"""Idle time after which a chat is saved; by then the decoding stream has made its next token."""
 _PEER_TIMEOUT_S = 1800.0
 _ALWAYS = MemoryOptions(save="logout", restore="always", min_tokens=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBenchOptions:
-    """What to measure."""
-
     model: Path
     threads: int
     tokens: tuple[int, ...]
@@ -274,7 +272,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     parsed = vars(_parser().parse_args(words))
     indent = None if parsed.pop("json") else 2

@@ -16,9 +16,9 @@ from bench.memory_rig import Rig, Stream, new_grant
 
 _ALONE_S = 0.4
 _LEAST_TOKENS = 8
-"""Of a window, so that a slow model's rates mean something."""
+"""Fewest tokens per window, so that a slow model's rates mean something."""
 _SAVED_BYTES = 6 << 20
-"""Of a comparison: at 8 MiB/s three quarters of a second."""
+"""Bytes saved per comparison: at 8 MiB/s three quarters of a second."""
 _LEAST_PAGES = 3
 """The first ones do not wait for the pace."""
 _TIMEOUT_S = 120.0
@@ -91,7 +91,7 @@ def _wait_until(stream: Stream, condition: Callable[[], bool]) -> None:
 
 
 def tokens_per_s(times: Sequence[float], began_s: float, ended_s: float) -> float:
-    """From the first to the last token within that time. Raises RuntimeError if there are fewer than three."""
+    """Rate from the first to the last token within that time. Raises RuntimeError for fewer than three tokens."""
     within = [time_s for time_s in list(times) if began_s <= time_s <= ended_s]
     if len(within) < 3 or within[-1] <= within[0]:
         raise RuntimeError("no three tokens were made while pages were saved: lower --write-bytes-per-s")

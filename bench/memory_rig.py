@@ -29,7 +29,7 @@ from kernels import _native
 _TIMEOUT_S = 600.0
 _SAVED_BYTES = 64 << 30
 _DECODED_TOKENS = 1920
-"""Beyond the longest prompt."""
+"""Room for decoded tokens beyond the longest prompt."""
 
 
 class PacedFolder(PageFolder):
@@ -42,13 +42,12 @@ class PacedFolder(PageFolder):
     """None: as fast as it is."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As the base class."""
         super().__init__(*arguments, **options)
         self._turn = threading.Lock()
         self._free_s = 0.0
 
     def read(self, page_id: PageId, file: memoryview, page: memoryview) -> bool:
-        """As the base class. Threads share the rate."""
+        """Reads as the base class, at the limited rate, which threads share."""
         if self.read_bytes_per_s is not None:
             with self._turn:
                 self._free_s = max(self._free_s, time.perf_counter()) + self.file_bytes / self.read_bytes_per_s
@@ -69,7 +68,7 @@ class Stream:
         self._done = threading.Event()
 
     def deliver(self, events: Sequence[tuple[object, Event]]) -> None:
-        """On the engine's thread."""
+        """Records events, on the engine's thread."""
         now_s = time.perf_counter()
         for _, event in events:
             if isinstance(event, EngineError):
@@ -87,7 +86,7 @@ class Stream:
         return self._done.is_set()
 
     def wait(self) -> None:
-        """Until it has ended. Raises EngineError, RuntimeError after ten minutes."""
+        """Waits until the stream has ended. Raises EngineError, RuntimeError after ten minutes."""
         if not self._done.wait(_TIMEOUT_S):
             raise RuntimeError(f"a request has not ended within {_TIMEOUT_S:.0f} s")
         if self._error is not None:
@@ -150,7 +149,6 @@ class Rig:
 
     @property
     def memory(self) -> EngineMemory:
-        """The engine's."""
         assert self.engine is not None
         assert self.engine.memory is not None
         return self.engine.memory
@@ -198,7 +196,6 @@ class Rig:
             path.unlink()
 
     def close(self) -> None:
-        """Ends the threads."""
         self._end()
         self.store.close()
 

@@ -127,7 +127,7 @@ def weights_of(name: str) -> int:
 
 
 def _experts_of(shape: Mapping[str, Any]) -> int:
-    """Of a layer; 0 where there are none."""
+    """Experts per layer; 0 if there are none."""
     return int(shape.get("num_experts", shape.get("num_local_experts", 0)))
 
 
@@ -262,7 +262,7 @@ def _random_q4_0(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[A
 
 
 def _random_mxfp4(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The same in MXFP4."""
+    """Makes random MXFP4 blocks likewise."""
     blocks = np.frombuffer(rng.bytes(rows * cols // gpt_oss_gguf.MXFP4_GROUP * gpt_oss_gguf.MXFP4_BYTES), np.uint8)
     blocks = blocks.copy().reshape(rows, -1, gpt_oss_gguf.MXFP4_BYTES)
     blocks[:, :, 0] = 127 + round(math.log2(1 / math.sqrt(cols) / gpt_oss_gguf.MXFP4_RMS))

@@ -161,7 +161,6 @@ def time_sampling(options: dict[str, float], repeats: int) -> Result:
 
 
 def describe(result: Result) -> str:
-    """One line of the table."""
     shares = (result.share_of_fma_peak, result.share_of_read_rate, result.share_of_limit)
     columns = "".join("        -" if share is None else f"{share:9.1%}" for share in shares)
     shape = " ".join(f"{name}={value}" for name, value in result.shape.items())

@@ -17,7 +17,7 @@ from typing import Any
 DECODE = re.compile(r"decode (\d+) at (\d+)")
 PREFILL = re.compile(r"prefill (\d+)")
 Points = dict[str, list[tuple[int, float, float, float]]]
-"""By engine: x, and the median, lowest and highest of the rounds."""
+"""Points by engine: x, and the median, lowest and highest of the rounds."""
 
 
 def points_over_streams(result: Mapping[str, Any]) -> Points:
@@ -135,7 +135,6 @@ def _draw_points(plot: Any, points: Points, path: Path, **labels: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws each file."""
     parser = argparse.ArgumentParser(prog="bench.plots", description="Draw comparisons and saved pages.")
     parser.add_argument("results", nargs="+", type=Path, metavar="JSON")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")

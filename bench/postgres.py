@@ -18,7 +18,7 @@ _START_TIMEOUT_S = 60.0
 
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
-    """Its URL. Raises RuntimeError if there are no programs, or it does not start."""
+    """Runs a Postgres and yields its URL. Raises RuntimeError if there are no programs, or it does not start."""
     if PROGRAMS is None:
         raise RuntimeError("there is no Postgres on this machine (Debian: postgresql)")
     # A temporary folder may be closed to other users, and Postgres refuses to run as root.

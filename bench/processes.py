@@ -25,7 +25,7 @@ def left_of(family: set[int], within_s: float = 10.0) -> list[str]:
 
 
 def _name_of(pid: int) -> str:
-    """Of a process that runs; empty if it has ended."""
+    """Name of a running process; empty if it has ended."""
     return command_line(pid).partition("\0")[0] if is_running(pid) else ""
 
 
@@ -46,7 +46,7 @@ def command_line(pid: int) -> str:
 
 
 def processes_named(name: str, pid: int) -> set[int]:
-    """Those of `pid` and the processes below it whose command lines contain the name."""
+    """`pid` and its descendants whose command lines contain the name."""
     return {each for each in descendants(pid) if name in command_line(each)}
 
 

@@ -17,14 +17,14 @@ FLAGS: Final = (
     *("avx2", "avx_vnni", "avx_vnni_int8", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
 )
-"""Those by which engines choose kernels."""
+"""The CPU flags by which engines choose kernels."""
 XEONS: Final = {
     106: "Ice Lake", 108: "Ice Lake", 143: "Sapphire Rapids", 207: "Emerald Rapids", 173: "Granite Rapids",
     174: "Granite Rapids",
 }  # fmt: skip
 """Intel's server processors of family 6 by model, from Ice Lake on."""
 WITH_AMX: Final = frozenset({143, 207, 173, 174})
-"""Those of them that have AMX, unless the hypervisor withholds it."""
+"""Models of XEONS with AMX, unless the hypervisor withholds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Processor:
     """The first processor of /proc/cpuinfo."""
 
     vendor: str
-    """As "AuthenticAMD"; empty where the file has none."""
+    """Vendor such as "AuthenticAMD"; empty if the file has none."""
     family: int
     model: int
     model_name: str
     flags: tuple[str, ...]
-    """Those of FLAGS that it has."""
+    """The processor's flags among FLAGS."""
 
     @property
     def name(self) -> str:
-        """Its generation, as "Zen 4" or "Xeon (Sapphire Rapids) with AMX", or its model name if that is not known."""
+        """Generation such as "Zen 4" or "Xeon (Sapphire Rapids) with AMX", or the model name if that is unknown."""
         found = {"AuthenticAMD": self._amd, "GenuineIntel": self._intel}.get(self.vendor, lambda: None)()
         return found or plain_model_name(self.model_name)
 
@@ -104,7 +104,7 @@ def cores() -> int:
 
 
 def machine_facts(processor: Processor, name: str | None = None) -> dict[str, Any]:
-    """What a comparison's JSON has under "machine".
+    """Facts for "machine" in a comparison's JSON.
 
     name: in place of the one that was found. Raises OSError where /proc/meminfo can't be read.
     """
@@ -117,7 +117,7 @@ def machine_facts(processor: Processor, name: str | None = None) -> dict[str, An
 
 
 def this_processor() -> Processor:
-    """This machine's. Raises OSError where /proc/cpuinfo can't be read."""
+    """Reads this machine's processor. Raises OSError if /proc/cpuinfo can't be read."""
     return processor_of(CPUINFO.read_text(encoding="utf-8", errors="replace"))
 
 

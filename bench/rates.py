@@ -12,7 +12,7 @@ from bench.cores import pinned_cpus
 from kernels import _native
 
 READ_BYTES: Final = 128 << 20
-"""Of one sample of the read rate."""
+"""Bytes of one sample of the read rate."""
 COLD_BYTES: Final = 512 << 20
 """Memory that a sample goes through: several times any last-level cache, so that reads come from memory."""
 READS: Final = 8
@@ -54,7 +54,7 @@ class Rates:
     read_bytes_per_s: float
     macs_per_s: float
     instruction: str
-    """Whose rate macs_per_s is."""
+    """The instruction that macs_per_s counts."""
 
 
 def sample_rates(threads: int) -> Rates:

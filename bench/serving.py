@@ -60,8 +60,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingBenchOptions(Load):
-    """What to measure."""
-
     model: Path
     threads: int
     streams: tuple[int, ...] = (1, 16)
@@ -75,7 +73,7 @@ class RunningService:
     pid: int
     port: int
     tls_port: int | None
-    """Of its front, if it has one."""
+    """The front's port, if there is a front."""
     log: Path
     started_s: float
     """Seconds until it was ready."""
@@ -204,7 +202,6 @@ class EngineSide:
         return [Receipt(0.0, first[i], end[i], 0, order.max_tokens) for i, order in enumerate(orders)]
 
     def close(self) -> None:
-        """Stops the engine."""
         self._engine.stop()
 
 
@@ -231,7 +228,7 @@ def measure_serving(options: ServingBenchOptions) -> dict[str, object]:
 
 
 class Side(Protocol):
-    """What answers requests."""
+    """Something that answers requests."""
 
     def run(self, orders: Sequence[Order]) -> list[Receipt]:
         """Sends them at once and waits for all answers."""
@@ -239,7 +236,7 @@ class Side(Protocol):
 
 
 class Rounds:
-    """The same load for several sides in turn. Results are medians of all rounds but the first."""
+    """Applies the same load to several sides in turn. Results are medians of all rounds but the first."""
 
     def __init__(self, sides: Mapping[str, Side], options: Load, vocab_size: int) -> None:
         """vocab_size: prompts are random tokens below it."""
@@ -270,7 +267,7 @@ class Rounds:
                 self._first_s[name].append(receipt.first_s - receipt.sent_s)
 
     def tokens_per_s(self) -> dict[str, dict[str, float]]:
-        """All output tokens over the time from the first request to the end of the last stream, by side and streams."""
+        """Output tokens over the time from the first request to the end of the last stream, by side and streams."""
         return {
             name: {str(n): round(statistics.median(taken[1:]), 1) for n, taken in by_streams.items()}
             for name, by_streams in self._rates.items()
@@ -285,14 +282,14 @@ class Rounds:
         }
 
     def next_token_s(self) -> dict[str, dict[str, float]]:
-        """From one token of a stream to its next, by side and streams."""
+        """Time between two tokens of a stream, by side and streams."""
         return {
             name: {str(n): round(statistics.median(taken[1:]), 5) for n, taken in by_streams.items()}
             for name, by_streams in self._next_s.items()
         }
 
     def first_token_s(self) -> dict[str, float]:
-        """From sending a single request to its first text, by side."""
+        """Time from sending a single request to its first text, by side."""
         return {name: round(statistics.median(taken[1:]), 4) for name, taken in self._first_s.items()}
 
     def _orders(self, streams: int, generate: int) -> list[Order]:
@@ -317,7 +314,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = OneLineParser(prog="redoubt bench serving", description="Measure the service.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")

@@ -15,8 +15,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One request."""
-
     at_s: float
     """When to send it, in seconds from the start."""
     prompt: tuple[int, ...]

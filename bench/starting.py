@@ -20,7 +20,7 @@ NO_ROOM: Final = "GB of memory"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all engines of a comparison have in common."""
+    """Settings that all engines of a comparison share."""
 
     environments: Path
     model: BenchModel
@@ -62,5 +62,5 @@ def start_peer(peer: Peer, setting: Setting, others: Sequence[Contender]) -> Con
 
 
 def growth_bytes(one: Contender) -> int:
-    """What an engine may yet take of its memory; nothing where it is not known."""
+    """Memory that an engine may still allocate; 0 if unknown."""
     return max(0, one.most_memory_bytes - one.private_bytes()) if one.most_memory_bytes else 0

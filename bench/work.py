@@ -33,7 +33,6 @@ class Work:
 
     @property
     def name(self) -> str:
-        """Its name in reports."""
         if self.kind == "prefill":
             return f"prefill {self.context_tokens}"
         return f"decode {self.streams} at {self.context_tokens}"
@@ -55,7 +54,7 @@ class About:
 
 
 class NotSupportedError(Exception):
-    """This engine, or this variant of it, can't do this work; the message says why. The process continues."""
+    """This engine, or this variant of it, can't do this work; the message says why. The process goes on."""
 
 
 def works(

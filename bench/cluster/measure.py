@@ -34,8 +34,6 @@ _PROMPT_TOKENS = 20000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterBenchOptions(Load):
-    """What to measure."""
-
     model: Path
     streams: tuple[int, ...] = (1, 8)
     generate: int = 64
@@ -53,7 +51,7 @@ def one_machine_configuration(options: ClusterBenchOptions) -> dict[str, Any]:
 
 
 def cluster_configuration(options: ClusterBenchOptions, workers: int) -> dict[str, Any]:
-    """The same service on a cluster, with as many workers of one NUMA node each."""
+    """Makes the configuration of the same service on a cluster, with `workers` workers of one NUMA node each."""
     made = one_machine_configuration(options)
     made["proxy_location"] = "EveryNode"
     arguments = made["applications"][0]["args"]
@@ -135,7 +133,6 @@ def _measured(sides: dict[str, HttpSide], options: ClusterBenchOptions) -> dict[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = OneLineParser(prog="redoubt bench cluster", description="Measure a cluster of pods.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--streams", type=number_list, default=(1, 8), help="concurrent requests (default 1,8)")

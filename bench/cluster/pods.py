@@ -41,7 +41,6 @@ class Pod:
 
     @property
     def log(self) -> str:
-        """What it has printed."""
         return self.log_path.read_text(errors="replace")
 
     def is_running(self) -> bool:
@@ -194,7 +193,7 @@ class Network:
         self._in(pod.namespace, "ip link set eth0 down")
 
     def plug_in_again(self, pod: Pod) -> None:
-        """Heals that."""
+        """Reconnects the pod after `unplug`."""
         self._in(pod.namespace, "ip link set eth0 up")
 
     @contextmanager

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 LINE_LIMIT_BYTES = 1 << 20
 TIMEOUT, CUT = "timeout", "not done when the run was ended"
-"""What a receipt says of a request that took too long itself, or that was open when the run ended."""
+"""Errors of requests that took too long themselves, or that were open when the run ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of one request. Times are seconds from the start of the run."""
+    """The outcome of a request. Times are seconds from the start of the run."""
 
     conversation: int
     turn: int
@@ -35,7 +35,7 @@ class Receipt:
     event_times_s: list[float]
     """When each event with text came."""
     prompt_tokens: int
-    """As the server counts them, as are all tokens here."""
+    """Tokens as counted by the server, as are all tokens here."""
     cached_tokens: int
     tokens: int
     error: str = ""
@@ -177,7 +177,6 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 def _receipt(
     number: int, turn: int, due_s: float, sent_s: float, end_s: float, events: Sequence[tuple[float, bytes]], error: str
 ) -> Receipt:
-    """Parses the events."""
     times_s: list[float] = []
     usage: dict[str, Any] = {}
     for at_s, line in events:

@@ -47,11 +47,11 @@ _SAMPLE = "The quick brown fox jumps over the lazy dog, and nobody minds."
 FULL_LOOPS = 8
 """Conversations for each client of a closed loop, below which its beginning and end count too much."""
 SLACK_TOKENS = 64
-"""Of a request's context, for what a chat template adds."""
+"""Reserve in a request's context for the chat template."""
 
 
 def tokenizer_of(folder: Path) -> Tokenize:
-    """What counts tokens. Raises DataError if the folder has no tokenizer."""
+    """Makes the function that tokenizes texts. Raises DataError if the folder has no tokenizer."""
     path = folder / "tokenizer.json"
     if not path.exists():
         raise DataError(f"{path} is not there; `make model` fetches the embedded model, whose tokenizer counts tokens")
@@ -66,7 +66,7 @@ def has_words(folder: Path) -> bool:
 
 
 def vocab_size_of(folder: Path) -> int:
-    """Of a packed model."""
+    """Vocabulary size of a packed model."""
     return int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
 
 
@@ -78,7 +78,7 @@ def wanted_conversations(options: argparse.Namespace) -> int:
 
 
 def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | None) -> Plan:
-    """What is sent. packed: our form of the model; None for a service at a URL.
+    """Plans the load. packed: our form of the model; None for a service at a URL.
 
     Raises DataError if there are too few conversations.
     """
@@ -111,7 +111,7 @@ def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | N
 
 
 def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, model: str) -> dict[str, Any]:
-    """What a result says of what is measured. Of a service at a URL neither the machine nor the code is known."""
+    """Starts a result with its metadata. For a service at a URL neither the machine nor the code is known."""
     here = machine()
     if options.url is not None:
         about = {"client_cpu": here["cpu"]}
@@ -153,7 +153,7 @@ def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, m
 
 
 def notes(options: argparse.Namespace, plan: Plan) -> list[str]:
-    """What is to be known of the figures."""
+    """Caveats for the figures."""
     if plan.rate is None and not options.find_rate and plan.conversations < FULL_LOOPS * plan.at_once:
         return [
             f"a round has {plan.conversations} conversations for {plan.at_once} clients: with fewer than {FULL_LOOPS} "
@@ -285,7 +285,6 @@ def _put_rounds(result: dict[str, Any], rounds: dict[str, list[dict[str, Any]]])
 
 
 def write(result: dict[str, Any], out: Path | None) -> None:
-    """The JSON."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json_text(result), encoding="utf-8")

@@ -24,7 +24,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user wrote, and what was answered."""
+    """A user's message and its answer."""
 
     prompt: str
     answer: str
@@ -41,7 +41,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """What a file holds."""
+    """The conversations of a file."""
 
     usable: tuple[Conversation, ...]
     unanswered: int

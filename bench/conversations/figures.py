@@ -1,4 +1,4 @@
-"""Figures of one run: rates, waiting times, errors, and whether the promise was kept. Sends nothing."""
+"""Figures of one run: rates, latencies, errors, and whether the SLO was met. Sends nothing."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from bench.conversations.client import Receipt
 from bench.conversations.plan import Selection, model_of
 
 SAMPLES: Final = "samples"
-"""Where figures have the times of single requests, so that rounds can be pooled; not in the JSON."""
+"""Key of the single requests' times, with which rounds are pooled; not in the JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What users are promised; a run keeps it if this share of all requests does."""
+    """The service level objective; a run meets it if this share of all requests does."""
 
     first_token_s: float = 3.0
     token_s: float = 0.2
@@ -26,15 +26,15 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """One complete answer."""
+    """Times of a complete answer."""
 
     first_s: float
-    """From when the request was due to its first text."""
+    """Time from when the request was due to its first text."""
     token_s: float | None
-    """From the first text to the last one, for each token after the first; None for an answer of one token."""
+    """Time per token after the first text; None for an answer of one token."""
 
     def keeps(self, promise: Promise) -> bool:
-        """Whether this one request was as promised."""
+        """Whether this request meets the SLO."""
         return self.first_s <= promise.first_token_s and (self.token_s is None or self.token_s <= promise.token_s)
 
 
@@ -139,6 +139,6 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _rate(times_s: Sequence[float]) -> float | None:
-    """Of events at these times, in order, from the first to the last."""
+    """Rate of events at these times, in order, from the first to the last."""
     took_s = times_s[-1] - times_s[0] if times_s else 0.0
     return round((len(times_s) - 1) / took_s, 4) if took_s else None

@@ -1,11 +1,11 @@
-"""The highest arrival rate that keeps the promise: bracketing, then bisection. Does not know what a probe does."""
+"""Finds the highest arrival rate that meets the SLO: bracketing, then bisection. Does not know what a probe does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 STEP: Final = 1.5
-"""From one rate of the bracket to the next."""
+"""Factor between two rates while bracketing."""
 CLOSE: Final = 1.1
 """The search ends when the lowest rate that broke the promise is at most so many times the highest that kept it."""
 MOST_PROBES: Final = 12

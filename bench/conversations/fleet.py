@@ -17,16 +17,14 @@ from bench.places import shown_url, without_places
 
 
 class Target(Protocol):
-    """What is measured: something that serves models at an address."""
+    """Something to measure, which serves models at an address."""
 
     name: str
     url: str
     models: tuple[str, ...]
-    """Those that conversations go to, in turn."""
+    """Models that the conversations use, in turn."""
 
-    def about(self) -> dict[str, Any]:
-        """What a result says of it."""
-        ...
+    def about(self) -> dict[str, Any]: ...
 
 
 class RunningService:
@@ -41,7 +39,6 @@ class RunningService:
             raise ServerError(f"{self.url}/v1/models lists no model; is it an OpenAI API, and REDOUBT_API_KEY set?")
 
     def about(self) -> dict[str, Any]:
-        """What a result says of it."""
         return {"url": shown_url(self.url), "model": without_places(self.models[0])}
 
 
@@ -61,7 +58,7 @@ class Fleet:
         return [name for name in self._servers if name not in self.missing]
 
     def about(self) -> dict[str, Mapping[str, Any]]:
-        """What a result says of the servers that have been started."""
+        """Metadata of the started servers for a result."""
         return {name: server.about() for name, server in self._servers.items() if server.was_ready}
 
     def order(self, number: int) -> list[str]:
@@ -72,7 +69,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def running(self) -> Iterator["Fleet"]:
-        """All of them are ended with the block."""
+        """Starts the block in which servers may run; ends all of them afterwards."""
         try:
             if self.together:
                 for name in list(self._servers):
@@ -98,13 +95,13 @@ class Fleet:
             server.end()
 
     def fails(self, name: str, reason: str) -> None:
-        """It takes no further part, and the result has the reason; the others go on."""
+        """Excludes a server and records the reason; the others go on."""
         self.missing[name] = reason
         print(f"{name} takes no further part: {reason}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def share_of_others(self, name: str) -> Iterator[Callable[[], float]]:
-        """Within the block another server is measured; what it gives says then how many cores the others took."""
+        """Yields a function that returns how many cores the other servers used within the block."""
         before_s, began_s = self.others_cpu_s(name), time.monotonic()
         yield lambda: round((self.others_cpu_s(name) - before_s) / (time.monotonic() - began_s), 3)
 

@@ -28,9 +28,9 @@ PEERS: Final[Mapping[str, str]] = {
 }
 """Servers by name, and their files below bench.peers."""
 SERVICE_BYTES: Final = 2 << 30
-"""What our service takes besides weights and pages, about: Ray, and the processes in it."""
+"""Approximate memory of our service besides weights and pages: Ray, and the processes in it."""
 PEER_BYTES: Final = 1 << 30
-"""What a peer's server takes besides its weights, keys and values, about: its libraries, and activations."""
+"""Approximate memory of a peer's server besides weights, keys and values: its libraries, and activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class OwnSettings:
     kv_type: str = "auto"
 
     def in_words(self) -> str:
-        """For the result."""
+        """Describes the settings for the result."""
         return (
             f"{self.workers} worker{'s' if self.workers > 1 else ''}, guesses {'on' if self.guesses else 'off'}, "
             f"prefix cache {'on' if self.prefix_cache else 'off'}, KV {self.kv_type}"
@@ -134,5 +134,5 @@ def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path) 
 
 
 def weight_count(packed: Path) -> int:
-    """About the number of a packed model's weights: about 4.5 bits are stored for each."""
+    """Estimates the number of a packed model's weights, at about 4.5 bits each."""
     return int(sum(file.stat().st_size for file in packed.glob("*.safetensors")) * 8 / 4.5)

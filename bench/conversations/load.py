@@ -28,7 +28,7 @@ class Load:
     request_s: float | None = None
     """The most that a request takes; None: as long as the run."""
     begin_within_s: float | None = None
-    """In a closed loop: no conversation begins later. None: all begin."""
+    """In a closed loop, no conversation begins later than this; None: all begin."""
 
     def send(self, url: str, models: Sequence[str], selection: Selection) -> list[Receipt]:
         """Sends all, to one model after the other, and waits. Raises RuntimeError if the client's process fails."""

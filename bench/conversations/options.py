@@ -34,7 +34,6 @@ def positive(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     made = OneLineParser(
         prog="redoubt bench conversations", description="Requests a second on real conversations, beside the peers."
     )

@@ -15,9 +15,9 @@ from typing import Any
 from bench.conversations.data import Conversation
 
 TEMPLATE_TOKENS = 8
-"""About what a chat template adds to a message."""
+"""Approximate tokens that a chat template adds to a message."""
 FIRST_MAPPED_ID = 512
-"""Below it are the special tokens and bytes of models with random weights."""
+"""In models with random weights, smaller ids are special tokens and bytes."""
 
 Tokenize = Callable[[str], Sequence[int]]
 
@@ -29,7 +29,7 @@ def model_of(conversation: int, models: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is sent of a conversation."""
+    """Limits on what is sent of a conversation."""
 
     turns: int
     max_prompt_tokens: int
@@ -45,13 +45,13 @@ class TurnRequest:
     token_ids: tuple[int, ...]
     """Empty where messages are sent."""
     prompt_tokens: int
-    """By this machine's tokenizer, the chat template estimated."""
+    """Count by this machine's tokenizer, with an estimated chat template."""
     answer_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedConversation:
-    """Its requests, each sent when the answer before is complete."""
+    """A conversation's requests, each sent when the previous answer is complete."""
 
     id: str
     requests: tuple[TurnRequest, ...]
@@ -68,7 +68,6 @@ class Selection:
     """Answers that were longer than the bound."""
 
     def about(self) -> dict[str, Any]:
-        """What a result says of it."""
         requests = [request for one in self.conversations for request in one.requests]
         ids = "\n".join(one.id for one in self.conversations)
         return {
@@ -131,7 +130,7 @@ def select(
 def _requests(
     one: Conversation, bounds: Bounds, tokenize: Tokenize, vocab_size: int | None
 ) -> Iterator[tuple[TurnRequest, int]]:
-    """Its turns until the first whose prompt is too long, each with the tokens of the data's answer."""
+    """Yields the turns before the first too long prompt, each with the tokens of the data's answer."""
     messages = [("system", one.system)] if one.system else []
     ids = list(tokenize(one.system)) if one.system else []
     for turn in one.turns[: bounds.turns]:

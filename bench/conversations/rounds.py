@@ -18,12 +18,12 @@ WARM_UP: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured."""
+    """The plan of all rounds."""
 
     selection: Selection
     """All conversations; the first WARM_UP of them warm servers up."""
     conversations: int
-    """Of a round."""
+    """Conversations per round."""
     rounds: int
     at_once: int
     rate: float | None
@@ -46,7 +46,7 @@ class Plan:
         return self.selection.repeated(WARM_UP + used)
 
     def load(self, number: int) -> Load:
-        """Of a round: each has other times of arrival, and they are the same for every server."""
+        """The load of a round: each has other arrival times, and they are the same for every server."""
         at_once = self.at_once if self.rate is None else None
         return Load(
             at_once=at_once, rate=self.rate, seed=self.seed + number, run_s=self.run_s, request_s=self.request_s
@@ -54,7 +54,7 @@ class Plan:
 
 
 def warm_up(plan: Plan) -> Callable[[Target], None]:
-    """What is done to each server after it has started. Raises RuntimeError if a request fails."""
+    """Makes the function that warms a server up. It raises RuntimeError if a request fails."""
 
     def send(target: Target) -> None:
         some = plan.selection.part(0, WARM_UP)
@@ -73,7 +73,7 @@ def run_once(target: Target, plan: Plan, number: int) -> dict[str, Any]:
 
 
 def play(fleet: Fleet, plan: Plan, done: Callable[[dict[str, list[dict[str, Any]]]], None]) -> None:
-    """All rounds. done: gets what was measured so far after each round. A server that fails takes no further part."""
+    """Plays all rounds. `done` gets the results so far after each round. A server that fails takes no further part."""
     rounds: dict[str, list[dict[str, Any]]] = {}
     for number in range(plan.rounds):
         for name in fleet.order(number):

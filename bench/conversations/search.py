@@ -19,21 +19,20 @@ from bench.conversations.rounds import Plan, report
 LEAST_PROBE: Final = 20
 """Conversations of a probe at least: 5 % of it is one."""
 FIRST_SHARE: Final = 0.6
-"""Of the rate in a closed loop, where a search begins."""
+"""A search starts at this share of the closed loop's rate."""
 _ALONE_SHARE: Final = 0.1
 _CLOSED_SHARE: Final = 0.2
-"""Of the search's time, in which conversations begin that one client, and many in a closed loop, ask."""
+"""Share of the search's time in which the single client, and the closed loop, may begin conversations."""
 
 
 class Search:
     """The search on one server."""
 
     def __init__(self, target: Target, plan: Plan, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Its time begins now."""
         self._target, self._plan, self._now_s = target, plan, now_s
         self._ends_s = now_s() + plan.search_s
         self._used = 0
-        """Conversations so far."""
+        """Number of conversations used so far."""
         self._loads = 0
 
     def run(self) -> dict[str, Any]:
@@ -54,7 +53,7 @@ class Search:
         return self._ends_s - self._now_s()
 
     def _closed_loop(self, at_once: int, count: int, share: float, name: str) -> dict[str, Any]:
-        """So many clients, until the conversations or this share of the time are used."""
+        """Runs `at_once` clients, until the conversations or this share of the time are used."""
         load = Load(
             at_once=at_once, seed=self._seed(), run_s=max(1.0, self._left_s()), request_s=self._plan.request_s,
             begin_within_s=share * self._plan.search_s,
@@ -78,7 +77,7 @@ class Search:
         return found
 
     def _longest_s(self, some: Selection) -> float:
-        """What the longest conversation takes where the promise is kept."""
+        """Time of the longest conversation under the SLO."""
         promise = self._plan.promise
         return max(
             sum(promise.first_token_s + promise.token_s * request.answer_tokens for request in one.requests)

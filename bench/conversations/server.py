@@ -39,31 +39,27 @@ class Launch:
     settings: str
     command: Sequence[str]
     folder: Path
-    """Where it runs."""
+    """Working directory."""
     log: Path
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
-    """All of its variables."""
+    """The complete environment."""
     workers: int = 0
     """How many of our workers must be up; 0 for a peer."""
     models: int = 1
     """How many models it serves."""
     may_be_stopped: bool
-    """Between its turns."""
+    """Whether the process may be stopped between its turns."""
     needed_bytes: int
     """Memory that must be available, about."""
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
 
 class Server:
-    """A server's process."""
-
     def __init__(self, launch: Launch) -> None:
-        """Starts nothing."""
         self.launch = launch
         self.name = launch.name
         self.url = launch.url
@@ -111,14 +107,13 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def about(self) -> dict[str, Any]:
-        """What a result says of it."""
         said = announced(self.launch.log) if self.launch.log.exists() else {}
         version, settings = self.launch.version, self.launch.settings
         return {"version": version, "settings": settings, **said, "start_s": round(self.started_s, 1)}
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """It runs within the block; after it, it is stopped if it may be."""
+        """Lets the server run within the block; afterwards it is stopped if it may be."""
         self._signal(signal.SIGCONT)
         try:
             yield
@@ -126,7 +121,7 @@ class Server:
             self._signal(signal.SIGSTOP)
 
     def rest(self) -> None:
-        """Until its turn."""
+        """Stops the process until its turn, if it may be stopped."""
         self._signal(signal.SIGSTOP)
 
     def cpu_s(self) -> float:
@@ -170,7 +165,7 @@ class Server:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within the block no signal to end is heard, so that servers are ended for sure. Only of the main thread."""
+    """Blocks signals within the block, so that servers are ended for sure. Only for the main thread."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in END_SIGNALS}
     try:
         yield
@@ -188,7 +183,7 @@ def listed_models(url: str, headers: Mapping[str, str] | None = None) -> tuple[s
 
 
 def get_json(url: str, path: str, headers: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """What a server answers to GET; None if it is no JSON object, or there is no answer."""
+    """GETs a JSON object; None if there is no answer, or another one."""
     place = urlsplit(url)
     kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
     connection = kind(place.hostname or "", place.port, timeout=5)

@@ -79,7 +79,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def ceval_tasks(folder: Path, split: str, limit: int | None) -> list[ChoiceTask]:
-    """All subjects of `folder`/{dev,val}/SUBJECT_{dev,val}.csv: five examples of dev, then a question of `split`.
+    """Reads all subjects of `folder`/{dev,val}/SUBJECT_{dev,val}.csv: five dev examples, then a question of `split`.
 
     The choices are the letters, directly after the prompt's colon, as the authors' own evaluators score them. A task's
     group is its subject; limit: the first questions of each. Raises EvalError naming the file.

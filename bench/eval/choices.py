@@ -34,7 +34,7 @@ class ChoiceTask:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTask:
-    """The same in tokens; no continuation is empty."""
+    """A tokenized question; no continuation is empty."""
 
     context: list[int]
     continuations: list[list[int]]

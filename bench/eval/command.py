@@ -40,7 +40,6 @@ Result = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     options = _parser().parse_args(arguments)
     try:
         for result in options.run(options):

@@ -18,7 +18,7 @@ _ROWS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """By token: KL divergence of a model from the baseline, in nats, and whether their most likely tokens agree."""
+    """Per token: KL divergence of a model from the baseline, in nats, and whether their most likely tokens agree."""
 
     kl: F64
     agree: NDArray[np.bool_]

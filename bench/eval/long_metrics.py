@@ -77,7 +77,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "triviaqa": qa_f1, "samsum": rouge_l, "passage_count": count, "passage_retrieval_en": retrieval,
     "lcc": code_similarity, "repobench-p": code_similarity,
 }  # fmt: skip
-"""By name: the 14 English sets, and the two of code."""
+"""Metrics by name: the 14 English sets, and the two of code."""
 FIRST_LINE_ONLY: Final = frozenset({"trec", "triviaqa", "samsum"})
 """Sets where only the answer's first line counts, because small models continue with another example."""
 

@@ -98,5 +98,5 @@ def _compare(baseline: NativeModel, models: Mapping[str, NativeModel], ids: Sequ
 def _together(
     models: Sequence[NativeModel], ids: Sequence[int]
 ) -> Iterator[tuple[tuple[int, np.ndarray[Any, np.dtype[np.float32]]], ...]]:
-    """The same chunk of every model's logits."""
+    """Yields the same chunk of every model's logits."""
     yield from zip(*(model.logits(ids) for model in models), strict=True)

@@ -66,7 +66,7 @@ _ERROR_TILES: Final = 8  # of each matrix: 256 rows are enough
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What to measure; `work` is the folder of the conversions."""
+    """What to measure. `work` is the folder of the conversions."""
 
     source: Path
     text: Path
@@ -235,7 +235,7 @@ print(json.dumps({"load_s": time.monotonic() - began, "resident_bytes": process_
 
 
 def probe_load(folder: Path, threads: int | None = None) -> dict[str, float]:
-    """In a fresh process: seconds until the first token is computed, and the process' resident memory then.
+    """Measures in a fresh process: seconds until the first token, and the process' resident memory then.
 
     threads: compute threads; None: one for each CPU that the process may use. Raises QuantError if it fails.
     """

@@ -24,8 +24,6 @@ PAGE_TOKENS = 32
 
 
 class _InstantSampler:
-    """Samples nothing."""
-
     def remember(self, tokens: Sequence[int]) -> None:
         raise NotImplementedError
 

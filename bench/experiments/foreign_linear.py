@@ -47,7 +47,7 @@ ENVIRONMENTS: Final[Mapping[str, Environment]] = MappingProxyType(
 
 
 def run_model(folder: Path, backend: str, qtype: str, group: int) -> dict[str, Any]:
-    """In the library's environment: runs the exported model with its kernels, and the rounded weights as floats."""
+    """Runs the exported model with the library's kernels, and the rounded weights as floats, in its environment."""
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
     layers: Any = import_module("quant.transformers_bridge.torch_linear")

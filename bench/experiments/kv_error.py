@@ -89,11 +89,9 @@ class NumpyLlama:
         self.head_dim = int(self.config["hidden_size"]) // self.heads
 
     def layer(self, number: int, name: str) -> F32:
-        """A layer's weight."""
         return self.weights[f"model.layers.{number}.{name}.weight"]
 
     def norm(self, x: F32, weight: F32) -> F32:
-        """Root-mean-square norm."""
         scale = np.sqrt(np.mean(x * x, -1, keepdims=True) + np.float32(self.config["rms_norm_eps"]))
         return np.asarray(x / scale * weight)
 
@@ -169,7 +167,6 @@ class LossMeter:
         self._nll.append(-ours[rows, following])
 
     def loss(self) -> Loss:
-        """Over all windows."""
         kl, nll = np.concatenate(self._kl), float(np.mean(self._nll))
         change = float(np.exp(nll - np.mean(self._exact_nll))) - 1
         return Loss(float(kl.mean()), float(np.percentile(kl, 99)), float(np.exp(nll)), change)
@@ -194,7 +191,7 @@ def numpy_report(model: NumpyLlama, windows: list[list[int]]) -> Iterator[tuple[
 
 
 def key_outliers(layers: list[tuple[F32, F32, F32]]) -> list[float]:
-    """By layer: the largest root mean square of a key channel over that of all channels; 1 if all are equal."""
+    """Per layer: the largest root mean square of a key channel over that of all channels; 1 if all are equal."""
     channels = [np.sqrt((k * k).mean(0)) for _, k, _ in layers]
     return [float((channel.max(-1) / np.sqrt((channel**2).mean(-1))).max()) for channel in channels]
 

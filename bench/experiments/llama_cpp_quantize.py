@@ -43,7 +43,6 @@ def quantize(
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     parser = argparse.ArgumentParser()
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)

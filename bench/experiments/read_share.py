@@ -65,7 +65,6 @@ def measure_share(options: argparse.Namespace) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of a converted model")
     parser.add_argument("--threads", type=at_least(1), required=True, help="compute threads")

@@ -19,16 +19,16 @@ _WHOLE_S: Final = 180.0
 """A blocking request says nothing before its end: it has hung if that takes so long."""
 _CONNECT_S = 30.0
 _PAUSE_S = 0.25
-"""Before a client whose request has failed sends the next one."""
+"""Pause before a client whose request has failed sends the next one."""
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """What has become of the requests of one load."""
+    """Outcomes of the requests of one load."""
 
     completed: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    """Before the first byte of an answer, by status; "connect" if there was no connection."""
+    """Requests refused before the first byte of an answer, by status; "connect" if there was no connection."""
     broken_with_error: int = 0
     """Streams that ended with an event that says why."""
     broken_silently: int = 0
@@ -39,7 +39,7 @@ class Outcomes:
     first_answer_s: float | None = None
     """When the first answer was complete that was asked for after `mark`; seconds since then."""
     longest_pause_s: float = 0.0
-    """Between two events of a stream that was completed."""
+    """Longest pause between two events of a completed stream."""
     marked_s: float = 0.0
 
     def mark(self) -> None:
@@ -64,7 +64,6 @@ class Load:
     """`clients` loops over the same requests, which have the same answers each time."""
 
     def __init__(self, url: str, model: str, clients: int, headers: dict[str, str] | None = None) -> None:
-        """Sends nothing yet."""
         timeout = httpx.Timeout(HUNG_S, connect=_CONNECT_S)
         limits = httpx.Limits(max_keepalive_connections=0)  # as many clients with a request each
         self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, headers=headers)
@@ -83,7 +82,6 @@ class Load:
             raise RuntimeError(f"the clean run failed: {error!r}") from error
 
     def start(self) -> None:
-        """Starts the clients."""
         self.outcomes = Outcomes()
         self._ending = False
         self._tasks = [asyncio.create_task(self._client(number)) for number in range(self._clients)]
@@ -95,7 +93,6 @@ class Load:
         return self.outcomes
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._http.aclose()
 
     async def _client(self, number: int) -> None:

@@ -79,7 +79,7 @@ def _change_accounts(service: Service) -> None:
 
 
 def _add_a_model(service: Service) -> None:
-    """The same model's files under another name, with a worker of its own."""
+    """Adds the same model's files under another name, with a worker of its own."""
     values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
     args = values["applications"][0]["args"]
     further = {name: args[name] for name in ("engine", "worker") if name in args}
@@ -126,7 +126,7 @@ FAULTS: dict[str, Callable[[Service], None]] = {
 }
 
 MODELS: frozenset[str] = frozenset(("a model is added in the file", "a model is removed in the file"))
-"""They need cores for one more worker: they are made on a service of one worker, one after the other."""
+"""Faults that need cores for one more worker; they run one after the other on a service with a single worker."""
 RENEWING: frozenset[str] = frozenset(
     name
     for name in FAULTS
@@ -137,8 +137,6 @@ RENEWING: frozenset[str] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultsOptions:
-    """What to measure."""
-
     config: Path | None
     accounts: str
     clients: int
@@ -281,7 +279,6 @@ _HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what the command line says; returns the exit status."""
     parser = OneLineParser(prog="redoubt bench faults", description="The request-loss table of this machine.")
     parser.add_argument("--config", type=Path, help="a service's file; by default two workers of the embedded model")
     parser.add_argument("--accounts", choices=KINDS, default="sqlite", help="where the users are; none: no users")

@@ -107,7 +107,6 @@ def _own_service() -> Iterator[Service]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what the command line says; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="redoubt bench overload", description="A bystander's first token behind a flood of long prompts."
     )

@@ -32,7 +32,7 @@ PROCESSES: Final = {
     "gcs": "gcs/gcs_server",
     "serving": "app.launch.serving",
 }
-"""What the command lines of the service's processes contain."""
+"""Substrings of the service processes' command lines."""
 
 
 class Service:
@@ -47,7 +47,7 @@ class Service:
         self.starts = 0
         self._model = model
         self.headers: dict[str, str] = {}
-        """Of who may see the worker table."""
+        """Credential of a user who may see the worker table."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Of the main process."""
+        """Process id of the main process."""
         assert self._process is not None
         return self._process.pid
 
@@ -75,11 +75,14 @@ class Service:
             self.start()
 
     def wait_until_whole(self, workers: int) -> None:
-        """Until so many workers are up. Raises RuntimeError with the log's end if it takes minutes, or it has ended."""
+        """Waits until `workers` workers are up.
+
+        Raises RuntimeError with the log's end after minutes, or if the service ended.
+        """
         self._wait(lambda: self.alive() == workers)
 
     def wait_until_answering(self) -> None:
-        """Until it answers at all. Raises RuntimeError as `wait_until_whole` does."""
+        """Waits until the service answers at all. Raises RuntimeError as `wait_until_whole` does."""
         self._wait(lambda: httpx.get(f"{self.url}/health", timeout=5).is_success)
 
     def _wait(self, condition: Callable[[], bool]) -> None:

@@ -87,7 +87,7 @@ async def _abuse(url: str, model: str) -> int:
 
 
 def _read(service: Service) -> dict[str, Reading]:
-    """Of each process by name; several of a kind have numbers."""
+    """Reads each process, by name; several of a kind are numbered."""
     found = {"main": service.pid}
     for kind in PROCESSES:
         pids = service.processes(kind)
@@ -114,7 +114,6 @@ def _growth(readings: Sequence[Reading]) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what the command line says; returns the exit status."""
     parser = argparse.ArgumentParser(prog="redoubt bench soak", description="Whether a busy service grows.")
     parser.add_argument("--config", type=Path, help="a service's file; by default two workers of the embedded model")
     parser.add_argument("--clients", type=at_least(1), default=16)

@@ -23,12 +23,13 @@ _ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 @dataclass(slots=True)
 class StoredOutcomes:
-    """What has become of them."""
+    """Outcomes of all turns and background answers."""
 
     turns: int = 0
     """Acknowledged, with the right text, and there afterwards."""
     turns_refused: Counter[str] = field(default_factory=Counter)
-    """By status and code; "connection" if it was lost or not made. The conversation has both its items or none."""
+    """Refused turns by status and code; "connection" if it failed. The conversation has both the turn's items or none.
+    """
     turns_wrong: int = 0
     turns_lost: int = 0
     """Acknowledged, and not as they were afterwards."""
@@ -43,7 +44,7 @@ class StoredOutcomes:
 
     @property
     def lost(self) -> int:
-        """What nobody was told of."""
+        """Losses without an error."""
         return self.turns_wrong + self.turns_lost + self.background_wrong + self.background_lost
 
 
@@ -62,7 +63,7 @@ class StoredLoad:
         self._clean_turns: list[str] = []
         self._clean_background = ""
         self._acknowledged: list[tuple[str, str, str]] = []
-        """Of each turn: conversation, response, text."""
+        """Conversation, response and text of each turn."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = False
         self.outcomes = StoredOutcomes()
@@ -81,7 +82,6 @@ class StoredLoad:
         self._clean_background = "" if ended is None else _text(ended)
 
     def start(self) -> None:
-        """Starts the loops."""
         self.outcomes = StoredOutcomes()
         self._acknowledged = []
         self._ending = False
@@ -98,7 +98,6 @@ class StoredLoad:
         return self.outcomes
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._http.aclose()
 
     async def _converse(self) -> None:

@@ -34,7 +34,6 @@ class Environment:
     """Environment variables of the installation."""
 
     def python(self, environments: Path) -> Path:
-        """Its interpreter."""
         return environments / self.name / "bin" / "python"
 
     def is_installed(self, environments: Path) -> bool:

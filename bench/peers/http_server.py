@@ -9,24 +9,24 @@ from typing import Final, Literal
 from bench.peers import Environment
 
 ABOUT: Final = "about: "
-"""What the line of a server's output begins with that says, as JSON, how it runs; optional."""
+"""Prefix of an optional output line in which a server says, as JSON, how it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What the server must have room for."""
+    """The load that the server must have room for."""
 
     threads: int
     slots: int
     """Requests that are computed at the same time."""
     context_tokens: int
-    """Of one request: prompt and answer."""
+    """Context of one request: prompt and answer."""
     kv_bytes: int
-    """For the keys and values of all slots at once."""
+    """Memory for the keys and values of all slots together."""
 
     @property
     def kv_gib(self) -> int:
-        """The same in whole GiB, rounded up, for servers that take no other size."""
+        """`kv_bytes` in whole GiB, rounded up, for servers that take no other size."""
         return -(-self.kv_bytes // (1 << 30))
 
 
@@ -38,7 +38,7 @@ class Start:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables besides this process' own."""
     settings: str
-    """In words, for the result."""
+    """Description of the settings for the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class HttpPeer(Environment):
 
     version: str
     start: Callable[[Path, Path, int, Sizes], Start]
-    """Of its interpreter, the model, the port, and the sizes."""
+    """Makes the start command from interpreter, model, port and sizes."""
     reads: Literal["gguf", "hf"]
     memory_per_weight_bytes: float
     """The approximate memory for a weight; the server is not started if so much is not available."""
@@ -59,7 +59,7 @@ def announce(**about: object) -> None:
 
 
 def announced(log: Path) -> dict[str, object]:
-    """What a server has said of itself."""
+    """Reads what a server has announced in its log."""
     lines = log.read_text(errors="replace").splitlines()
     found: dict[str, object] = {}
     for line in lines:

@@ -52,7 +52,6 @@ class IkLlamaCpp(LlamaFamily):
     """A GGUF model in ik_llama.cpp; loaded again when the variant's repacking differs."""
 
     def __init__(self, model: str, threads: int, clock: str) -> None:
-        """Loads a GGUF file."""
         library = native_library()
         if library is not None:
             environ["IK_LLAMA_CPP_LIB_PATH"] = str(library)
@@ -86,7 +85,7 @@ class IkLlamaCpp(LlamaFamily):
         self.vocab_size = self.lib.llama_vocab_n_tokens(self.lib.llama_model_get_vocab(self._model))
 
     def about(self) -> About:
-        """Its version, how it was built, and whether its library has VNNI instructions."""
+        """Version and build, and whether the library has VNNI instructions."""
         count = vnni_instructions(self._library)
         vnni = "unknown (no objdump)" if count is None else f"{count}"
         build = "a library built by hand for this CPU" if self._native else "the wheel's generic build"
@@ -100,7 +99,6 @@ class IkLlamaCpp(LlamaFamily):
         )
 
     def measure(self, work: Any, variant: str) -> float:
-        """See the base class."""
         repack, flash = variant.split()
         if work.streams > 1 and FLASH_ATTENTION[flash]:
             raise NotSupportedError("flash attention with several streams aborts in this version")
@@ -109,7 +107,6 @@ class IkLlamaCpp(LlamaFamily):
         return super().measure(work, variant)
 
     def make_context(self, streams: int, tokens_each: int, variant: str) -> Any:
-        """See the base class."""
         params = self.lib.llama_context_default_params()
         params.n_ctx = streams * -(-tokens_each // 256) * 256
         params.n_batch = params.n_ubatch = BATCH_TOKENS
@@ -122,17 +119,14 @@ class IkLlamaCpp(LlamaFamily):
         return context
 
     def cut(self, context: Any, stream: int, tokens: int) -> None:
-        """See the base class."""
         if not self.lib._lib.llama_kv_cache_seq_rm(context, stream, tokens, -1):
             raise SystemExit(f"ik_llama.cpp can't cut stream {stream} to {tokens} tokens")
 
     def synchronize(self, context: Any) -> None:
-        """See the base class."""
         self.lib._lib.llama_synchronize(context)
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     options = parse_process_options()
     answers = take_stdout()
     engine = IkLlamaCpp(options.model, options.threads, options.clock)

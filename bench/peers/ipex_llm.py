@@ -49,7 +49,6 @@ class IpexLlm:
         self._random = random.Random(7)
 
     def about(self) -> About:
-        """Its version and settings."""
         return About(
             version=f"ipex-llm {VERSION}, torch {version('torch')}, transformers {version('transformers')}",
             settings=f"threads {self._threads}, load_in_4bit (sym_int4), optimize_model",
@@ -80,7 +79,6 @@ class IpexLlm:
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     options = parse_process_options()
     answers = take_stdout()
     engine = IpexLlm(options.model, options.threads, options.clock)

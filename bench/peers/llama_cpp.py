@@ -27,7 +27,6 @@ class LlamaCpp(LlamaFamily):
     """A GGUF model in llama.cpp."""
 
     def __init__(self, model: str, threads: int, clock: str) -> None:
-        """Loads a GGUF file."""
         lib: Any = import_module("llama_cpp")  # in the peer's environment only
         super().__init__(lib, threads, clock)
         lib.llama_backend_init()
@@ -41,7 +40,7 @@ class LlamaCpp(LlamaFamily):
         self.vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
 
     def about(self) -> About:
-        """Its version and what it was built for."""
+        """Version and build."""
         system = self.lib.llama_print_system_info().decode()
         return About(
             version=f"llama-cpp-python {self.lib.__version__}",
@@ -51,7 +50,6 @@ class LlamaCpp(LlamaFamily):
         )
 
     def make_context(self, streams: int, tokens_each: int, variant: str) -> Any:
-        """See the base class."""
         flash, kv = variant.split()
         if streams == 1 and not UNIFIED_KV[kv]:
             raise NotSupportedError("one stream has one KV layout")
@@ -69,17 +67,14 @@ class LlamaCpp(LlamaFamily):
         return context
 
     def cut(self, context: Any, stream: int, tokens: int) -> None:
-        """See the base class."""
         if not self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(context), stream, tokens, -1):
             raise SystemExit(f"llama.cpp can't cut stream {stream} to {tokens} tokens")
 
     def synchronize(self, context: Any) -> None:
-        """See the base class."""
         self.lib.llama_synchronize(context)
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     options = parse_process_options()
     answers = take_stdout()
     engine = LlamaCpp(options.model, options.threads, options.clock)

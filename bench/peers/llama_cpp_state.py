@@ -34,7 +34,6 @@ class SavedSequences(LlamaCpp):
     """One sequence, saved to a file and restored."""
 
     def __init__(self, model: str, threads: int, clock: str, context_tokens: int) -> None:
-        """As the base class."""
         super().__init__(model, threads, clock)
         self._context = self.make_context(1, context_tokens, VARIANT)
         self._capacity = context_tokens
@@ -104,7 +103,6 @@ def drop_page_cache(path: Path) -> None:
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     options = parse_process_options()
     answers = take_stdout()
     engine: Any = SavedSequences(options.model, options.threads, options.clock, options.context)

@@ -21,7 +21,6 @@ KV = {"unified": True, "split": False}
 
 
 def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
-    """The server's command."""
     options = {"port": port, "threads": sizes.threads, "slots": sizes.slots, "context": sizes.context_tokens}
     return Start(
         command=(

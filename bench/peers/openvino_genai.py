@@ -62,7 +62,6 @@ class OpenVino:
         self._random = random.Random(7)
 
     def about(self) -> About:
-        """Its version and settings."""
         hints = " or ".join(self._pipelines)
         return About(
             version=f"openvino-genai {version('openvino-genai')}",
@@ -94,7 +93,6 @@ class OpenVino:
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     options = parse_process_options()
     answers = take_stdout()
     engine = OpenVino(options.model, options.threads, options.clock, options.memory_bytes)

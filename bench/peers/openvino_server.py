@@ -23,7 +23,6 @@ STEP_TOKENS = 2048
 
 
 def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
-    """The server's command."""
     precision = precisions()[0]  # the faster one
     return Start(
         command=(
@@ -79,7 +78,6 @@ class Engine(threading.Thread):
         self.jobs: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
 
     def run(self) -> None:
-        """Until the process ends."""
         handles: dict[int, tuple[Any, Job]] = {}
         while True:
             while not handles or not self.jobs.empty():
@@ -163,7 +161,6 @@ class Server:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Until the process ends."""
     engine = Engine(options.model, options.threads, options.slots, options.precision, options.kv_gib)
     engine.start()
     server = await asyncio.start_server(Server(engine).answer, "127.0.0.1", options.port)
@@ -172,7 +169,6 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--precision", default="f32")

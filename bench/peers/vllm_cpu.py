@@ -45,7 +45,6 @@ class VllmCpu:
     """vLLM's engine over a folder in bf16."""
 
     def __init__(self, model: str, threads: int, clock: str, context_tokens: int) -> None:
-        """Loads the folder."""
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, pinned_cpus(threads)))
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -73,7 +72,6 @@ class VllmCpu:
         self._requests = 0
 
     def about(self) -> About:
-        """Its version and settings."""
         return About(
             version=f"vllm-cpu {version('vllm-cpu')}",
             settings=f"threads {self._threads}, bf16 weights and KV, compiled, {STEP_TOKENS} tokens a step",
@@ -112,7 +110,6 @@ class VllmCpu:
 
 
 def main() -> None:
-    """The process, in the peer's environment."""
     options = parse_process_options()
     answers = take_stdout()
     engine = VllmCpu(options.model, options.threads, options.clock, options.context)

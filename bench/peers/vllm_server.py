@@ -9,7 +9,6 @@ from bench.peers.vllm_cpu import STEP_TOKENS
 
 
 def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
-    """The server's command."""
     return Start(
         command=(
             *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),

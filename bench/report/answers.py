@@ -28,7 +28,6 @@ def bind_memory(nodes: tuple[int, ...]) -> None:
 
 
 def main() -> None:
-    """The process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("--cpus", type=cpu_list, required=True)

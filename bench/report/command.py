@@ -114,7 +114,7 @@ def _pace(subject: Subject, threads: int) -> Pace:
 
 
 def _identity(options: ReportOptions) -> dict[str, Any]:
-    """All that decides about the results, but what is measured of it."""
+    """Everything that determines the results, except the measured values."""
     return {
         "model": file_state(options.model),
         "text": None if options.text is None else file_state(options.text),
@@ -228,7 +228,6 @@ def _options(parser: OneLineParser, parsed: argparse.Namespace) -> ReportOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     try:

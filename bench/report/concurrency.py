@@ -35,12 +35,12 @@ class Layout:
     name: str
     workers: int
     threads: int
-    """Of each worker."""
+    """Threads per worker."""
     cpus_per_worker: int | None
     """None: all cores of a NUMA node."""
 
     def worker_settings(self) -> dict[str, object]:
-        """Its settings of `worker`, beside the threads."""
+        """Settings of `worker`, besides the threads."""
         return {"count": self.workers, "cpus_per_worker": self.cpus_per_worker}
 
 
@@ -98,7 +98,7 @@ def _of_layout(setup: Setup, layout: Layout) -> Result:
 
 
 def wait_for_workers(service: RunningService, workers: int) -> None:
-    """Until so many workers take requests. Raises RuntimeError if that takes too long."""
+    """Waits until `workers` workers take requests. Raises RuntimeError if that takes too long."""
     deadline_s = time.monotonic() + _WORKERS_WAIT_S
     up = 0
     while time.monotonic() < deadline_s:

@@ -14,7 +14,7 @@ _SAMPLES = 3
 
 
 def measure(setup: Setup) -> Result:
-    """What is there, and the best of some samples of both rates."""
+    """Lists the machine's parts, and the best of some samples of both rates."""
     result: Result = {
         "cpu": _native.cpu_model(),
         "tier": _native.default_tier(),

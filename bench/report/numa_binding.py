@@ -84,7 +84,7 @@ def view(result: Mapping[str, Any]) -> View:
 
 
 def _in_lines(name: str) -> str:
-    """As a bar's label."""
+    """Breaks a name into lines for a bar's label."""
     return name.replace(", ", ",\n") if "," in name else name.replace(" of ", "\nof ")
 
 

@@ -72,7 +72,7 @@ def view(result: Mapping[str, Any]) -> View:
 
 
 def _pairs(result: Mapping[str, Any]) -> list[tuple[str, float, float, list[float] | None]]:
-    """What is compared: its name, seconds plain and attested, and the published pair."""
+    """The comparisons: name, seconds plain and attested, and the published pair."""
     known = result["published"]
     pairs: list[tuple[str, float, float, list[float] | None]] = [
         ("load the weights", result["load_s"]["folder_copied"], result["load_s"]["sealed"], known["load_s"]),

@@ -10,30 +10,28 @@ SERVICE_START_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Expected speeds."""
-
     token_s: float
-    """Of one answer, from a token to the next."""
+    """Time per token of a single answer."""
     prompt_tokens_per_s: float
     weights: int
 
     @classmethod
     def expected(cls, weights: int, read_bytes_per_s: float, macs_per_s: float) -> "Pace":
-        """Of a model of int4 weights, from the machine's rates."""
+        """The pace of a model with int4 weights, from the machine's rates."""
         token_s = weights * 0.56 / (read_bytes_per_s * _SHARE) + _STEP_S
         return cls(token_s, max(1.0, macs_per_s * _SHARE / weights), weights)
 
     @classmethod
     def guessed(cls, weights: int) -> "Pace":
-        """Where the machine's rates can't be measured: those of a small machine."""
+        """The pace of a small machine, for when rates can't be measured."""
         return cls.expected(weights, 20e9, 2e11)
 
     def answer_s(self, prompt_tokens: int, new_tokens: int) -> float:
-        """One request alone."""
+        """Time of a single request."""
         return prompt_tokens / self.prompt_tokens_per_s + new_tokens * self.token_s
 
     def answers_s(self, streams: int, prompt_tokens: int, new_tokens: int) -> float:
-        """As many requests at once; a step with several answers reads the weights once."""
+        """Time of `streams` requests at once; a step with several answers reads the weights once."""
         step_s = max(self.token_s, streams / self.prompt_tokens_per_s)
         return streams * prompt_tokens / self.prompt_tokens_per_s + new_tokens * step_s
 

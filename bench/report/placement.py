@@ -37,15 +37,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a process measured."""
+    """Measurements of a process."""
 
     load_s: float
     times_s: tuple[tuple[tuple[float, ...], ...], ...]
-    """By ask and round: from the request to each of its tokens. The first round, a warm-up, is not among them."""
+    """Seconds from the request to each of its tokens, by ask and round, without the first round, a warm-up."""
 
 
 def on_one_node(nodes: Sequence[Slot], threads: int, *, may_bind: bool) -> Placement:
-    """As a worker is placed: the first node's cores, and its memory where this process may bind it."""
+    """Placement of a worker: the first node's cores, and its memory if this process may bind it."""
     cpus, _ = thread_places(nodes[0], threads)
     return Placement("one node", cpus, (nodes[0].numa_node,) if may_bind else ())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LABEL: Final = "published: Llama-2-7B, 48-core Xeon 8468"
-"""What stands over every column of them."""
+"""Heading of their columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PublishedType:
     memory_mb: float
     load_s: float | None
     perplexity: float
-    """Over 14 English sets of LongBench."""
+    """Mean over 14 English sets of LongBench."""
 
 
 TYPES: Final[Mapping[str, PublishedType]] = {

@@ -45,12 +45,12 @@ class Record:
 
     @property
     def report(self) -> dict[str, Any]:
-        """All of it, ready for JSON."""
+        """The whole report, ready for JSON."""
         return self._report
 
     @property
     def sections(self) -> dict[str, Any]:
-        """By name: `status`, when that was, and `result` or `reason`."""
+        """Sections by name: `status`, time, and `result` or `reason`."""
         sections: dict[str, Any] = self._report["sections"]
         return sections
 

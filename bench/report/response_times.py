@@ -17,7 +17,7 @@ OUTPUTS: Final = (32, 128, 256)
 LONG_PROMPT, LONG_OUTPUT = 128, 1024
 QUICK_OUTPUT: Final = 256
 SPARE_TOKENS: Final = 32
-"""Of the model's context that stay free."""
+"""Tokens of the model's context that stay free."""
 
 
 def fitting(context_tokens: int, prompts: Sequence[int], outputs: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -15,28 +15,28 @@ Result = dict[str, Any]
 
 
 class NotMeasuredError(Exception):
-    """This machine or model has nothing to measure here; the message says why. That is no failure."""
+    """This machine or model has nothing to measure here; the message says why. It is no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What the user asked for."""
+    """The user's options."""
 
     model: Path
     out: Path
     text: Path | None = None
     windows: int
-    """Of 512 tokens, for the perplexity."""
+    """Number of windows of 512 tokens, for the perplexity."""
     threads: int
     quick: bool = False
     keep: bool = False
     policy: Path | None = None
-    """What clients of an attested service demand, for hardware evidence."""
+    """Policy of an attested service's clients, for hardware evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What sections measure with."""
+    """The context in which sections measure."""
 
     options: ReportOptions
     subject: Subject
@@ -59,7 +59,7 @@ class Section:
     """One question, and how it is answered."""
 
     name: str
-    """For `--only` and `--skip`, and the key in the JSON."""
+    """Name for `--only` and `--skip`, and key in the JSON."""
     title: str
     about: str
     """A sentence or two: what is measured, and how."""
@@ -67,4 +67,4 @@ class Section:
     """The figures, ready for JSON. Raises NotMeasuredError; any other exception is a failed section."""
     view: Callable[[Mapping[str, Any]], View]
     expected_s: Callable[[Setup], float]
-    """About how long `measure` takes, in seconds."""
+    """Estimates how many seconds `measure` takes."""

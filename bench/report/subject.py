@@ -22,12 +22,12 @@ SERVED_QTYPE: Final = "sym_int4"
 BYTES_PER_WEIGHT: Final = {
     "fp32": 4.0, "bf16": 2.0, "int8": 1.0625, "sym_int4": 0.5625, "asym_int4": 0.625, "lut4": 0.5625,
 }  # fmt: skip
-"""In groups of 64, to see whether disk and memory suffice; an embedding of int8 is on top."""
+"""Bytes per weight in groups of 64, to check disk and memory; an int8 embedding is extra."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model."""
+    """The model that is measured."""
 
     name: str
     """The folder's or the file's name, without its place."""
@@ -36,7 +36,7 @@ class Subject:
     is_random: bool
     """Weights of `redoubt synth`: right for speed and memory, without a meaning."""
     weights: int
-    """Of all matrices."""
+    """Weights of all matrices."""
     embedding_weights: int
     context_tokens: int
     family: str
@@ -76,14 +76,14 @@ class Subject:
         )
 
     def file_bytes(self, qtype: str) -> int:
-        """About what a conversion takes on disk and in memory; of a converted folder its own size."""
+        """Approximate size of a conversion on disk and in memory; of a converted folder its own size."""
         if not self.is_checkpoint:
             return (self.path / FILE_NAME).stat().st_size
         wider = 0.0 if qtype in ("fp32", "bf16", "int8") else BYTES_PER_WEIGHT["int8"] - BYTES_PER_WEIGHT[qtype]
         return int(self.weights * BYTES_PER_WEIGHT[qtype] + self.embedding_weights * wider)
 
     def folder(self, qtype: str) -> Path:
-        """Where the conversion is, or will be."""
+        """Path of the conversion, which need not exist yet."""
         if not self.is_checkpoint:
             return self.path
         return self.conversions / f"{self.name.removesuffix('.gguf')}-{qtype}"

@@ -4,7 +4,7 @@ import math
 
 
 def number(value: float, digits: int = 3) -> str:
-    """With so many significant digits, and commas between thousands: 0.0123, 1.23, 12.3, 1,234."""
+    """Formats with `digits` significant digits, and commas between thousands: 0.0123, 1.23, 12.3, 1,234."""
     if value == 0:
         return "0"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))

@@ -9,11 +9,9 @@ Series = Mapping[str, Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text."""
-
     caption: str
     columns: Sequence[str]
-    """With their units; the first one names the rows."""
+    """Column names with units; the first one names the rows."""
     rows: Sequence[Sequence[str]]
     published: Sequence[str] = ()
     """Columns of published figures, which the page sets apart. Each row has their cells after its own."""
@@ -45,7 +43,7 @@ class Bars:
     series: Mapping[str, Sequence[float]]
     """A value for each category."""
     errors: Sequence[float] = ()
-    """Of the only series: half the length of each bar's error line."""
+    """Half the length of each bar's error line, for the only series."""
     decimals: int = 0
 
 
@@ -54,8 +52,6 @@ Chart = Lines | Bars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A section's results."""
-
     sentences: Sequence[str] = ()
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()

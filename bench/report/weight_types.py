@@ -27,7 +27,7 @@ _CONVERTED: Final = ("int8", SERVED_QTYPE, "asym_int4", "lut4")
 
 
 def qtypes(subject: Subject) -> tuple[str, ...]:
-    """What is measured: of a checkpoint its exact values and four conversions."""
+    """The types to measure: for a checkpoint its exact values and four conversions."""
     return (subject.qtype, *_CONVERTED) if subject.is_checkpoint else (subject.qtype,)
 
 

@@ -68,7 +68,6 @@ class SimulatedWorker:
         return len(self._running) + len(self._waiting)
 
     def report(self, now_s: float) -> WorkerReport:
-        """Its heartbeat."""
         return WorkerReport(now_s + 1.0, len(self._running), len(self._waiting), 0, 0, admitted=self._admitted)
 
     def add(self, job: Job, now_s: float) -> bool:
@@ -88,7 +87,6 @@ class SimulatedWorker:
         return self._at_s + left * self._step_s[len(self._running)] / self.speed
 
     def end_next(self, now_s: float) -> Job:
-        """Ends that request."""
         self._advance(now_s)
         job = heapq.heappop(self._running)[2]
         self._fill(now_s)

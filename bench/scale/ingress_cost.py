@@ -28,13 +28,11 @@ _VOCABULARY: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressOptions:
-    """What to measure."""
-
     model: Path
     threads: int = 1
     streams: int = 16
     rounds: int = 4
-    """Of `streams` requests with few tokens, and of as many with many."""
+    """Rounds of `streams` requests with few tokens, and of as many with many."""
     prompt: int = 100
     generate: int = 300
 
@@ -43,7 +41,7 @@ class IngressOptions:
 class _Round:
     took_s: float
     cpu_s: Mapping[str, float]
-    """Of each part."""
+    """CPU time of each part."""
 
 
 def ingress_costs(options: IngressOptions) -> dict[str, Any]:
@@ -69,7 +67,7 @@ def ingress_costs(options: IngressOptions) -> dict[str, Any]:
 
 
 def _costs(part: str, few: list[_Round], many: list[_Round], options: IngressOptions) -> dict[str, float]:
-    """From two loads that differ in their tokens only: a token is the slope, a request what is left without tokens."""
+    """Costs per token and request, from two loads with different numbers of tokens."""
     few_s, many_s = (statistics.median(one.cpu_s[part] for one in rounds) / options.streams for rounds in (few, many))
     token_s = (many_s - few_s) / (options.generate - _FEW_TOKENS)
     return {

@@ -84,7 +84,7 @@ def scenarios(
 
 
 def simulate(options: argparse.Namespace) -> dict[str, Any]:
-    """All scenarios; the result is ready for JSON. Raises OSError, ValueError."""
+    """Simulates all scenarios; the result is ready for JSON. Raises OSError, ValueError."""
     lengths = Lengths.built_in() if options.data is None else Lengths.of_file(options.data)
     policies = options.policy or POLICIES
     cases = options.case or CASES
@@ -122,7 +122,7 @@ def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """What the command line asks for."""
+    """Measures what the command line asks for."""
     if options.accounts:
         from bench.scale.accounts_cost import accounts_costs
 

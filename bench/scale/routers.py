@@ -20,13 +20,12 @@ from bench.scale.fleet import Job, SimulatedWorker
 POLICIES: Final = ("LOTTERY", "SHORTEST_QUEUE", "TWO_CHOICES", "FRESH_COUNTS")
 """TWO_CHOICES: the better of two random workers. FRESH_COUNTS: SHORTEST_QUEUE where nothing is stale."""
 _MOST_PASSES: Final = 100
-"""So often a request that workers sent back is tried again. It ends sooner: what sent it back is known to be full."""
+"""The most retries of a request that workers sent back. It ends sooner, because those workers are then known to be
+full."""
 _MOST_PAIRS: Final = 16
 
 
 class SimulatedRouter:
-    """One ingress' router."""
-
     def __init__(
         self,
         policy: str,

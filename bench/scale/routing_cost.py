@@ -119,7 +119,7 @@ def _median_ms(call: Callable[[], object], before: Callable[[], None] = lambda: 
 
 
 def _replica(name: str, rng: random.Random) -> Any:
-    """What the router reads of a replica."""
+    """A stand-in with the replica fields that the router reads."""
 
     async def get_queue_len(*, deadline_s: float) -> int:
         return 0
@@ -143,7 +143,7 @@ def _stats(heart_beat: float, rng: random.Random) -> dict[str, Any]:
 
 
 def _received(message: dict[str, Any]) -> dict[str, Any]:
-    """As it comes from another process: its objects are of no other message."""
+    """Copies a message as if it came from another process, so that messages share no objects."""
     received: dict[str, Any] = pickle.loads(pickle.dumps(message))
     return received
 

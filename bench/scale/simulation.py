@@ -22,7 +22,7 @@ from bench.scale.routers import SimulatedRouter
 from bench.scale.workload import Lengths, requests_per_s, step_times_s
 
 SPEEDS: Final = ("equal", "two", "wide")
-"""All alike within 2 %; half of them twice as fast; from a quarter to four times."""
+"""Workers' speeds: equal within 2 %; half of them twice as fast; from a quarter to four times."""
 _TICK_S: Final = 0.5
 """RAY_SERVE_CONTROL_LOOP_INTERVAL_S, as `app.launch.ray_environment` sets it."""
 _LONGEST_STEP: Final = 1.1
@@ -32,20 +32,20 @@ _JITTER: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is simulated."""
+    """What to simulate."""
 
     policy: str
     workers: int
     routers: int = 1
     load: float = 0.8
-    """Of what all workers can serve."""
+    """Load as a share of what all workers can serve."""
     report_period_s: float = 1.0
     """A worker's report is due after that time."""
     speeds: str = "equal"
     slots: int = 32
     waiting_places: int = 64
     users: int = 0
-    """With saved pages, so that each has a home; 0: none has."""
+    """Users with saved pages, each of whom has a home; 0: none."""
     lose_at_s: float | None = None
     """One worker dies then."""
     warm_up_s: float = 200.0
@@ -88,7 +88,7 @@ class Simulation:
         }
         self._due_s = {name: self._rng.random() * scenario.report_period_s for name in names}
         self._answers: dict[str, WorkerReport] = {}
-        """What workers answered that were asked at the last tick."""
+        """Answers of the workers that were probed at the last tick."""
         expiration_s = max(10.0, 3 * scenario.report_period_s)
         self._routers = [
             SimulatedRouter(

@@ -57,7 +57,7 @@ class Lengths:
         return cls(whole)
 
     def mean_output(self) -> float:
-        """Tokens."""
+        """Mean output length in tokens."""
         return sum(output for _, output in self.pairs) / len(self.pairs)
 
     def prompt_per_output(self) -> float:
@@ -82,5 +82,5 @@ def step_times_s(lengths: Lengths, slots: int) -> list[float]:
 
 
 def requests_per_s(lengths: Lengths, slots: int) -> float:
-    """What a worker of speed 1 serves with all slots taken."""
+    """Throughput of a worker of speed 1 with all slots taken."""
     return slots / step_times_s(lengths, slots)[slots] / lengths.mean_output()

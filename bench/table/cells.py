@@ -23,9 +23,9 @@ MODELS: Final[Mapping[str, str]] = {
     "1.1b": "1.1B",
     "embedded": "135M",
 }
-"""What tables call the models, in their order."""
+"""The models' names in tables, in order."""
 ORDER: Final = ("Xeon", "Zen 6", "Zen 5", "Zen 4", "Zen 3")
-"""What the names of machines begin with, in the order of columns; others come last."""
+"""Prefixes of machines' names in column order; others come last."""
 _WORK = re.compile(r"(prefill|decode) (\d+)(?: at (\d+))?")
 _USUAL_CONTEXT_TOKENS = 128
 
@@ -36,16 +36,16 @@ class WorkName:
 
     is_long: bool
     context_tokens: int
-    """Of a long context; 0 else."""
+    """Context length of a long-context work, else 0."""
     is_decode: bool
     number: int
     """A prompt's tokens, or the streams."""
     text: str
-    """The name itself."""
+    """Text of the name."""
 
     @property
     def title(self) -> str:
-        """In words."""
+        """The name in words."""
         if not self.is_decode:
             return f"prompt of {self.number:,}"
         answers = "one answer" if self.number == 1 else f"{self.number} answers together"
@@ -70,7 +70,7 @@ class Cell:
     ours_tokens_per_s: float
     limit_tokens_per_s: float
     limited_by: str
-    """"read" or "compute"."""
+    """The limiting rate: "read" or "compute"."""
     peer: str | None
     """The fastest of the peers; None where no peer has a figure."""
     ratio: float
@@ -142,7 +142,7 @@ def _without(cell: Cell, before: Cell | None) -> tuple[str, ...]:
 
 
 def works_of(table: Mapping[Machine, Column]) -> list[tuple[str, WorkName]]:
-    """All models and works that some machine has, in the order of rows."""
+    """All models and works that some machine has, in row order."""
     there = {key for column in table.values() for key in column}
     models = [*MODELS, *sorted({model for model, _ in there} - set(MODELS))]
     return sorted(((model, work_name(work)) for model, work in there), key=lambda row: (models.index(row[0]), row[1]))

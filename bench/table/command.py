@@ -47,7 +47,7 @@ from bench.work import works
 from quant.errors import QuantError
 
 PACKAGES: Final = ("gguf", "safetensors")
-"""What models are written with for the peers."""
+"""Packages that write models for the peers."""
 DEFAULT_MODELS: Final = ("embedded", "1.1b", "qwen3-8b")
 PEERS_FOLDER: Final = ROOT / "build" / "peers"
 KNOWN_MODELS: Final = tuple(dict.fromkeys(run.model for run in RUNS))
@@ -56,7 +56,6 @@ Compare = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
     parser = OneLineParser(prog="redoubt bench table", description="Measure beside the peers; write the tables anew.")
     parser.add_argument("--render", action="store_true", help="only write the tables anew from what is measured")
     parser.add_argument("--threads", type=at_least(1), help="of every engine (default: the first NUMA node's cores)")
@@ -85,7 +84,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     options = parse(arguments)
     try:
         return render(options) if options.render else measure_and_render(options, run_compare)
@@ -272,13 +270,13 @@ def peer(name: str) -> Peer:
 
 
 def minutes(seconds: float) -> str:
-    """In words, rounded up."""
+    """Words a duration in minutes, rounded up."""
     number = max(1, -(-int(seconds) // 60))
     return f"{number} minute{'' if number == 1 else 's'}"
 
 
 def say(text: str) -> None:
-    """For who watches; the table alone goes to the standard output."""
+    """Prints to standard error; only the table goes to standard output."""
     print(text, file=sys.stderr, flush=True)
 
 

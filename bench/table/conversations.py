@@ -36,7 +36,7 @@ OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """One JSON."""
+    """One result file."""
 
     file: str
     machine: Machine
@@ -44,14 +44,13 @@ class Conversations:
 
     @property
     def title(self) -> str:
-        """What was measured."""
         load = self.result["load"]
         arrivals = f"{load['rate']} arriving a second" if load["rate"] else f"{load['at_once']} at once"
         return f"{MODELS.get(self.result['model'], self.result['model'])}, {arrivals}"
 
 
 def read_conversations(folder: Path) -> tuple[Conversations, ...]:
-    """All of a folder. Raises ResultsError, OSError."""
+    """Reads all results of a folder. Raises ResultsError, OSError."""
     return tuple(_read(path) for path in sorted(folder.glob(f"{PREFIX}*.json")))
 
 
@@ -67,7 +66,7 @@ def _read(path: Path) -> Conversations:
 
 
 def short_table(runs: Sequence[Conversations]) -> str:
-    """Of each run beside peers our requests a second, and how many times theirs that is."""
+    """A table of our requests per second beside peers, and the ratio to theirs."""
     lines = heading(
         ["", "requests/s", "first token p99 (s)", *(f"over {name}" for name in OTHERS), "llama.cpp's first token p99"]
     )

@@ -9,5 +9,4 @@ def heading(cells: Sequence[str], *, left: int = 0) -> list[str]:
 
 
 def row(cells: Sequence[str]) -> str:
-    """One line."""
     return f"| {' | '.join(cells)} |"

@@ -62,7 +62,7 @@ AIMS: Final[Mapping[tuple[str, str], float]] = {
     ("embedded", "decode 1 at 128"): 2.0,
     ("embedded", "decode 32 at 128"): 2.2,
 }
-"""What we want to reach, over the best peer."""
+"""Our goals as ratios to the best peer."""
 PEERS: Final[Mapping[str, str]] = {
     "llama_cpp": "llama.cpp",
     "ik_llama_cpp": "ik_llama.cpp",
@@ -77,7 +77,7 @@ _RECORDED = re.compile(r"last change \(`(\w+)`, ([\d-]+ [\d:]+) UTC\)")
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Where the tables are written."""
+    """The pages that contain the tables."""
 
     short: Path
     details: Path
@@ -85,7 +85,7 @@ class Pages:
 
     @classmethod
     def of(cls, docs: Path, results: Path) -> "Pages":
-        """Those of a repository's folders."""
+        """The pages of a repository's folders."""
         return cls(docs / "benchmarks.md", docs / "benchmark-details.md", results / "README.md")
 
 
@@ -177,7 +177,7 @@ def file_table(results: Results) -> str:
 
 
 def _machine_part(machine: Machine, column: Column, about: Mapping[str, str]) -> str:
-    """One machine's figures."""
+    """The part of a page about one machine."""
     files = {cell.source.file: cell.source for cell in column.values()}
     newest = max(files.values(), key=lambda one: (one.measured_at, one.file))
     peers = [name for name in PEERS if any(name in one.result["engines"] for one in files.values())]
@@ -212,7 +212,7 @@ def _file_line(one: Comparison) -> str:
 
 
 def _peer_setting(settings: str) -> str:
-    """What of a peer's settings decides its speed."""
+    """The part of a peer's settings that decides its speed."""
     if "generic build" in settings:
         return " (the generic wheel)"
     hint = re.search(r"INFERENCE_PRECISION_HINT ([\w ]+)", settings)
@@ -229,7 +229,7 @@ def _rounds(number: int) -> str:
 
 
 def _facts(one: Comparison) -> str:
-    """What the JSON says of its machine; nothing in old ones."""
+    """A machine's facts from the JSON; empty for old files."""
     machine = one.result.get("machine")
     if machine is None:
         return ""
@@ -249,7 +249,7 @@ def _titles(table: Mapping[Machine, Column], change: EngineChange | None) -> lis
 
 
 def _mark(column: Column, change: EngineChange | None) -> EngineChange | None:
-    """What cells of a column are held against one by one: nothing where its heading has the mark already."""
+    """The engine change against which a column's cells are marked; None if its heading has the mark already."""
     return None if all(cell.is_older_than(change) for cell in column.values()) else change
 
 

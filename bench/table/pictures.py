@@ -12,7 +12,7 @@ from bench.table.cells import columns
 from bench.table.results import Comparison, Machine
 
 FILES: Final = ("1.1b-batch.svg", "1.1b-context.svg", "1.1b-first-token.svg", "embedded-batch.svg")
-"""Those that the page shows."""
+"""The files that the page shows."""
 
 
 def pictured_machine(comparisons: Sequence[Comparison]) -> Machine | None:

@@ -18,7 +18,7 @@ from bench.compare_table import OURS
 DESCRIPTIONS: Final = "machines.toml"
 PREFIX: Final = "compare-"
 PEERS_BEFORE: Final = "peers_before"
-"""In a JSON: peers that it has not, and that the one had which it replaced."""
+"""Key in a JSON: peers that only the replaced result had."""
 
 
 class ResultsError(Exception):
@@ -34,13 +34,12 @@ class Machine:
 
     @property
     def title(self) -> str:
-        """Its heading."""
         return f"{self.name}, {self.threads} thread{'' if self.threads == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One JSON."""
+    """One comparison's JSON."""
 
     file: str
     """The file's name without its ending."""
@@ -49,14 +48,14 @@ class Comparison:
     code_at: datetime
     """When the engine that was measured had last been changed, as far as it is known: else when it was measured."""
     result: Mapping[str, Any]
-    """As `bench.compare` wrote it."""
+    """The JSON of `bench.compare`."""
     only: tuple[str, ...] | None
     """The works that it may give to tables; None: all."""
     note: str
 
     @property
     def model(self) -> str:
-        """One of bench.models.NAMES."""
+        """The model's name among bench.models.NAMES."""
         return str(self.result["model"])
 
     def gives(self, work: str) -> bool:
@@ -70,7 +69,7 @@ class Results:
 
     comparisons: tuple[Comparison, ...]
     about: Mapping[str, str]
-    """What is to be known of machines, by name."""
+    """Remarks on machines, by name."""
 
 
 def read_results(folder: Path) -> Results:

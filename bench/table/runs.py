@@ -26,14 +26,14 @@ INSTALLING: Final[Mapping[str, str]] = {
     "ipex_llm": "IPEX-LLM (2 to 5 minutes)",
 }
 FILE_BYTES_PER_WEIGHT: Final = 0.6
-"""Of our packed form, and of the Q4_0 GGUF; a Hugging Face folder takes 2."""
+"""Size of our packed form, and of the Q4_0 GGUF; a Hugging Face folder takes 2."""
 OUR_MEMORY_BYTES: Final = 1 << 30
-"""What our engine takes beside its weights, with keys and values."""
+"""Our engine's memory beside the weights, with keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What an engine makes of the machine, in parts of its limits, and what its measurements take beside the clock."""
+    """An engine's speed in shares of the machine's limits, and its measurements' overhead."""
 
     prompt: float
     decode: float
@@ -59,7 +59,7 @@ class Run:
     """One call of `bench.compare`."""
 
     name: str
-    """In the JSON's name."""
+    """Name within the JSON's name."""
     model: str
     prompts: tuple[int, ...]
     batches: tuple[int, ...]
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def works(self) -> list[Work]:
-        """What is measured."""
+        """The works to measure."""
         return works(self.prompts, self.decode_context, self.generate, self.batches)
 
     def file(self, machine: Machine) -> str:
@@ -203,7 +203,7 @@ def unmade_bytes(model: BenchModel, weights: int, peers: Sequence[str]) -> int:
 
 
 def our_memory_bytes(weights: int) -> int:
-    """What our own engine needs."""
+    """Our own engine's memory."""
     return int(weights * FILE_BYTES_PER_WEIGHT) + OUR_MEMORY_BYTES
 
 

@@ -77,7 +77,7 @@ class Streams:
 
 
 def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) -> F32:
-    """Embedding rows [windows, tokens, hidden] of ids [windows, tokens]; `rows` reads rows in ascending order."""
+    """Returns embedding rows [windows, tokens, hidden] of ids [windows, tokens]. `rows` reads ascending rows."""
     numbers, places = np.unique(ids, return_inverse=True)
     return rows(numbers.astype(np.intp))[places.reshape(ids.shape)]
 

@@ -140,7 +140,10 @@ def fused(prefix: str, matrix: str, experts: Experts) -> tuple[Piece, ...]:
 
 
 def fused_under(stem: str, matrix: str, experts: Experts) -> tuple[Piece, ...]:
-    """Of the module stem: `gate_up_proj` [experts, 2 inner, hidden] and `down_proj` [experts, hidden, inner]."""
+    """Pieces of fused experts in the module `stem`.
+
+    The tensors are `gate_up_proj` [experts, 2 inner, hidden] and `down_proj` [experts, hidden, inner].
+    """
     if matrix == "down":
         return (Piece(f"{stem}.down_proj"),)
     first = 0 if matrix == "gate" else experts.inner

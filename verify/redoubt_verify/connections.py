@@ -18,7 +18,7 @@ from redoubt_verify.verify import Verdict, decode_answer, decode_collateral, jud
 
 _READ_BYTES = 64 << 10
 EXCHANGE_TIMEOUT_S = 15.0
-"""For a connection's handshake, and for its evidence: a quote takes the server a moment."""
+"""Timeout of a connection's handshake, and of its evidence, which takes the server a moment."""
 
 
 class Verifier:
@@ -51,7 +51,7 @@ class Verifier:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Of the keys that are verified now."""
+        """Verdicts on the currently verified keys."""
         return [verdict for key, (_, verdict) in list(self._verified.items()) if self.is_fresh(key)]
 
     def check_origin(self, scheme: str, host: str, port: int | None) -> None:
@@ -179,7 +179,7 @@ class _AsyncPlain(_Plain):
 
 
 class SyncBackend:
-    """For httpcore's ConnectionPool."""
+    """A network backend for httpcore's ConnectionPool."""
 
     def __init__(self, backend: Any, verifier: Verifier) -> None:
         """backend: httpcore's own."""
@@ -193,16 +193,16 @@ class SyncBackend:
         return _SyncPlain(_reached(lambda: self._backend.connect_tcp(host, port, **options)), self._verifier)
 
     def connect_unix_socket(self, path: str, **options: Any) -> Any:
-        """Refused."""
+        """Refuses Unix sockets."""
         raise AttestationError("origin", "a Unix socket is not the pinned origin")
 
     def sleep(self, seconds: float) -> None:
-        """Between attempts, of which httpcore is told to make one."""
+        """Sleeps between attempts; httpcore is configured for one attempt."""
         time.sleep(seconds)
 
 
 class AsyncBackend:
-    """For httpcore's AsyncConnectionPool."""
+    """A network backend for httpcore's AsyncConnectionPool."""
 
     def __init__(self, backend: Any, verifier: Verifier) -> None:
         """backend: httpcore's own."""
@@ -216,11 +216,11 @@ class AsyncBackend:
         return _AsyncPlain(await _reached_async(self._backend.connect_tcp(host, port, **options)), self._verifier)
 
     async def connect_unix_socket(self, path: str, **options: Any) -> Any:
-        """Refused."""
+        """Refuses Unix sockets."""
         raise AttestationError("origin", "a Unix socket is not the pinned origin")
 
     async def sleep(self, seconds: float) -> None:
-        """Between attempts, of which httpcore is told to make one."""
+        """Sleeps between attempts; httpcore is configured for one attempt."""
         await asyncio.sleep(seconds)
 
 

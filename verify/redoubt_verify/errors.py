@@ -19,7 +19,7 @@ REASONS = {
     "model": "a model is served that the policy does not allow",
     "policy_expired": "the policy is past its date",
 }
-"""What each `AttestationError.reason` means."""
+"""The meaning of each `AttestationError.reason`."""
 
 
 _MOST_LETTERS = 600

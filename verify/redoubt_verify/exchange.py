@@ -26,7 +26,6 @@ class Exchange:
         self._received = 0
 
     def request(self) -> bytes:
-        """What to send."""
         headers = [("Host", self._host), ("Accept", "application/json"), ("Accept-Encoding", "identity")]
         get = h11.Request(method="GET", target=f"{PATH}?nonce={self.nonce}", headers=headers)
         return (self._http.send(get) or b"") + (self._http.send(h11.EndOfMessage()) or b"")

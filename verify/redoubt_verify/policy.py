@@ -48,7 +48,7 @@ _OTHERS = (
     "config_sha256",
 )
 UNPINNABLE = (*MEASUREMENTS, *_OTHERS, "event_log")
-"""What may stand in `unpinned`."""
+"""Names that `unpinned` may contain."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Proxy
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing is logged."""
+        """Logs nothing."""
 
     def do_GET(self) -> None:
         self._answer()

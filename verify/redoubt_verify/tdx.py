@@ -42,12 +42,12 @@ _TDX_15: _Layout = (*_TDX_10, ("tee_tcb_svn2", 16), ("mr_service_td", 48))
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a quote says of its trust domain."""
+    """The fields of a quote about its trust domain."""
 
     version: int
-    """Of the quote: 4 or 5."""
+    """Version of the quote: 4 or 5."""
     fields: dict[str, bytes]
-    """By name; `mr_service_td` and `tee_tcb_svn2` with TDX 1.5 only."""
+    """Fields by name; `mr_service_td` and `tee_tcb_svn2` with TDX 1.5 only."""
 
     @property
     def debug(self) -> bool:
@@ -56,7 +56,7 @@ class Report:
 
     @property
     def rtmrs(self) -> list[bytes]:
-        """RTMR0 to RTMR3."""
+        """The registers RTMR0 to RTMR3."""
         return [self.fields[f"rtmr{index}"] for index in range(4)]
 
 

@@ -51,7 +51,7 @@ def async_client(
     library: str = "httpx2",
     timeout_s: float = 600.0,
 ) -> Any:
-    """The same as `client` for asyncio: an `AsyncClient`."""
+    """Makes an `AsyncClient`, like `client` for asyncio."""
     verifier = Verifier(url, _policy(policy, allow_insecure), collateral)
     return async_client_of(verifier, library=library, timeout_s=timeout_s)
 
@@ -105,7 +105,7 @@ def _pool_options() -> dict[str, Any]:
 
 
 class _Transport:
-    """What both transports do with a request before, and a response after."""
+    """Both transports' work before a request and after a response."""
 
     def __init__(self, http: Any, core: Any, pool: Any, verifier: Verifier) -> None:
         self._http, self._core, self._pool, self._verifier = http, core, pool, verifier

@@ -80,7 +80,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the trust domain says of itself, bound to its quote."""
+    """The trust domain's statement about itself, bound to its quote."""
 
     nonce: str
     tls_spki_sha256: str
@@ -93,19 +93,19 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class CheckedQuote:
-    """What a quote says, once its signatures, its platform and its measurements have been checked."""
+    """The contents of a quote whose signatures, platform and measurements were checked."""
 
     report: tdx.Report
     tcb_status: str
     advisories: tuple[str, ...]
     tcb_eval_data_number: int
     platform: bytes
-    """PPID."""
+    """The platform's PPID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was verified of a service; there is none for a refused one. Digests are in hex."""
+    """The verified properties of a service; a refused one has none. Digests are in hex."""
 
     insecure: bool
     """A test root signed the quote: no processor stands behind it."""
@@ -117,7 +117,7 @@ class Verdict:
     advisories: tuple[str, ...]
     tcb_eval_data_number: int
     platform: str
-    """PPID."""
+    """The platform's PPID."""
     tls_spki_sha256: str
     image: str | None
     config_sha256: str
@@ -126,7 +126,7 @@ class Verdict:
     verified_at: str
 
     def to_json(self) -> str:
-        """One JSON object."""
+        """Returns a JSON object."""
         return json.dumps(asdict(self), indent=2)
 
 
@@ -195,9 +195,9 @@ def judge(evidence: Evidence, policy: Policy, *, nonce: str | None, spki_sha256:
 
 
 def check_quote(evidence: Evidence, policy: Policy, prefix: bytes, now: float) -> CheckedQuote:
-    """All checks up to the report data, whatever the statement says. Raises AttestationError.
+    """Makes all checks up to the report data, whatever the statement says. Raises AttestationError.
 
-    prefix: what the report data's SHA-512 begins with, before the statement; it names the protocol. now: Unix time.
+    prefix: hashed before the statement in the report data's SHA-512; it names the protocol. now: Unix time.
     """
     policy.check_date(now)
     report = tdx.parse(evidence.quote)

@@ -12,7 +12,7 @@
 
 namespace redoubt::scalar {
 
-// One (query token, head) and the keys that it sees of one partition.
+// The keys of one partition that one (query token, head) sees.
 struct PartitionRow {
   const KvView& kv;
   const float* query;
@@ -22,7 +22,7 @@ struct PartitionRow {
   KeyRange seen;
   ScoreModifier modifier;
 
-  // A score as it goes into the maximum. t: the key, in the partition. An infinite score becomes NaN.
+  // A score before the maximum is taken. t: the key's index in the partition. An infinite score becomes NaN.
   float modified(float score, int t) const {
     if (modifier.cap != 0.0f) {
       score = modifier.cap * tanh(score * modifier.inverse_cap) + (score - score);
@@ -33,9 +33,9 @@ struct PartitionRow {
 };
 
 void attention(const AttentionTask& task, void* scratch);
-// The state (contract/attention.h) of a row, in pages of integers.
+// Computes the state (contract/attention.h) of a row over integer pages.
 void attention_row_fixed(const PartitionRow& row, float* state);
-// The same with bf16 products, in bf16 and int8 pages.
+// Does the same with bf16 products, over bf16 and int8 pages.
 void attention_row_bf16(const PartitionRow& row, float* state);
 void attention_bf16(const AttentionTask& task, void* scratch);
 void attention_bf16_partition(const AttentionTask& task, int p, float* states, void* scratch);

@@ -1,5 +1,5 @@
-// What happens to a row's scores, times log2(e), between the product and the maximum: the soft cap, then
-// ALiBi. Only the numbers; the tiers apply them. Compiled for the baseline.
+// Modifiers of a row's scores, times log2(e), between the product and the maximum: the soft cap, then ALiBi.
+// Only their numbers; the tiers apply them. Compiled for the baseline.
 #pragma once
 
 #include "contract/attention.h"
@@ -18,7 +18,7 @@ struct ScoreModifier {
 inline bool modifies_scores(const AttentionTask& task) {
   return task.softcap != 0.0f || task.slopes != nullptr;
 }
-// Of a head of the task's group.
+// The modifier of a head of the task's group.
 inline ScoreModifier score_modifier(const AttentionTask& task, int64_t head) {
   ScoreModifier modifier;
   if (task.softcap != 0.0f) {

@@ -1,5 +1,5 @@
-// What Python hands over for a linear layer, checked: a packed matrix once, when it is made, and a call's
-// arrays with each call. Throws std::invalid_argument naming the argument. Multiplies nothing.
+// Checks what Python passes for a linear layer: a packed matrix when it is made, the arrays with each call.
+// Throws std::invalid_argument naming the argument. Multiplies nothing.
 #pragma once
 
 #include <cstdint>

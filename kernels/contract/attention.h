@@ -56,7 +56,7 @@ inline bool can_attend_in_bf16(KvType type, int head_dim) {
   return (type == KvType::kBf16 || type == KvType::kInt8) && head_dim % 32 == 0 && head_dim <= 128;
 }
 
-// Some pages of it.
+// A range of a view's pages.
 struct KvPages {
   KvView kv;
   int32_t first = 0;
@@ -64,8 +64,8 @@ struct KvPages {
 };
 
 // Attention of one kv head's query group. Query token i (0 <= i < query_tokens) is at position context_before
-// + i and sees the `window` keys up to and including its own, or all of them. The pages of keys that nobody
-// sees are not read, and their entries in the page table need not be valid.
+// + i and sees the last `window` keys up to and including its own, or all of them. Pages without visible keys
+// are not read, and their page table entries need not be valid.
 struct AttentionTask {
   const float* queries = nullptr;  // token i, head h of the group: queries + i * token_stride + h * head_dim
   float* output = nullptr;         // same shape and strides as queries, may not alias them
@@ -91,7 +91,7 @@ inline constexpr int kStateSum = 1;
 inline constexpr int kStateOutput = 2;
 inline constexpr int state_floats(int head_dim) { return head_dim + kStateOutput; }
 
-// The keys that a query token sees, from first_key on: up to its own.
+// Number of keys that a query token sees, from first_key up to its own.
 inline int visible_keys(const AttentionTask& task, int query_token) {
   return task.context_before + query_token + 1;
 }
@@ -102,15 +102,15 @@ inline int first_key(const AttentionTask& task, int query_token) {
   return first_key(visible_keys(task, query_token), task.window);
 }
 inline int partitions_of(int keys) { return (keys + kPartitionTokens - 1) / kPartitionTokens; }
-// The first partition that a query token sees; of a task, that token 0 sees.
+// The first partition that a query token sees; that of token 0 is the task's first.
 inline int first_partition(const AttentionTask& task, int query_token = 0) {
   return first_key(task, query_token) / kPartitionTokens;
 }
-// How many partitions the tokens of a task see.
+// Number of partitions that the tokens of a task see.
 inline int partition_count(const AttentionTask& task) {
   return partitions_of(visible_keys(task, task.query_tokens - 1)) - first_partition(task);
 }
-// How many of `keys` keys lie in partition p.
+// Number of the first `keys` keys that lie in partition p.
 inline int keys_in_partition(int keys, int p) {
   const int rest = keys - p * kPartitionTokens;
   return rest < 0 ? 0 : rest > kPartitionTokens ? kPartitionTokens : rest;
@@ -121,7 +121,7 @@ struct KeyRange {
   int end = 0;
   bool empty() const { return begin == end; }
 };
-// Those that a query token sees. Both ends rise with the token.
+// The keys of the partition that a query token sees. Both ends rise with the token.
 inline KeyRange seen_in_partition(const AttentionTask& task, int query_token, int p) {
   return {keys_in_partition(first_key(task, query_token), p),
           keys_in_partition(visible_keys(task, query_token), p)};
@@ -130,21 +130,21 @@ inline KeyRange seen_in_partition(const AttentionTask& task, int query_token, in
 inline std::byte* page_block(const KvView& kv, int page) {
   return kv.base + int64_t(kv.page_table[page]) * kv.page_stride;
 }
-// Where a block's values begin: after head_dim * kPageTokens keys.
+// Offset of a block's values: after head_dim * kPageTokens keys.
 inline size_t values_offset_bytes(KvType type, int head_dim) {
   return size_t(head_dim) * kPageTokens * kv_number_bytes(type);
 }
-// Where the scales of a block of integers begin: after its values.
+// Offset of the scales in a block of integers: after its values.
 inline size_t scales_offset_bytes(KvType type, int head_dim) {
   return 2 * values_offset_bytes(type, head_dim);
 }
 
-// The largest codes of keys and values in pages of integers. That their scale is rounded to bf16 makes
-// int16's larger by 2^-8 at most: 4095.
+// The largest codes of keys and values in integer pages. Rounding their scale to bf16 can make int16's larger
+// by 2^-8: 4095.
 inline constexpr int32_t largest_code(KvType type) { return type == KvType::kInt8 ? 127 : 4079; }
 
-// How numbers with this largest magnitude become integers of at most `most`: x is round(x * inverse) times
-// `scale`. All 0 where the numbers are tiny, and 0 times NaN where one is not finite.
+// Quantization of numbers with a known largest magnitude to integers of at most `most`: x is round(x *
+// inverse) times `scale`. All are 0 if the numbers are tiny, and 0 times NaN if one is not finite.
 struct FixedPoint {
   float scale = 0.0f;
   float inverse = 0.0f;
@@ -155,7 +155,7 @@ inline FixedPoint fixed_point(uint32_t largest_bits, int32_t most) {
   if (!(largest <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
   return {largest / float(most), float(most) / largest};
 }
-// The same for keys and values: their scale is kept as bf16, so it is rounded first.
+// The same for keys and values, whose scale is rounded to bf16 first, as it is stored.
 inline FixedPoint kv_fixed_point(KvType type, uint32_t largest_bits) {
   FixedPoint fixed = fixed_point(largest_bits, largest_code(type));
   if (fixed.inverse == 0.0f) return fixed;
@@ -174,7 +174,8 @@ inline constexpr int32_t kLargestSum = 520192;
 static_assert(int64_t(kLargestFactor) * largest_code(KvType::kInt8) * kPartitionTokens < int64_t(1) << 31);
 static_assert((int64_t(kLargestSum) + 4096) * 4095 < int64_t(1) << 31);
 
-// Of `count` numbers with this largest magnitude and, where pages are int16, this sum of magnitudes.
+// The factors for `count` numbers with this largest magnitude and, if pages are int16, this sum of
+// magnitudes.
 inline FixedPoint factors_fixed_point(KvType pages, uint32_t largest_bits, float sum, int count) {
   if (pages == KvType::kInt8) return fixed_point(largest_bits, kLargestFactor / ((count + 511) / 512));
   constexpr float kShare = float(kLargestFactor) / float(kLargestSum);

@@ -9,7 +9,7 @@ namespace redoubt {
 // The most tokens that a convolution sees, its own included.
 inline constexpr int kMostTaps = 8;
 
-// Some channels of one sequence's rows of a step.
+// Some channels of one sequence's rows in a step.
 struct GatedRows {
   const float* before = nullptr;  // row r: before + r * stride
   const float* behind = nullptr;  // likewise

@@ -19,9 +19,9 @@ namespace redoubt {
 
 // The largest head.
 inline constexpr int kMostDeltaDim = 256;
-// Added to the sum of squares that queries and keys are divided by the root of.
+// Epsilon in the L2 norm of queries and keys.
 inline constexpr float kL2Epsilon = 1e-6f;
-// A token's decay in base 2 is not below this: 2^this times anything is 0, and sums of decays stay exact.
+// Lower bound of a token's decay in base 2: 2^this times anything is 0, and sums of decays stay exact.
 inline constexpr float kLeastDecay = -160.0f;
 
 // Some channels of a causal convolution, of one sequence's rows of a step, in place.
@@ -36,14 +36,14 @@ struct DeltaConvolution {
   int32_t taps = 0;
 };
 
-// Tokens begin .. end of a page, of one value head. Tokens are counted from the page's start.
+// Tokens [begin, end) of a page and one value head, counted from the page's start.
 struct DeltaPage {
   const float* state = nullptr;  // S0 [key_dim][value_dim]; null: zeros
   const float* keys = nullptr;   // k [key_dim][kPageTokens], of tokens before `end`
   float* changes = nullptr;  // u [kPageTokens][value_dim]: of tokens before `begin`; the others are written
   const float* decays = nullptr;  // G in base 2 [kPageTokens], of tokens before `end`
   const float* betas = nullptr;   // [end - begin]
-  // Token t's, at index t - begin.
+  // Rows of token t are at index t - begin.
   const float* query_rows = nullptr;  // q [key_dim]
   const float* key_rows = nullptr;    // k [key_dim]
   const float* value_rows = nullptr;  // v [value_dim]

@@ -8,8 +8,8 @@
 
 namespace redoubt {
 
-// Numbers whose largest magnitude is less become all 0 where they are quantized, so that neither their scale
-// nor its inverse leaves the normal range.
+// Numbers with a smaller largest magnitude are quantized to 0, so that neither their scale nor its inverse
+// leaves the normal range.
 inline constexpr float kSmallestQuantized = 0x1p-100f;
 
 // The bits of a float's magnitude. Magnitudes compare as these bits do; infinity and NaN are the largest.
@@ -23,8 +23,7 @@ inline uint16_t float_to_bf16(float value) {
   return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// Replaces a subnormal number by 0 of the same sign, as instructions on bf16 do with their inputs and
-// results.
+// Replaces a subnormal number by 0 of the same sign, as bf16 instructions do with inputs and results.
 inline float flush_subnormal(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : value;
@@ -40,24 +39,24 @@ inline float fp16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
 }
 
-// Of a normal number that fp16 has.
+// Converts a normal number that is exact in fp16.
 constexpr uint16_t exact_fp16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return uint16_t((bits >> 16 & 0x8000u) | ((bits & 0x7fffffffu) - (112u << 23)) >> 13);
 }
 
-// To the nearest fp16 number, even where there are two. value: not NaN.
+// Rounds to the nearest fp16 number, ties to even. value: not NaN.
 inline uint16_t double_to_fp16(double value) {
   const uint32_t sign = std::signbit(value) ? 0x8000u : 0;
   const double magnitude = std::fabs(value);
   if (magnitude >= 65520.0) return uint16_t(sign | 0x7c00u);
-  // A number's bits, as an integer, count the numbers below it: 1,024 for every power of two.
+  // As an integer, a number's bits count the numbers below it: 1,024 per power of two.
   const int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
   const double steps = std::nearbyint(std::ldexp(magnitude, 10 - exponent));
   return uint16_t(sign | uint32_t(int(steps) + 1024 * (exponent + 14)));
 }
 
-// a * b + c, rounded once; of finite numbers.
+// a * b + c of finite numbers, rounded once.
 inline uint16_t fp16_multiply_add(uint16_t a, uint16_t b, uint16_t c) {
   // The error of the sum in double is far less than half a step of c.
   return double_to_fp16(double(fp16_to_float(a)) * double(fp16_to_float(b)) + double(fp16_to_float(c)));

@@ -19,7 +19,7 @@
 
 namespace redoubt {
 
-// What kernels take: contract/packed_matrix.h, linear.h, attention.h and rounding.h.
+// Arguments of the kernels: contract/packed_matrix.h, linear.h, attention.h and rounding.h.
 struct PackedMatrix;
 struct QuantizedRows;
 struct Bf16Rows;
@@ -36,7 +36,7 @@ struct DeltaPage;
 
 enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
 
-// Logits whose maxima and sums are kept together.
+// Logits per block for maxima and sums.
 inline constexpr int kLogitBlock = 128;
 
 using ActivateRow = void(const float* gate, const float* up, int n, float* out);
@@ -44,8 +44,7 @@ using ActivateRow = void(const float* gate, const float* up, int n, float* out);
 struct KernelTable {
   Tier tier;
 
-  // Quantizes x, whole groups, to the terms that `out` has, into its rows from `row` and its columns from
-  // `col` on.
+  // Quantizes x, whole groups, to the terms of `out`, into its rows from `row` and its columns from `col` on.
   void (*quantize_rows)(const FloatRows& x, const QuantizedRows& out, int row, int col);
 
   // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and
@@ -72,7 +71,7 @@ struct KernelTable {
   // in fp32 to nearest even, with 0 for every subnormal number. The scalar kernel's in every tier but AMX's.
   void (*linear_bf16)(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
-  // What linear_bf16 of gate and up, activate[kSilu] and round_rows give, for all rows of x: the rows of
+  // Computes linear_bf16 of gate and up, activate[kSilu] and round_rows for all rows of x, into the rows of
   // `out`, which has blocks as x has, from its column `col` on.
   void (*gate_up_bf16)(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col);
   // The same as linear_bf16 for fp32 activations and any weight type, one input after the other: acc =
@@ -80,7 +79,7 @@ struct KernelTable {
   // 8); asym: fma(d, q, m); int8: d * (u - 128); lut4: d * table[q]).
   void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
-  // Row n of W in fp32: the embedding look-up, and the tests' view of a weight.
+  // Row n of W in fp32, for embedding look-ups and tests.
   void (*dequantize_row)(const PackedMatrix& w, int32_t row, float* out);
 
   // out[i] = x[i] * (1 / sqrt(mean(x^2) + epsilon)) * weight[i]
@@ -103,7 +102,7 @@ struct KernelTable {
   // Stores one token's key and value (head_dim floats each) at position `token` of the view, rounded to
   // nearest even. Other threads may be storing other tokens of the same page.
   void (*write_kv)(const KvView& kv, int32_t token, const float* key, const float* value);
-  // Whole attention of a task. scratch: attention_scratch_bytes(task) bytes, 64-byte aligned.
+  // Attention of a whole task. scratch: attention_scratch_bytes(task) bytes, 64-byte aligned.
   void (*attention)(const AttentionTask& task, void* scratch);
   // Partition p alone (keys p * kPartitionTokens ...), its states into `states`; then the merge of `count`
   // partitions from first_partition(task) on (laid out [count][query_tokens * group_heads][head_dim + 2]) and
@@ -120,18 +119,19 @@ struct KernelTable {
   // x[i] = x[i] / (1 + e^-gate[i])
   void (*gate_by_sigmoid)(const float* gate, int n, float* x);
 
-  // As contract/convolution.h says, each product added with one rounding.
+  // The convolution of contract/convolution.h; each product is added with one rounding.
   void (*convolve_gated)(const GatedRows& rows);
   // Gated DeltaNet (contract/delta.h). Each row becomes silu(y) with y[c] = the sum over taps, oldest row
   // first, of weight times row.
   void (*convolve_silu)(const DeltaConvolution& convolution);
   // x[i] = x[i] * (factor / sqrt(sum of x^2 + kL2Epsilon))
   void (*l2_normalize)(float* x, float factor, int n);
-  // Some tokens of a page, in delta/scalar.cc's order. scratch: delta_scratch_floats, 64-byte aligned.
+  // Computes some tokens of a page, in delta/scalar.cc's order. scratch: delta_scratch_floats, 64-byte
+  // aligned.
   void (*delta_page)(const DeltaPage& page, float* scratch);
 
   // For sampling, over blocks of kLogitBlock logits (the last may be shorter).
-  // maxima[b] = the largest of block b; NaN is ignored; -infinity where nothing else is there.
+  // maxima[b] = the largest of block b, ignoring NaN; -infinity if nothing else is there.
   void (*block_maxima)(const float* logits, int n, float* maxima);
   // logits[i] = 2^((logits[i] - max) * scale), or 0 where that is NaN or below 2^-125; sums[b] = the sum of
   // block b.
@@ -141,8 +141,8 @@ struct KernelTable {
   // after the other: with moved = wanted[k] + the sum over i < k, ascending, of feedback[k][i] * errors[i],
   // input k gets the code of moved, and adds power[k] * (moved - value)^2 to the candidate's error.
   void (*round_group)(const GroupRounding& task);
-  // Gives each input in turn the code that is best while the others stay: that of its value +
-  // pull[k] / own[k][k]. What changes pulls at the inputs after it.
+  // Sets each input in turn to its best code while the others stay: that of its value + pull[k] / own[k][k].
+  // The change updates the pull on later inputs.
   void (*descend_group)(const GroupDescent& task);
 };
 
@@ -175,7 +175,7 @@ Tier default_tier();
 const char* tier_name(Tier tier);
 // The inverse; throws std::invalid_argument for a name that no tier has.
 Tier tier_from_name(std::string_view name);
-// What this CPU and OS grant, lowest first.
+// The tiers that this CPU and OS grant, lowest first.
 std::vector<Tier> available_tiers();
 
 }  // namespace redoubt

@@ -1,5 +1,5 @@
-// What linear kernels take and return: activations in the forms that are multiplied, and outputs. Knows no
-// kernel and no tier.
+// Arguments of linear kernels: activations in the forms that are multiplied, and outputs. Knows no kernel and
+// no tier.
 #pragma once
 
 #include <algorithm>
@@ -50,9 +50,9 @@ struct QuantizedRows {
   }
 };
 
-// Activations as AMX's tiles take them: x * kBf16InputFactor, no further from 0 than kLargestBf16, rounded to
-// bf16 (to nearest even). Of each eight inputs the even ones come first. Rows lie in
-// blocks of one height, at most 16. The last block may have fewer rows; the rest of it is never read.
+// Activations as AMX's tiles take them: x * kBf16InputFactor, clamped to +-kLargestBf16, rounded to bf16 (to
+// nearest even). In each eight inputs the even ones come first. Rows lie in blocks of one height, at most 16.
+// The last block may have fewer rows; the rest of it is never read.
 struct Bf16Rows {
   uint16_t* values = nullptr;  // [blocks][cols / kStepInputs][height][kStepInputs]
   int32_t rows = 0;
@@ -80,11 +80,11 @@ struct Bf16Rows {
   uint16_t* step(int32_t block, int32_t step) const {
     return values + (int64_t(block) * (cols / kStepInputs) + step) * height * kStepInputs;
   }
-  // The inputs of one row there.
+  // The inputs of one row from kStepInputs * step on.
   uint16_t* row(int32_t row, int32_t step) const {
     return this->step(row / height, step) + row % height * kStepInputs;
   }
-  // Values that so many rows, or fewer, take.
+  // Values that at most `rows` rows take.
   static constexpr int64_t size(int64_t rows, int64_t cols) {
     return (rows + (rows + kMostHeight - 1) / kMostHeight) * cols;
   }

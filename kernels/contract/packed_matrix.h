@@ -28,8 +28,8 @@
 
 namespace redoubt {
 
-// Every choice by type is a switch without default, here and in with_integer_type: so a type that is added
-// does not compile before each choice knows it.
+// Every choice by type, here and in with_integer_type, is a switch without default, so that a new type does
+// not compile until each choice handles it.
 enum class WeightType : uint8_t { kSymInt4, kAsymInt4, kLut4, kInt8, kBf16, kFp32 };
 
 inline constexpr int kTileOutputs = 32;
@@ -89,7 +89,7 @@ constexpr size_t packed_block_bytes(WeightType type, int32_t group) {
 template <WeightType kType>
 using WeightTypeConstant = std::integral_constant<WeightType, kType>;
 
-// Returns work(WeightTypeConstant) of an integer type. Another type is a mistake of the caller and ends the
+// Returns work(WeightTypeConstant) for an integer type. Another type is a caller's mistake and ends the
 // process.
 template <typename Work>
 decltype(auto) with_integer_type(WeightType type, const Work& work) {
@@ -109,7 +109,7 @@ decltype(auto) with_integer_type(WeightType type, const Work& work) {
   std::abort();
 }
 
-// The same for every type.
+// Does the same for every type.
 template <typename Work>
 decltype(auto) with_weight_type(WeightType type, const Work& work) {
   switch (type) {

@@ -1,5 +1,5 @@
-// What the kernels that choose 4-bit codes take: one group of a matrix' inputs, all of its rows. Arrays have
-// the group's inputs first, [inputs][rows]. The formulas are those of quant/methods/gptq.py and descent.py.
+// Arguments of the kernels that choose 4-bit codes: one group of a matrix' inputs, for all of its rows.
+// Arrays are [inputs][rows]. The formulas are those of quant/methods/gptq.py and descent.py.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 namespace redoubt {
 
 inline constexpr int kLevels = 16;
-// Of both kernels, for each input of the group.
+// Scratch floats of both kernels per input of the group.
 inline constexpr int kRoundingScratchFloats = 80;
 
 // The values scale * level + minimum. The code of w is that of the nearest level to x = (w - minimum) * r,
-// where r is 1 / scale, or 0 where that is 0: the number of middles up to x.
+// with r = 1 / scale, or 0 if scale is 0: the number of middles up to x.
 struct LevelGrid {
   float levels[kLevels];       // rising
   float middles[kLevels - 1];  // between each two

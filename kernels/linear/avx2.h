@@ -1,4 +1,4 @@
-// What the AVX2 linear kernels share: the tier's functions, and loads and stores of the packed layout. The
+// Shared by the AVX2 linear kernels: the tier's functions, and loads and stores of the packed layout. The
 // results are those of linear/scalar.cc, bit for bit.
 #pragma once
 

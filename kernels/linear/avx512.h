@@ -1,5 +1,5 @@
-// What the AVX-512 VNNI linear kernels share: the tier's functions, and loads and stores of the packed
-// layout. The results are those of linear/scalar.cc, bit for bit.
+// Shared by the AVX-512 VNNI linear kernels: the tier's functions, and loads and stores of the packed layout.
+// The results are those of linear/scalar.cc, bit for bit.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +17,8 @@ namespace redoubt::avx512_vnni {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
-// The same. keeps: whether the first pass of many rows keeps unpacked int4 weights for the others.
+// As KernelTable::linear_int8. keeps: whether the first pass of many rows keeps unpacked int4 weights for the
+// others.
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end, bool keeps);
 // Whether this processor unpacks weights in the same pipes that multiply. Keeping them is faster then.
@@ -59,7 +60,7 @@ REDOUBT_INLINE void add_dot(__m512i& sum_i32x16, __m512i codes_u8x64, __m512i in
 // GCC turns the builtin into an ordinary prefetch unless the target includes prfchw.
 REDOUBT_INLINE void prefetch_to_write(const float* line) { __asm__ volatile("prefetchw %0" ::"m"(*line)); }
 
-// The lanes of the 16 outputs from `output` on that exist.
+// Mask of the 16 outputs from `output` on that exist.
 REDOUBT_INLINE __mmask16 real_outputs(const PackedMatrix& w, int output) {
   const int left = w.rows - output;
   return left >= 16 ? __mmask16(0xffff) : left > 0 ? __mmask16((1u << left) - 1) : __mmask16(0);

@@ -12,7 +12,7 @@ namespace redoubt::avx2 {
 // Passes of several rows compute two columns of eight outputs at a time, so that sums stay in registers.
 inline constexpr int kPairColumns = 2;
 
-// Some groups of a tile times a few rows, whose inputs were ordered by the kernel's `fill`.
+// Some groups of a tile times a few rows, whose inputs the kernel's `fill` has ordered.
 struct Pass {
   const uint8_t* weights = nullptr;       // packed, of the first group
   const int8_t* inputs = nullptr;         // `input_bytes` for each input and row

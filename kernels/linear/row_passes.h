@@ -6,7 +6,7 @@
 
 namespace redoubt {
 
-// Calls pass(begin, end) for all rows in order: at most `most` rows each time, and nearly the same number.
+// Calls pass(begin, end) for all rows in order, in nearly equal parts of at most `most` rows.
 template <typename Function>
 [[gnu::always_inline]] inline void in_passes(int rows, int most, const Function& pass) {
   const int passes = shares_of_at_most(rows, most);
@@ -16,7 +16,7 @@ template <typename Function>
   }
 }
 
-// Multiplies a tile with rows from `row` on; how many, is fixed for each kernel.
+// Multiplies a tile with a fixed number of rows from `row` on.
 template <typename InputRows>
 using TileKernel = void (*)(const PackedMatrix&, const InputRows&, const LinearOutput&, int tile, int row);
 

@@ -63,7 +63,7 @@ class AlignedMemory {
   size_t bytes() const { return bytes_; }
 
  private:
-  // To the end of the page after the one that bytes_ ends in; none without AddressSanitizer.
+  // Bytes to the end of the page after the one that bytes_ ends in; 0 without AddressSanitizer.
   size_t guard_bytes() const { return kGuarded ? 2 * kPageBytes - bytes_ % kPageBytes : 0; }
   // Newer kernels align large mappings themselves; older ones do not, and a huge page needs it.
   void* map(size_t alignment) const {

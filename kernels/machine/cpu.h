@@ -1,4 +1,4 @@
-// What the processor offers and the operating system grants. Knows nothing of kernels or tiers.
+// The processor's features, as granted by the operating system. Knows nothing of kernels or tiers.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct CpuFeatures {
 
 CpuFeatures detect_cpu_features();
 
-// Asks Linux for the right to AMX's tile registers, for all threads of this process; false if it refuses.
-// Whoever uses a tile without it is killed.
+// Asks Linux for the right to AMX's tile registers, for all threads of this process; false if it refuses. A
+// thread that uses a tile without it is killed.
 bool request_amx_permission();
 
 // The processor's brand string, trimmed; "unknown" where it gives none.

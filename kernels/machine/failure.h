@@ -1,4 +1,4 @@
-// What went wrong first in a run of the pool, on whichever thread.
+// The first exception in a run of the pool, on whichever thread.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ class FirstFailure {
   void keep_current() {
     if (!failed_.exchange(true)) exception_ = std::current_exception();
   }
-  // Once all threads have met after the failure.
+  // Rethrows it. Call it once all threads have met after the failure.
   void rethrow() const {
     if (exception_) std::rethrow_exception(exception_);
   }

@@ -1,4 +1,4 @@
-// Where the process' memory comes from. Knows nothing of CPUs or threads.
+// NUMA policies of the process' memory. Knows nothing of CPUs or threads.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ bool may_bind_memory();
 // refuses.
 void bind_memory_to_node(int node);
 
-// The same with MPOL_INTERLEAVE: pages take turns on several nodes.
+// Sets MPOL_INTERLEAVE likewise: pages alternate between several nodes.
 void interleave_memory(const std::vector<int>& nodes);
 
-// The nodes that the calling thread's memory is bound to by its policy; empty: to none.
+// The nodes that the calling thread's memory policy binds to; empty if none.
 std::vector<int> bound_nodes();
 
 // mbind(2), MPOL_BIND: pages of [begin, begin + bytes), which are not touched yet, will be on the node.

@@ -1,4 +1,4 @@
-// What the processor can do at most: two rates of a thread pool, reads from memory and multiply-adds. Here
+// The processor's limits: two rates of a thread pool, reads from memory and multiply-adds. Implemented here
 // and not in Python, because a timing must hold no interpreter lock. Knows no model.
 #pragma once
 
@@ -21,7 +21,7 @@ struct PassTime {
   double cpu_s = 0;  // of the slowest thread: what the pass would take on idle cores
 };
 
-// `repeats` passes of work(thread, pass) on all threads of the pool, which start each pass together.
+// Times `repeats` passes of work(thread, pass) on all threads of the pool, which start each pass together.
 std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::function<void(int, int)>& work);
 
 // Peak rates of the pool's threads together, with operands in registers: the best of bursts of some tens of
@@ -35,7 +35,7 @@ struct ComputeLimits {
 };
 ComputeLimits measure_compute(ThreadPool& pool);
 
-// The rate that lasts: the median of the second half of about `duration_s`. instruction: a name of
+// The sustained rate: the median of the second half of about `duration_s`. instruction: a name of
 // ComputeLimits without "_macs_per_s". Throws std::invalid_argument if the CPU lacks it.
 double sustained_macs_per_s(ThreadPool& pool, std::string_view instruction, double duration_s);
 

@@ -1,4 +1,4 @@
-// How items are divided: among threads, or into passes. Plain arithmetic, right for every count of its type.
+// Divides items among threads or into passes. Plain arithmetic, right for every count of its type.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A persistent pool of pinned threads that run one function together, with a barrier that costs well under a
-// microsecond while they are at it. Between runs the threads sleep on a futex after a short wait awake.
+// A persistent pool of pinned threads that run one function together, with a barrier that takes well under a
+// microsecond while they are awake. Between runs the threads spin for a short time and then sleep on a futex.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct Upcoming {
   const uint8_t* begin = nullptr;
   size_t bytes = 0;
 
-  // Prefetches its first bytes, at most so many, into the second-level cache, and moves past them.
+  // Prefetches at most `most_bytes` of its first bytes into the second-level cache, and moves past them.
   void request(size_t most_bytes) {
     constexpr int kSecondLevelCache = 2;
     const size_t now = most_bytes < bytes ? most_bytes : bytes;

@@ -1,4 +1,4 @@
-// How kernels that read weights once prefetch those that they will read next. Knows no layout and no type.
+// Prefetching of weights that kernels read once. Knows no layout and no type.
 #pragma once
 
 #include <xmmintrin.h>

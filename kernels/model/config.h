@@ -145,7 +145,7 @@ struct LayerConfig {
   bool parallel = false;
   bool scaled = false;  // a learned number multiplies x at the layer's end
 
-  // What it knows of a sequence's earlier tokens is in state pages, not in keys and values.
+  // Whether it keeps earlier tokens in state pages, not in keys and values.
   bool keeps_state() const { return delta || conv; }
   bool has_both() const { return mlp && experts; }
 };
@@ -183,12 +183,12 @@ struct ModelConfig {
 
   const LayerConfig& layer(int number) const { return kinds[size_t(kind_of_layer[size_t(number)])]; }
   const HeadShape& shape(int number) const { return layer(number).attention.shape; }
-  // The last layer that stores keys and values: of what comes after it, each row depends on itself alone.
+  // The last layer that stores keys and values: in later layers each row depends on itself alone.
   int32_t last_storing_layer() const;
   // The widest query, and the widest query, key and value together, of any layer.
   int32_t widest_query_dim() const;
   int32_t widest_qkv_dim() const;
-  // What the output projection takes.
+  // Inputs of the output projection.
   int32_t output_inputs(const LayerConfig& layer) const {
     if (layer.delta) return layer.delta->values();
     if (layer.conv) return hidden_size;

@@ -30,16 +30,17 @@ class KvCache {
  public:
   KvCache(KvType type, PageGroups groups, int32_t pages);
 
-  // As the group with the largest layers needs them.
+  // Bytes of a page, for the group with the largest layers.
   static size_t page_bytes(KvType type, const PageGroups& groups);
   KvType type() const { return type_; }
   const PageGroups& groups() const { return groups_; }
   const KvShape& shape(int32_t layer) const { return groups_.of_layer[size_t(layer)].shape; }
   int32_t pages() const { return pages_; }
   size_t bytes() const { return memory_.bytes(); }
-  // page_table: of the layer's group. The caller has checked that the entries it reads are in 0 .. pages().
+  // page_table: that of the layer's group. The caller has checked that the entries it reads are in 0 ..
+  // pages().
   KvView view(int32_t layer, int32_t kv_head, const int32_t* page_table) const;
-  // All throw std::invalid_argument for a page that is not there.
+  // All throw std::invalid_argument for a page out of range.
   void check(int32_t page) const;
   void copy_page(int32_t source, int32_t target);
   void clear_page(int32_t page);

@@ -18,7 +18,7 @@
 
 namespace redoubt {
 
-// What a file calls a type: never changes, whatever becomes of KvType.
+// A type's code in files, which never changes, whatever becomes of KvType.
 inline constexpr uint32_t kv_type_code(KvType type) {
   switch (type) {
     case KvType::kFp32:

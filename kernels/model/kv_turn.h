@@ -1,4 +1,4 @@
-// Moves a page's keys to later positions. An endless chat does so with its first tokens when it drops later
+// Moves a page's keys to later positions, as an endless chat does with its first tokens when it drops later
 // ones.
 //
 // A rotary key at position p + n is the key at p, rotated by n more; values have no position. Each time the

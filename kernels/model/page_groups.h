@@ -13,10 +13,10 @@
 
 namespace redoubt {
 
-// In place of a page in a page table, where none is needed.
+// Page table entry where no page is needed.
 inline constexpr int32_t kNoPage = -1;
 
-// What a layer keeps of a token; nothing where it keeps states.
+// The size of a token's keys and values in a layer; nothing for a layer with states.
 struct KvShape {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
@@ -32,7 +32,7 @@ struct PageSlot {
   bool stores = true;  // or it reads another layer's keys and values, whose slot this is
 };
 
-// What the states' group is said to see: behind n full pages, page n - 1 and what comes after it.
+// Window of the states' group: after n full pages, page n - 1 and later ones are needed.
 inline constexpr int32_t kStateWindow = 2;
 
 struct PageGroups {
@@ -41,10 +41,10 @@ struct PageGroups {
   std::vector<PageSlot> of_layer;
 
   int32_t count() const { return int32_t(windows.size()); }
-  // Those of keys and values.
+  // Number of groups of keys and values.
   int32_t kv_count() const { return count() - (state_group < 0 ? 0 : 1); }
-  // The first page of a group that a token at `position` sees, and all later ones. Of states, the page before
-  // its own, whose end is the start of what it computes.
+  // The first page of a group that a token at `position` sees, with all later ones. For states it is the page
+  // before the token's own, whose end state is where the computation starts.
   int32_t first_page(int32_t group, int32_t position) const {
     if (group == state_group) return position < kPageTokens ? 0 : position / kPageTokens - 1;
     const int32_t window = windows[size_t(group)];
@@ -52,14 +52,14 @@ struct PageGroups {
   }
 };
 
-// One group, which keeps all keys of all layers whatever they see and whatever shapes they have, where layers
-// that share keys share a slot; and the states'.
+// Makes one group that keeps all keys of all layers, whatever their windows and shapes, and the states'
+// group. Layers that share keys share a slot.
 PageGroups one_page_group(const ModelConfig& config);
-// Of layers that all have attention and keys of their own.
+// Makes one group of layers that all have attention and their own keys.
 PageGroups one_page_group(const std::vector<KvShape>& layers);
 
-// Groups by window and shape, those that see all keys first. A window that no context of max_context_tokens
-// exceeds is none. Pages are as large as they can be while little of them is nobody's.
+// Makes groups by window and shape, those with full attention first. A window that max_context_tokens does
+// not exceed counts as full attention. Pages are as large as possible without wasting much.
 PageGroups page_groups_of(const ModelConfig& config, int32_t max_context_tokens);
 
 }  // namespace redoubt

@@ -18,8 +18,8 @@ class RopeAngles {
   void fill(int32_t position, float* out) const;
   // Whether frequencies are the same at all positions, so that a stored key can be moved to another one.
   bool is_relative() const { return !config_.dynamic.has_value(); }
-  // What turns a rotated key by so many positions more. Same layout; no attention factor, which the key has
-  // already.
+  // The rotation of a rotated key by `positions` more positions. Same layout, without the attention factor,
+  // which the key already has.
   void fill_turn(int32_t positions, float* out) const;
 
  private:

@@ -24,7 +24,7 @@ namespace redoubt {
 class StatePages {
  public:
   StatePages() = default;
-  // The model keeps states. Nothing is touched before it is written.
+  // For a model with states. Memory is not touched before it is written.
   StatePages(const ModelConfig& config, int32_t pages);
 
   // 0 for a model without such layers.
@@ -32,8 +32,8 @@ class StatePages {
   int32_t pages() const { return pages_; }
   size_t bytes() const { return memory_.bytes(); }
 
-  // slot: the layer among those that keep states. The caller has checked the page. All but inputs: of Gated
-  // DeltaNet.
+  // slot: index among the layers that keep states. The caller has checked the page. All functions but inputs
+  // are for Gated DeltaNet.
   float* end_state(int32_t page, int32_t slot, int32_t value_head) const {
     return layer(page, slot) + size_t(value_head) * state_floats();
   }
@@ -42,7 +42,7 @@ class StatePages {
   float* keys(int32_t page, int32_t slot, int32_t key_head) const;
   float* inputs(int32_t page, int32_t slot, int32_t token) const;
 
-  // These throw std::invalid_argument for a page that is not there.
+  // These throw std::invalid_argument for a page out of range.
   void copy_page(int32_t source, int32_t target);
   void clear_page(int32_t page);
 
@@ -53,7 +53,7 @@ class StatePages {
     return memory_.data() + size_t(page) * page_floats_ + layers_[size_t(slot)].begin;
   }
 
-  // In floats: where a layer begins in its page and its inputs begin in it, and what a token has of these.
+  // Offsets in floats: of a layer in its page, of its inputs, and the inputs per token.
   struct Place {
     size_t begin, inputs, channels;
   };
@@ -62,7 +62,7 @@ class StatePages {
   int32_t pages_ = 0;
   size_t page_floats_ = 0;
   std::vector<Place> layers_;
-  // Where the parts of a layer of Gated DeltaNet begin, in floats.
+  // Offsets of the parts of a Gated DeltaNet layer, in floats.
   size_t changes_ = 0, decays_ = 0, keys_ = 0;
   AlignedMemory<float> memory_;
 };

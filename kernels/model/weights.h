@@ -1,4 +1,4 @@
-// The tensors of a model by the place where they are used: views into one packed file.
+// The tensors of a model by their use: views into one packed file.
 #pragma once
 
 #include <optional>
@@ -18,11 +18,11 @@ struct Linear {
   bool two_terms = false;
 };
 
-// Of the model's NormType. Without a weight there is no norm.
+// A norm of the model's NormType. Without a weight there is no norm.
 struct Norm {
   const float* weight = nullptr;
   const float* bias = nullptr;
-  // An RMS norm of another size and epsilon than the model's; 0: as the model's norms.
+  // Size and epsilon of an RMS norm that differs from the model's norms; 0: the same.
   int32_t size = 0;
   float epsilon = 0.0f;
 };
@@ -46,7 +46,7 @@ struct ExpertsWeights {
   const float* shared_gate = nullptr;  // [hidden_size], or null
 };
 
-// Of latent attention, by LatentConfig's sizes. The rotary part comes first in queries and in the latent.
+// Weights of latent attention, with LatentConfig's sizes. The rotary part comes first in queries and latents.
 struct LatentWeights {
   Linear query_down;                      // [query_rank x hidden_size]; without data where query_rank is 0
   Norm query_norm;                        // [query_rank], likewise
@@ -56,7 +56,7 @@ struct LatentWeights {
   std::vector<Linear> key_up;             // by head, [kv_rank x nope_dim]
   std::vector<Linear> value_up;           // by head, [value_dim x kv_rank]
 
-  // What takes the layer's input beside key_value.
+  // The matrix that takes the layer's input beside key_value.
   const Linear& first() const { return query_norm.weight != nullptr ? query_down : query; }
 };
 
@@ -77,7 +77,7 @@ struct ConvWeights {
 
 struct LayerWeights {
   Norm attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;  // [hidden_size]
-  // Of a layer with an MLP and experts: the experts' input, and the outputs of both.
+  // For a layer with an MLP and experts: norms of the experts' input, and of the outputs of both.
   Norm experts_norm, dense_output_norm, experts_output_norm;
   const float* query_norm = nullptr;  // [head_dim], or of all heads (QkNorm::kRow), or null
   const float* key_norm = nullptr;
@@ -93,7 +93,7 @@ struct LayerWeights {
   float scale = 1.0f;                 // of the residual stream at the layer's end
   std::optional<MlpWeights> mlp;
   std::optional<ExpertsWeights> experts;
-  // Where the model has layer inputs: [size x hidden_size], [hidden_size x size], [hidden_size].
+  // For a model with layer inputs: [size x hidden_size], [hidden_size x size], [hidden_size].
   Linear input_gate, input_output;
   Norm input_norm;
 };
@@ -104,7 +104,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   Norm final_norm;
   Linear head;
-  // Of layer inputs: [vocab_size x layers * size], [layers * size x hidden_size], [size].
+  // For layer inputs: [vocab_size x layers * size], [layers * size x hidden_size], [size].
   PackedMatrix input_embedding;
   Linear input_projection;
   const float* input_norm = nullptr;

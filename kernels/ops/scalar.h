@@ -26,7 +26,7 @@ void softcap(float* x, float cap, int n);
 void gate_by_sigmoid(const float* gate, int n, float* x);
 void rope(float* head, const float* cos_sin, int rotary_dim);
 void write_kv(const KvView& kv, int32_t token, const float* key, const float* value);
-// The key alone: as write_kv stores it, and as attention reads it.
+// Writes the key alone, as write_kv stores it and attention reads it.
 void write_key(const KvView& kv, int32_t token, const float* key);
 void read_key(const KvView& kv, int32_t token, float* key);
 void block_maxima(const float* logits, int n, float* maxima);

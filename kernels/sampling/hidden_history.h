@@ -58,7 +58,7 @@ class CandidateReader final : public PromptReader {
   Shared shared() const override { return {.object = history_.get(), .changes = false}; }
 
   float similarity() const { return similarity_; }  // of the row that was read last
-  // The candidate was chosen: the history has its row. Throws std::logic_error if none was read.
+  // Appends the candidate's row to the history. Throws std::logic_error if none was read.
   void choose();
 
  private:

@@ -1,6 +1,6 @@
-// Readers get rows of a prompt as a step computes them, and make something of them: the log-probability of
-// every token, or one vector for the whole prompt. A reader belongs to one request. Its rows come in chunks;
-// after preemption they come again from the first, and the result is the same.
+// Readers get rows of a prompt as a step computes them, and compute the log-probability of every token, or
+// one vector for the whole prompt. A reader belongs to one request. Its rows come in chunks; after preemption
+// they come again from the first, and the result is the same.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ class PromptReader {
  public:
   virtual ~PromptReader() = default;
 
-  // How many of the last rows it reads, of a step with `queries` tokens after the first `context`.
+  // Number of last rows to read, in a step with `queries` tokens after the first `context`.
   virtual int32_t rows_wanted(int32_t context, int32_t queries) const = 0;
-  // Whether it reads logits (else hidden states after the final norm).
+  // Whether it reads logits; otherwise hidden states after the final norm.
   virtual bool reads_logits() const = 0;
   // Size of the rows that it was made for.
   virtual int32_t row_size() const = 0;
@@ -25,8 +25,8 @@ class PromptReader {
   // overwritten; rows of hidden states come in order, from one thread.
   virtual void read(int32_t index, float* row, TokenScorer& scorer) = 0;
 
-  // What it has in common with other readers, if anything. Readers of one step may have the same object,
-  // unless one of them changes it.
+  // State that several readers share, if any. Readers of one step may have the same object, unless one of
+  // them changes it.
   struct Shared {
     const void* object = nullptr;
     bool changes = false;

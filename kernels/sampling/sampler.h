@@ -28,7 +28,7 @@ struct SamplingOptions {
   int32_t min_tokens = 0;  // until so many are drawn, none of end_tokens can be
   std::vector<int32_t> end_tokens;
   int32_t logprobs = -1;  // at least 0: keeps each token's log-probability, and those of so many likeliest
-  // Above 0: nothing is drawn; the scores of so many likeliest tokens of a row are kept for a search.
+  // Above 0: nothing is drawn; the scores of this many likeliest tokens of a row are kept for a search.
   int32_t candidates = 0;
   // Penalties, bias and bars change log-probabilities instead of logits, as transformers' beam search does.
   // They then no longer add up to 1.
@@ -56,8 +56,8 @@ class Sampler {
   // those of this row alone, after all that. Nothing is remembered: a search goes on with `after`.
   int32_t sample(float* logits);
 
-  // Goes on as if it had just drawn these tokens, one after another. Throws std::invalid_argument for a token
-  // outside the vocabulary, and then has changed nothing.
+  // Continues as if it had just drawn these tokens, one after another. Throws std::invalid_argument for a
+  // token outside the vocabulary, without changes.
   void remember(const std::vector<int32_t>& tokens);
 
   // A sampler with the same options that has seen and drawn what this one has, and then `token`. Throws

@@ -30,7 +30,7 @@ class TokenScorer {
   void top(const float* values, int32_t vocab_size, int32_t top, int32_t* top_tokens, float* top_values);
 
  private:
-  // What turns a logit into a log-probability.
+  // Turns a logit into a log-probability.
   struct Normalizer {
     float max;
     double log_total;

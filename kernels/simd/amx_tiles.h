@@ -11,7 +11,7 @@ inline constexpr int kTileRegisters = 8;
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileRowBytes = 64;
 
-// What ldtilecfg reads, for palette 1: the shape of every register. A register left at zero can't be used.
+// Operand of ldtilecfg for palette 1: the shape of every register. A register left at zero can't be used.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;

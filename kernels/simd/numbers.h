@@ -41,7 +41,7 @@ inline constexpr float kTailP[] = {0x1.000000p-1f, 0x1.bc9840p-2f, 0x1.70fd24p-3
                                    0x1.039736p-8f};
 inline constexpr float kTailQ[] = {0x1.000000p+0f, 0x1.aa8e4ep+0f, 0x1.3096b6p+0f,
                                    0x1.d872ccp-2f, 0x1.969242p-4f, 0x1.4557f4p-7f};
-// Below e^this the tail is 0: nothing on the way to it is subnormal, and gelu_erf is below 1e-36 in
+// Below e^this the tail is 0, so that no intermediate value is subnormal, and gelu_erf is below 1e-36 in
 // magnitude.
 inline constexpr float kTailSmallest = -120.0f / kLog2eHigh;
 // swiglu_oai.

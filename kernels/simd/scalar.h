@@ -1,4 +1,4 @@
-// What the scalar kernels share: the exponential, tanh and sums of lanes, the twins of exp2-inl.h and
+// Shared by the scalar kernels: the exponential, tanh and sums of lanes, the twins of exp2-inl.h and
 // tanh-inl.h. Compiled for the baseline and without vectorization.
 #pragma once
 

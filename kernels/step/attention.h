@@ -12,7 +12,7 @@ class Attention {
  public:
   Attention(const StepContext& context, Team& team) : context_(context), team_(team) {}
 
-  // Makes room for what the rows' attention needs beside its inputs and outputs. Before any thread starts.
+  // Reserves memory for the rows' attention beside its inputs and outputs. Call it before any thread starts.
   static void reserve(const StepContext& context, const LayerRows& rows);
 
   // Rotates `heads` of each row (its query heads, then its key/value heads), and stores keys and values.

@@ -1,6 +1,5 @@
-// How a step's attention is cut into pieces that threads can take. Plain arithmetic on lengths; the cut never
-// changes a result (contract/kernel_table.h), only who computes it. Layers whose windows or heads differ need
-// different plans.
+// Divides a step's attention into work items for threads. Plain arithmetic on lengths; the division never
+// changes a result (contract/kernel_table.h). Layers whose windows or heads differ need different plans.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +11,7 @@
 
 namespace redoubt {
 
-// Some query tokens and heads of one kv head's group, over all keys that they see or over one partition of
-// them.
+// Some query tokens and heads of one kv head's group, over all keys that they see or over one partition.
 struct AttentionItem {
   int32_t sequence = 0;
   int32_t kv_head = 0;
@@ -36,7 +34,7 @@ struct AttentionPlan {
   size_t states_floats = 0;
 };
 
-// For a layer, and all others with its window and heads.
+// Plans a layer, and all others with its window and heads.
 AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t layer, int32_t threads);
 
 }  // namespace redoubt

@@ -1,5 +1,4 @@
-// What one step of the model takes and returns, and where its time goes. Knows neither the model nor how it
-// is computed.
+// Inputs, outputs and timings of one step of the model. Knows neither the model nor how it is computed.
 #pragma once
 
 #include <array>
@@ -13,8 +12,8 @@ class Sampler;
 
 // Activations in products with integer weights. kAuto is kBf16 where the tier is fast with it, else kInt8.
 enum class ComputeType : uint8_t { kAuto, kInt8, kBf16, kFp32 };
-// Of the products of prompts: kBf16 where answers may have kInt8. kAuto is kBf16 where the tier is fast with
-// it.
+// Activations in products of prompts: kBf16 even if decoding uses kInt8. kAuto is kBf16 where the tier is
+// fast with it.
 enum class PromptComputeType : uint8_t { kSame, kBf16, kAuto };
 
 // Which products are of bf16 numbers.
@@ -28,26 +27,26 @@ struct Batch {
   int32_t tokens = 0;
   int32_t sequences = 0;
   const int32_t* token_ids = nullptr;  // [tokens]
-  // [tokens][hidden_size] or null: what the first layer gets instead of the tokens' embeddings. Not copied.
+  // [tokens][hidden_size] or null: input of the first layer instead of the tokens' embeddings. Not copied.
   const float* hidden_states = nullptr;
   const int32_t* positions = nullptr;        // [tokens], for RoPE
   const int32_t* slots = nullptr;            // [sequences], rows of the page table
   const int32_t* query_lengths = nullptr;    // [sequences], new tokens; they add up to `tokens`
   const int32_t* context_lengths = nullptr;  // [sequences], keys before this step
-  // [sequences] or null: how many of a sequence's last new tokens are guesses, to be compared with what is
-  // sampled from the row before each.
+  // [sequences] or null: how many of a sequence's last new tokens are draft tokens, to be compared with what
+  // is sampled from the row before each.
   const int32_t* draft_lengths = nullptr;
-  // So many of the last sequences have tokens of their prompt here, those before them of their answer.
+  // How many of the last sequences have prompt tokens here; those before them decode.
   int32_t prompts = 0;
 
   int32_t answers() const { return sequences - prompts; }
   int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
 };
 
-// A batch with arrays of its own, which nobody else can change between their check and their use.
+// A batch with its own arrays, which nobody else can change between their check and their use.
 class BatchCopy {
  public:
-  // Holds until the next call. The sizes are the caller's to check.
+  // Valid until the next call. The caller checks the sizes.
   const Batch& copy(const Batch& given);
 
  private:
@@ -70,8 +69,8 @@ enum class TapPlace : uint8_t {
   kEnd
 };
 
-// The activations of the last layer's stages, all of the batch's tokens [tokens][...] in fp32; null where
-// they are not wanted. What comes after the last that is wanted is not computed.
+// The activations of the last layer's stages, for all of the batch's tokens [tokens][...] in fp32; null where
+// not wanted. Stages after the last wanted one are not computed.
 struct LayerTap {
   float* attention_input = nullptr;  // [hidden_size], of query, key and value
   // In latent attention: of q_b_proj, key_up_proj and value_up_proj.
@@ -86,7 +85,8 @@ struct LayerTap {
   int32_t* pairs = nullptr;
   float* down_input = nullptr;  // [inner]; with experts a row for each of the pairs
   float* shared_down_input = nullptr;
-  // Of a layer with an MLP and experts: what experts get, and the MLP's activations (mlp_input is the MLP's).
+  // For a layer with an MLP and experts: the experts' input, and the MLP's activations (mlp_input is the
+  // MLP's).
   float* experts_input = nullptr;     // [hidden_size]
   float* dense_down_input = nullptr;  // [inner]
   float* mlp_output = nullptr;        // [hidden_size], as attention_output
@@ -105,11 +105,11 @@ struct LayerTap {
   }
 };
 
-// What a step is to return; null where it is not wanted.
+// The wanted outputs of a step; null where not wanted.
 struct StepOutputs {
   Sampler* const* samplers = nullptr;  // [sequences], null for a sequence that is not sampled
-  // A place per sequence and one more for each of its guesses, in order. A sequence is sampled up to the
-  // first token that is not the guess in its place; what comes after, and what is not sampled at all, is -1.
+  // One entry per sequence and one more per draft token, in order. A sequence is sampled up to the first
+  // token that differs from the draft; later entries, and those that are not sampled at all, are -1.
   int32_t* sampled = nullptr;
   PromptReader* const* readers = nullptr;  // [sequences], null for a sequence whose prompt nobody reads
   float* logits = nullptr;                 // [tokens][vocab_size]

@@ -5,7 +5,7 @@
 //   u_t = beta_t (v_t - e^(G_t) S0^T k_t - sum over j < t of e^(G_t - G_j) (k_j . k_t) u_j)
 //   o_t = e^(G_t) S0^T q_t + sum over j <= t of e^(G_t - G_j) (k_j . q_t) u_j
 //   S_end = e^(G_last) S0 + sum over j of e^(G_last - G_j) k_j u_j^T
-// with G_t the sum of g from the page's start to t. So a token only reads the state, what a rejected guess
+// with G_t the sum of g from the page's start to t. So a token only reads the state, what a rejected draft token
 // left is written over, and no result depends on how a text is cut into steps.
 #pragma once
 

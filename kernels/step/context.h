@@ -1,5 +1,5 @@
-// What all threads of a step work with: the model's parts, the batch, what it is to return, and which rows
-// are computed. Only references; the model owns what they refer to.
+// What all threads of a step share: the model's parts, the batch, the wanted outputs, and which rows are
+// computed. Only references; the model owns the objects.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ struct StepContext {
   const StatePages& state_pages;  // empty for a model without states
   ComputeType compute_type;
   Bf16Uses bf16;  // granted by the tier
-  // [page groups][max_sequences][pages_per_sequence], rows by the batch's sequences, checked. Of states
-  // kNoPage where a page's states are not kept.
+  // [page groups][max_sequences][pages_per_sequence], rows ordered as the batch's sequences, checked. In the
+  // states' group kNoPage marks pages whose states are not kept.
   const int32_t* page_tables;
   int32_t max_sequences;
   int32_t pages_per_sequence;
@@ -46,7 +46,7 @@ struct StepContext {
   uint64_t began_ticks;
 };
 
-// A row of hidden_size, or of the norm's own size, through a norm that is there.
+// Applies a norm, which must exist, to a row of hidden_size or of the norm's own size.
 inline void normalize(const StepContext& context, const Norm& norm, const float* x, float* out) {
   const ModelConfig& config = context.config;
   if (norm.size > 0) {
@@ -58,7 +58,7 @@ inline void normalize(const StepContext& context, const Norm& norm, const float*
   }
 }
 
-// The model's final norm, of a row of hidden_size; a copy where it has none.
+// Applies the model's final norm to a row of hidden_size; copies the row if there is none.
 inline void final_norm(const StepContext& context, const float* x, float* out) {
   const Norm& norm = context.weights.front().final_norm;
   if (norm.weight != nullptr) return normalize(context, norm, x, out);

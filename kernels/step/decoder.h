@@ -1,5 +1,5 @@
-// One step of a decoder: every thread of the pool runs the same sequence of
-// stages, takes its share of each, and meets the others at barriers. Here is only the order of the stages.
+// One step of a decoder: every thread of the pool runs the same sequence of stages, takes its share of each,
+// and meets the others at barriers. This file has only the order of the stages.
 #pragma once
 
 #include "step/attention.h"
@@ -20,7 +20,7 @@
 
 namespace redoubt {
 
-// What one thread does in a step. It lives on that thread's stack, and nothing in it is another thread's.
+// One thread's part in a step. It lives on that thread's stack, and nothing in it is shared.
 class Decoder {
  public:
   Decoder(const StepContext& context, int thread);
@@ -32,13 +32,13 @@ class Decoder {
  private:
   void run_layer(int layer);
   void run_wanted_rows(int layer, bool stores);
-  // After attention, or what is in its place.
+  // Attention, or the layer kind that replaces it.
   void attend(int layer, const LayerRows& rows);
   void finish_layer(int layer, const LayerRows& rows);
   void attention_output(int layer, RowCounts rows);
   void gate_up(int layer, RowCounts rows);
   void down(int layer, RowCounts rows);
-  // Where attention or an MLP adds its output, or writes it if a norm comes between.
+  // Where attention or an MLP adds its output, or writes it if a norm follows.
   Target target_of(const Norm& output_norm) const;
   void run_head();
 
@@ -59,8 +59,8 @@ class Decoder {
   Tap tap_;
 };
 
-// Runs a step on the pool. Rethrows what failed first on any thread: a sampler or a reader, as a rule. The
-// outputs are then of no use, but the model is.
+// Runs a step on the pool. Rethrows the first exception of any thread, usually a sampler's or reader's. The
+// outputs are then invalid, but the model stays usable.
 void run_step(const StepContext& context);
 
 }  // namespace redoubt

@@ -17,15 +17,15 @@ class Delta {
   Delta(const StepContext& context, Team& team, Inputs& inputs, Products& products)
       : context_(context), team_(team), inputs_(inputs), products_(products) {}
 
-  // Queries, keys, values, the output's gate, betas and decays, of all rows.
+  // Computes queries, keys, values, the output's gate, betas and decays of all rows.
   void project(int layer);
-  // Leaves convolved values and normalized queries and keys in their place.
+  // Convolves in place: leaves convolved values and normalized queries and keys.
   void convolve(int layer);
-  // Leaves what the output projection takes in the workspace's attention rows.
+  // Leaves the output projection's inputs in the workspace's attention rows.
   void run_heads(int layer);
 
  private:
-  // A sequence's rows of the step, and its state pages.
+  // A sequence's rows in the step, and its state pages.
   struct Sequence {
     int32_t first_row;
     int32_t begin;  // position of the first row
@@ -41,7 +41,7 @@ class Delta {
   void convolve_head(int layer, const Sequence& sequence, int head);
   void store_keys(int layer, const Sequence& sequence, int key_head);
   void run_head(int layer, const Sequence& sequence, int value_head);
-  // Betas, and decays as the page has them, of tokens begin .. end, counted from the page's start.
+  // Betas, and decays in the page's form, of tokens [begin, end), counted from the page's start.
   void fill_factors(int layer, int64_t first_row, int value_head, Range tokens, float* betas,
                     float* decays) const;
   void finish_rows(int layer, int64_t first_row, int32_t rows, int value_head);

@@ -25,7 +25,7 @@ class Experts {
   void down(int layer, RowCounts rows, const Target& target);
 
  private:
-  // An expert with the rows that it gets; or the shared MLP, which gets all rows in their order.
+  // An expert with its rows; or the shared MLP, which gets all rows in order.
   struct Part {
     const MlpWeights* mlp;
     LinearInput input;
@@ -41,11 +41,11 @@ class Experts {
   void score(int layer, const FloatRows& rows);
   void choose(int layer, RowCounts rows, const FloatRows& normalized);
   void choose_for(int layer, Range rows, const FloatRows& normalized);
-  // Lists what gate_up and down go through, in rising order of experts, the shared MLP last.
+  // Lists the parts that gate_up and down process, in rising order of experts, the shared MLP last.
   void list_parts(int layer, RowCounts rows, const LinearInput& natural);
   LinearInput rows_of(const ExpertShare& share, const InputRows& memory, const LinearInput& whole,
                       int64_t first_rounded) const;
-  // Copies rows in their form from their own order into the experts'.
+  // Copies input rows from their own order into the experts'.
   void copy_rows(const LinearInput& natural, Range pairs) const;
   void tap_pairs(int layer) const;
   float* tapped_of(int layer, const Part& part) const;
@@ -53,7 +53,7 @@ class Experts {
   void add_rows(const Part& part, Range tiles, const Target& target) const;
   float factor_of(const Part& part, int32_t row) const;
 
-  // Few rows are sorted by every thread for itself.
+  // Whether rows are so few that every thread sorts them for itself.
   bool is_private(int32_t rows) const { return rows <= kPrivateRows; }
   ExpertsWorkspace& memory(int32_t rows) const;
 

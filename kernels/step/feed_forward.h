@@ -1,5 +1,5 @@
-// The MLP of a layer: gate, up and their activation in one stage, then down. And the first of these for a
-// part of any MLP, which experts use too.
+// The MLP of a layer: gate, up and their activation in one stage, then down. The first stage also works on
+// parts of any MLP, for experts.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ inline int gate_unit_tiles(const MlpWeights& mlp) {
 // The norm before an MLP; without a weight if there is none.
 const Norm& mlp_input_norm(const LayerConfig& layer, const LayerWeights& weights);
 const Norm& experts_input_norm(const LayerConfig& layer, const LayerWeights& weights);
-// What an MLP's first stage reads of a layer.
+// The memory that an MLP's first stage reads.
 Upcoming upcoming_of_mlp(const Team& team, const LayerWeights& weights, int32_t rows);
-// The end of a layer's last stage.
+// Ends a layer's last stage.
 void finish_mlp(const StepContext& context, Team& team, int layer, int32_t rows);
 
 // Gate and up of one MLP for some rows.
@@ -55,12 +55,13 @@ class FeedForward {
 
   GateUpStage stage_of(const MlpWeights& mlp, const LinearInput& input, const LinearInput& inner,
                        float* tapped) const;
-  // Units of the stage for `rows`, a part of its input, by this thread alone.
+  // Computes units of the stage for `rows`, a part of its input, on this thread alone.
   void take_units(const GateUpStage& stage, Range units, const LinearInput& rows);
 
  private:
   void run_chunk(const GateUpStage& stage, Range tiles, LinearInput rows);
-  // The activation of gate and up, which lie in this thread's memory, as the inner input's rows and columns.
+  // Writes the activation of gate and up, which lie in this thread's memory, to the inner input's rows and
+  // columns.
   void activate(const GateUpStage& stage, Range rows, int32_t col_begin, int32_t cols);
 
   const StepContext& context_;

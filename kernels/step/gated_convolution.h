@@ -15,9 +15,9 @@ class GatedConvolution {
   GatedConvolution(const StepContext& context, Team& team, Inputs& inputs, Products& products)
       : context_(context), team_(team), inputs_(inputs), products_(products) {}
 
-  // Gates and values of all rows.
+  // Computes gates and values of all rows.
   void project(int layer);
-  // Leaves what the output projection takes in the workspace's attention rows.
+  // Leaves the output projection's inputs in the workspace's attention rows.
   void convolve(int layer);
 
  private:

@@ -1,5 +1,5 @@
-// In which form rows of activations get to matrix products: as fp32, quantized to int8, or rounded to bf16.
-// Knows no layer and no stage.
+// Converts rows of activations to the form that matrix products take: fp32, quantized to int8, or rounded to
+// bf16. Knows no layer and no stage.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace redoubt {
 
-// Rows as linear kernels take them: in fp32; or the first quantized to one term or two, and the rest,
+// Rows as linear kernels take them: in fp32; or the first ones quantized to one term or two, and the rest,
 // prompts' or all, rounded to bf16.
 struct LinearInput {
   bool quantized = false;  // or rounded
@@ -19,7 +19,7 @@ struct LinearInput {
   QuantizedRows two_terms;
   Bf16Rows rounded;
   FloatRows floats;
-  // `floats` where rows are written there, by take_rows; null where they lie elsewhere already.
+  // `floats` if take_rows writes rows there; null if they are elsewhere already.
   float* own_floats = nullptr;
   int32_t quantized_rows = 0;
   int32_t first_row = 0;  // of a part, counted from the whole's
@@ -42,14 +42,13 @@ class Inputs {
 
   Inputs(const StepContext& context, Team& team) : context_(context), team_(team) {}
 
-  // Normalizes rows (if there is a norm) and brings them into the form in which `users`, the matrices that
-  // take them, want them. With more than kPrivateRows rows the threads share that work, and meet at a
-  // barrier.
+  // Normalizes rows (if there is a norm) and converts them to the form that `users`, the matrices that take
+  // them, need. With more than kPrivateRows rows the threads share that work, and meet at a barrier.
   LinearInput prepare(const Source& source, RowCounts rows, int32_t cols, const Norm& norm,
                       std::initializer_list<const Linear*> users);
   // Normalized rows in fp32, likewise.
   FloatRows normalized(const Source& source, int32_t rows, const Norm& norm);
-  // Rows in `memory` in the form for `users`, still empty: take_rows fills them, from any thread.
+  // An empty input in `memory`, in the form for `users`; take_rows fills it, from any thread.
   LinearInput view(const InputRows& memory, RowCounts rows, int32_t cols,
                    std::initializer_list<const Linear*> users) const;
   // Writes x, which are the input's rows from `row` and columns from `col` on, in the input's form.

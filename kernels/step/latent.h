@@ -1,5 +1,5 @@
-// What latent attention (LatentConfig) has before and after the attention of its one key and value head:
-// queries that go to the latent's space, the latent itself, and each head's way back from it.
+// Latent attention (LatentConfig) before and after the attention of its one key and value head: queries in
+// the latent's space, the latent itself, and each head's projection back.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ class Latent {
 
   bool is_in(int layer) const { return team_.weights().layers[size_t(layer)].latent.has_value(); }
 
-  // Writes the workspace's qkv, not yet rotated: of all rows.
+  // Writes the workspace's qkv, not yet rotated, for all rows.
   void query_key_value(int layer);
   void key_value(int layer);
-  // Of the wanted rows.
+  // Does so for the wanted rows' queries.
   void query(int layer);
-  // What the heads make of the latents that they attend to: the workspace's head_parts.
+  // Projects the heads' attended latents back, into the workspace's head_parts.
   void values(int layer, RowCounts rows);
 
  private:
-  // Every head's part of some rows, and where its product goes.
+  // Every head's part of some rows, and the target of its product.
   struct Heads {
     const std::vector<Linear>& matrices;
     const float* source;  // head h's inputs of row r: source + r * source_stride + h * source_cols
@@ -45,13 +45,13 @@ class Latent {
   Segment key_value_segment(int layer, const LinearInput& input) const;
   // Normalizes the latents, and writes the values: zeros where keys have their rotary part.
   void finish_key_values(int layer);
-  // From what first_query gives to the latent's space.
+  // Projects the results of first_query to the latent's space.
   void finish_queries(int layer, RowCounts rows);
   void tap_query_input(int layer, RowCounts rows);
   void tap_heads(const Heads& heads, int32_t cols, float* to);
   // Copies the heads' rotary parts to where queries are.
   void copy_rotary_parts(int layer, int32_t rows);
-  // One product a head.
+  // Computes one product per head.
   void multiply_heads(const Heads& heads, RowCounts rows, int claim);
   LinearInput input_of_head(const Heads& heads, RowCounts rows, int32_t head) const;
 

@@ -1,5 +1,5 @@
-// A packed model, ready to run: configuration, weights, KV pages, threads and working memory. Checks
-// what it is given to run. How a step is computed is in step/decoder.h.
+// A packed model, ready to run: configuration, weights, KV pages, threads and working memory. Validates
+// batches. step/decoder.h has the order in which a step is computed.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ namespace redoubt {
 
 struct Workspace;
 
-// The description in a packed model's folder, or in its files. Throws PackedFileError, std::system_error and
-// what `files` throw.
+// Reads the description from a packed model's folder, or from its files. Throws PackedFileError,
+// std::system_error and what `files` throw.
 ModelConfig model_config_of(const std::string& folder);
 ModelConfig model_config_of(const ModelFiles& files);
 
 struct ModelOptions;
-// How a model's layers share pages with these options.
+// The page groups of a model's layers with these options.
 PageGroups page_groups_of(const ModelConfig& config, const ModelOptions& options);
 
 // Throws std::invalid_argument naming the option that the tier does not have.
@@ -50,7 +50,7 @@ struct ModelOptions {
   int32_t max_sequences = 0;
   int32_t max_step_tokens = 0;
   int32_t max_context_tokens = 0;
-  // Layers with windows have page tables of their own, and need pages for what they see only.
+  // Layers with sliding windows have page tables of their own, and pages only for their windows.
   bool page_groups = false;
 };
 
@@ -70,10 +70,10 @@ class Model {
   Tier attention_tier() const;
   bool has_bf16_prompts() const { return bf16_.prompts; }
   int32_t pages_per_sequence() const { return pages_per_sequence_; }
-  // [groups][max_sequences][pages_per_sequence]: entry i of a row is the page of tokens i * kPageTokens on.
-  // Those before all that a step's tokens see are not read. Of the states' group they are
-  // numbers of state_pages(), or kNoPage where nobody will go on: allowed for a page whose tokens a step
-  // computes all, but not for the page that holds its last token, nor for the one before that if it is not
+  // [groups][max_sequences][pages_per_sequence]: entry i of a row is the page of kPageTokens tokens from i *
+  // kPageTokens on. Entries before those that a step's tokens see are not read. The states' group has numbers
+  // of state_pages(), or kNoPage where the state is not needed later: allowed for a page that a step computes
+  // completely, but not for the page that holds its last token, nor for the one before that if it is not
   // full.
   int32_t* page_table() { return page_table_.data(); }
   const PageGroups& page_groups() const { return kv_cache_.groups(); }
@@ -90,9 +90,9 @@ class Model {
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);
   bool has_relative_positions() const;
 
-  // Runs a batch and returns what `outputs` asks for. The batch's arrays and the page table are copied first,
-  // so that the caller's may change meanwhile. Throws std::invalid_argument naming the array that does not
-  // fit, and what a sampler or a reader threw.
+  // Runs a batch and fills `outputs`. The batch's arrays and the page table are copied first, so that the
+  // caller may change them meanwhile. Throws std::invalid_argument naming the array that does not fit, and
+  // what a sampler or a reader threw.
   void run(const Batch& given, const StepOutputs& outputs);
 
  private:
@@ -118,8 +118,8 @@ class Model {
   StatePages state_pages_;
   int32_t pages_per_sequence_;
   AlignedMemory<int32_t> page_table_;  // the caller's
-  // What a step does with each state page, so that no two sequences write to one: the last step that does
-  // something, times 2, plus 1 if it writes.
+  // Detects two sequences that write to one state page: for each page, the last step that uses it, times 2,
+  // plus 1 if it writes.
   std::vector<int64_t> state_page_uses_;
   int64_t steps_ = 0;
   AlignedMemory<int32_t> batch_page_table_;  // the running batch's rows of it, copied and checked

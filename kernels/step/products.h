@@ -1,5 +1,5 @@
 // Products of rows with the matrices of a stage: which thread multiplies which tiles of which matrix. Knows
-// neither what the matrices are nor where they stand in a layer.
+// neither what the matrices are nor where they belong in a layer.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace redoubt {
 
-// Where a product goes: row r at values + r * stride.
+// The destination of a product: row r at values + r * stride.
 struct Target {
   float* values;
   int64_t stride;
@@ -33,14 +33,14 @@ class Products {
  public:
   Products(const StepContext& context, Team& team) : context_(context), team_(team) {}
 
-  // This thread's part of all segments, which are cut as one: their tiles count on from each other.
+  // Computes this thread's part of all segments, whose tiles are counted through and divided as one.
   void run(std::span<const Segment> segments, int claim);
-  // Tiles of one matrix, by this thread alone.
+  // Multiplies tiles of one matrix, on this thread alone.
   void multiply(const LinearInput& input, const Linear& linear, const Target& target, Range tiles) const;
 
  private:
   SharedWork work_of(std::span<const Segment> segments) const;
-  // What lies in `mine` of the segments' tiles on this thread's node.
+  // Multiplies the part of the segments' tiles in `mine`, on this thread's node.
   void multiply_range(std::span<const Segment> segments, Range mine, RowPart part) const;
 
   const StepContext& context_;

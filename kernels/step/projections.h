@@ -1,4 +1,4 @@
-// The stages that are products alone: query, key and value, the output projection, and the head.
+// The stages that are only products: query, key and value, the output projection, and the head.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ class Projections {
   Projections(const StepContext& context, Team& team, Inputs& inputs, Products& products)
       : context_(context), team_(team), inputs_(inputs), products_(products) {}
 
-  // Of all rows. What gates attention's output is computed with the queries.
+  // Computes all rows. The gate of attention's output is computed with the queries.
   void query_key_value(int layer);
   void key_value(int layer);
-  // Of the wanted rows.
+  // Computes the wanted rows' queries.
   void query(int layer);
-  // Writes what attention gives, or adds it.
+  // Writes the output projection, or adds it.
   void output(int layer, RowCounts rows, const Target& target);
-  // Logits of some of the plan's head_places. Chunks are counted from 0 and take turns with two claims; the
-  // caller comes to a barrier before the next one.
+  // Computes logits of some of the plan's head_places. Chunks are counted from 0 and alternate between two
+  // claims; the caller comes to a barrier before the next one.
   void head(Range rows, int chunk);
 
  private:
-  // Of attention's output; only where the layer has one.
+  // The gate of attention's output, for layers that have one.
   Segment gate(const LayerWeights& weights, const LinearInput& input) const;
   void finish_logits(const Target& target, int32_t rows);
   LinearInput normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users);

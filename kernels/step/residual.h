@@ -11,14 +11,15 @@ class Residual {
 
   // Fills it with the tokens' embeddings, and computes the angles of their positions.
   void embed();
-  // Adds rows of the workspace's branch after a norm, multiplies the sum, and comes to a barrier.
+  // Adds the workspace's branch rows after a norm, multiplies the sum, and comes to a barrier.
   void add_normalized(const Norm& norm, int32_t rows, float scale = 1.0f);
-  // Makes the branch the sum of itself and that of experts, each after its norm, and comes to a barrier.
+  // Sets the branch to the sum of itself and the experts' branch, each after its norm, and comes to a
+  // barrier.
   void join_experts(const Norm& norm, const Norm& experts_norm, int32_t rows);
   // Moves the wanted rows, their angles and their layers' inputs to the front.
   void keep_wanted_rows();
-  // Copies it for the caller, if hidden states are wanted: as what goes into layer `index`, or comes out of
-  // the last one.
+  // Copies it for the caller, if hidden states are wanted: as the input of layer `index`, or the last layer's
+  // output.
   void copy_hidden(int index);
   // Copies it after the final norm, likewise.
   void copy_final_norm();
@@ -27,7 +28,7 @@ class Residual {
   void embed_row(int32_t r) const;
   void fill_angles(int32_t r) const;
   float* row(int64_t r) const;
-  // Where the caller gets row r of hidden states.
+  // Where row r of hidden states is written for the caller.
   float* output_row(int index, int64_t r) const;
 
   const StepContext& context_;

@@ -1,4 +1,4 @@
-// What a step returns beside logits and hidden states: tokens from samplers, and rows for readers.
+// A step's results besides logits and hidden states: tokens from samplers, and rows for readers.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class Results {
   Results(const StepContext& context, Team& team)
       : context_(context), team_(team), scorer_(context.kernels) {}
 
-  // Gives readers of hidden states their rows. After the last layer.
+  // Passes rows to the readers of hidden states. Call it after the last layer.
   void read_hidden_states();
   // Samples or reads some of the plan's head_rows, whose logits have been computed.
   void read_logits(Range rows);

@@ -1,5 +1,5 @@
-// Which experts each row takes, and which rows each expert gets. Plain arithmetic; knows no weights and no
-// threads.
+// Routing: which experts each row takes, and which rows each expert gets. Plain arithmetic; knows no weights
+// and no threads.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace redoubt {
 
 // Chooses the experts of one row. scores: [count], the router's outputs; they are changed. correction_bias:
-// [count] or null. Writes [per_token] experts in rising order and their factors. Of equal scores the lowest
-// expert wins; NaN loses to every number.
+// [count] or null. Writes [per_token] experts in rising order and their factors. Among equal scores the
+// lowest expert wins; NaN loses to every number.
 void choose_experts(const ExpertsConfig& config, const float* correction_bias, float* scores,
                     int32_t* experts, float* factors);
 
-// One expert and the rows that it gets: pairs [first_pair, first_pair + rows) of ExpertRows.
+// One expert and its rows: pairs [first_pair, first_pair + rows) of ExpertRows.
 struct ExpertShare {
   int32_t expert = 0;
   int32_t first_pair = 0;
@@ -27,19 +27,19 @@ struct ExpertShare {
 class ExpertRows {
  public:
   ExpertRows() = default;
-  // With room for so many pairs.
+  // Reserves room for `pairs` pairs.
   ExpertRows(int64_t pairs, int32_t experts);
 
-  // experts, factors: [rows][per_token]. The first `answers` rows are answers'.
+  // experts, factors: [rows][per_token]. The first `answers` rows decode.
   void sort(const ExpertsConfig& config, const int32_t* experts, const float* factors, int32_t rows,
             int32_t answers);
 
-  // Those that have rows, in rising order.
+  // The experts that have rows, in rising order.
   const std::vector<ExpertShare>& shares() const { return shares_; }
   int32_t row(int32_t pair) const { return rows_[size_t(pair)]; }
   float factor(int32_t pair) const { return factors_[size_t(pair)]; }
   int32_t pairs() const { return pairs_; }
-  // Which share a pair belongs to.
+  // Index of a pair's share.
   int32_t share_of(int32_t pair) const { return share_of_[size_t(pair)]; }
 
  private:

@@ -1,4 +1,4 @@
-// How a stage's work is cut into pieces that threads take. Plain arithmetic on ranges.
+// Divides a stage's work into pieces that threads take. Plain arithmetic on ranges.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace redoubt {
 // barrier which sharing them would need.
 inline constexpr int kPrivateRows = 4;
 
-// A stage of matrix products, as far as it decides how the work is cut. Where a stage's products have several
-// inputs, the one with most rows decides.
+// The properties of a stage of matrix products that decide how its work is divided. If products have
+// different inputs, the one with most rows decides.
 struct SharedWork {
   int items = 0;          // tiles of outputs, or units of them
   size_t item_bytes = 0;  // of weights
@@ -24,22 +24,22 @@ struct SharedWork {
   bool rows_can_be_shared = false;
 };
 
-// One of some parts of about as many rows.
+// One of several parts with about the same number of rows.
 struct RowPart {
   int index = 0;
   int count = 1;
 };
 
 // Each thread has a share of the tiles, the same in every step, and takes it from front to back in pieces;
-// then it takes pieces of others' shares. Pieces halve: the first are long, as every call of a kernel begins
-// with putting all its rows in order; the last are short, so that all threads end together.
+// then it takes pieces of others' shares. Pieces halve in size: the first are long, because every kernel call
+// begins by ordering all its rows; the last are short, so that all threads end together.
 inline constexpr int kSmallestPiecePart = 4;  // of a share
-// The smallest piece with few rows, which cost nothing to begin with.
+// The smallest piece with few rows, which need no ordering.
 inline constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear/bf16_amx-inl.h), so
 // pieces are equal.
 inline constexpr int kBf16PiecesPerShare = 4;
-// With at least so many rows a thread, the threads of one node share rows instead of tiles, though each then
+// From this many rows per thread on, the threads of one node share rows instead of tiles, although each then
 // reads and unpacks all weights: a core's rows stay in its caches from one stage to the next. Many threads
 // would ask too much of the memory.
 inline constexpr int kFewestOwnRows = 96;
@@ -50,8 +50,8 @@ inline bool shares_rows(const SharedWork& work, int threads) {
   return work.rows_can_be_shared && threads <= kMostRowSharers && rows >= int64_t(threads) * kFewestOwnRows;
 }
 
-// Piece `index` of `all`: half of what is left, as long as the other half is not fewer than `fewest`. Empty
-// after the last.
+// Piece `index` of `all`: half of the rest, unless the other half would be smaller than `fewest`. Empty after
+// the last.
 inline Range halving_piece(Range all, int index, int fewest) {
   const int left = index < 31 ? (all.end - all.begin) >> index : 0;
   if (left == 0 || (index > 0 && left < fewest)) return {all.end, all.end};

@@ -1,5 +1,4 @@
-// Copies of a layer's activations, for who calibrates a quantization (LayerTap, step/batch.h). Without one
-// nothing is copied.
+// Copies a layer's activations, for calibration (LayerTap, step/batch.h). Without a tap nothing is copied.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +7,21 @@
 
 namespace redoubt {
 
-// Where the step's tap wants an activation of this layer, or null.
+// Where the tap wants an activation of this layer, or null.
 template <typename T>
 T* tapped(const StepContext& context, int layer, T* LayerTap::* wanted) {
   const LayerTap* const tap = context.outputs.tap;
   return tap == nullptr || layer + 1 < context.config.layers ? nullptr : tap->*wanted;
 }
 
-// Whether a place of a layer is computed: with a tap, the step ends after the last one that is wanted.
+// Whether a place of a layer is computed: with a tap, the step ends after the last wanted one.
 inline bool goes_on(const StepContext& context, int layer, TapPlace place) {
   const LayerTap* const tap = context.outputs.tap;
   return tap == nullptr || layer + 1 < context.config.layers || tap->last() >= place;
 }
 
-// Every thread calls these at the place that the name says, after a barrier. What copies ends with one, so
-// that the next stage may write where the rows were.
+// Every thread calls these at the place that the name says, after a barrier. Those that copy end with a
+// barrier, so that the next stage may overwrite the rows.
 class Tap {
  public:
   Tap(const StepContext& context, Team& team) : context_(context), team_(team) {}

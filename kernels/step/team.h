@@ -1,5 +1,5 @@
-// One thread of a step among the others: which part of each stage's work it takes, and where it waits for the
-// others. Knows nothing of what is computed.
+// One thread among the others of a step: which part of each stage's work it takes, and where it waits. Knows
+// nothing of what is computed.
 //
 // All work goes through share(), take_pieces(), take_ranges() or once(). They are the one place where a
 // thread's exceptions are caught: none leaves a thread of the pool, and every thread comes to every barrier.
@@ -35,7 +35,7 @@ class Team {
   int thread() const { return thread_; }
   int threads() const { return nodes_.threads(); }
   ThreadWorkspace& own() const { return context_.workspace.threads[size_t(thread_)]; }
-  // The weights as this thread's node has them.
+  // The weights as allocated for this thread's node.
   const ModelWeights& weights() const { return context_.weights[size_t(node_)]; }
   // The tiles of a matrix that the threads of this thread's node compute.
   Range node_tiles(const PackedMatrix& matrix) const { return nodes_.tiles_of(node_, matrix.tiles()); }
@@ -58,14 +58,13 @@ class Team {
   }
 
   // Calls take(owner, n) for pieces n = 0, 1, ... of this thread's share, then of others', until it returns
-  // false; whoever comes first has a piece. Owners count from the first of the threads.
+  // false; the first claimant gets a piece. Owners count from the first of the threads.
   template <typename Take>
   void take_pieces(int claim, const Take& take) {
     take_pieces_of({0, threads()}, claim, take);
   }
 
-  // Calls take(Range, RowPart) until all of the work of this thread's node is taken, by this thread or by
-  // others of the node.
+  // Calls take(Range, RowPart) until all work of this thread's node is taken, by this or other threads of it.
   template <typename Take>
   void take_ranges(const SharedWork& work, int claim, const Take& take) {
     const int threads = node_threads_.end - node_threads_.begin;
@@ -79,21 +78,20 @@ class Team {
       return true;
     });
   }
-  // Makes this thread's pieces of a claim that was used before free again. Between two barriers.
+  // Frees this thread's pieces of a used claim. Call it between two barriers.
   void renew_claim(int claim) { claims_.of(claim, thread_).store(0, std::memory_order_relaxed); }
 
   // Where this thread's share of the next stage's matrices begins, if it will be read by shares.
   Upcoming upcoming(int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
                     int unit_tiles = 1) const;
 
-  // Waits for the other threads; asks meanwhile for what this one will read next.
+  // Waits for the other threads, prefetching meanwhile what this one will read next.
   void barrier(Upcoming upcoming = {});
-  // The barrier at a stage's end, and the stage's time.
+  // The barrier at a stage's end; also records the stage's time.
   void finish_stage(Stage stage, Upcoming upcoming = {});
 
  private:
-  // How many others' shares a thread looks at when its own is done: cores get their bytes from memory at
-  // uneven rates.
+  // How many other threads' shares a thread helps with: cores get their bytes from memory at uneven rates.
   static constexpr int kHelpedThreads = 3;
 
   template <typename Take>

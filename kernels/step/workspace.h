@@ -1,4 +1,4 @@
-// The memory that a step works in, allocated once for the largest step. Knows sizes only.
+// The working memory of a step, allocated once for the largest step. Knows sizes only.
 #pragma once
 
 #include <atomic>
@@ -23,15 +23,14 @@ inline constexpr int64_t padded_stride(int64_t cols) {
 
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the second-level cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
-// The same in bf16: processors with AMX have a larger one, and each chunk reads all rows once.
+// The chunk size in bf16: processors with AMX have a larger cache, and each chunk reads all rows once.
 inline constexpr int64_t kBf16GateChunkFloats = 128 * 1024;
 
 // Rows are normalized this many floats at a time, then quantized: from the first-level cache, and 16 groups
 // at once.
 inline constexpr int64_t kNormalizedFloats = 4096;
 
-// The fewest rows of logits that there is room for: with fewer, scoring a prompt would read the head too
-// often.
+// The fewest rows of logits with memory: with fewer, scoring a prompt would read the head too often.
 inline constexpr int32_t kFewestLogitsRows = 16;
 
 // The stages of a layer in which threads claim pieces of work from a counter.
@@ -55,11 +54,11 @@ enum class Claim : uint8_t {
 };
 inline constexpr int kClaimsPerLayer = 16;
 inline constexpr int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
-// Chunks of the head take turns with two, which come after the layers'.
+// Chunks of the head alternate between two claims, which come after the layers'.
 inline constexpr int head_claim(int layers, int chunk) { return layers * kClaimsPerLayer + chunk % 2; }
 
-// Counts which pieces of each stage's work are taken. Every thread has a counter of its own for each claim,
-// which others use as well, to take pieces of its share.
+// Counts which pieces of each stage's work are taken. Every thread has its own counter for each claim; other
+// threads increment it too, to take pieces of its share.
 class ClaimCounters {
  public:
   ClaimCounters(int claims, int threads)
@@ -129,7 +128,7 @@ struct InputRows {
   size_t bytes() const { return floats.bytes() + one_term.bytes() + two_terms.bytes() + rounded.bytes(); }
 };
 
-// What a layer of experts keeps of its rows.
+// State of a layer of experts for its rows.
 struct ExpertsWorkspace {
   std::vector<int32_t> experts;       // [rows][per_token]
   std::vector<float> factors;         // likewise

@@ -5,8 +5,8 @@
 //   u_t = beta_t (v_t - e^(G_t) S0^T k_t - sum over j < t of e^(G_t - G_j) (k_j . k_t) u_j)
 //   o_t = e^(G_t) S0^T q_t + sum over j <= t of e^(G_t - G_j) (k_j . q_t) u_j
 //   S_end = e^(G_last) S0 + sum over j of e^(G_last - G_j) k_j u_j^T
-// with G_t the sum of g from the page's start to t. So a token only reads the state, what a rejected draft token
-// left is written over, and no result depends on how a text is cut into steps.
+// with G_t the sum of g from the page's start to t. So a token only reads the state, later
+// tokens overwrite what a rejected draft token left, and no result depends on how a text is cut into steps.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace redoubt {
 
-// The largest head.
+// The largest head_dim.
 inline constexpr int kMostDeltaDim = 256;
 // Epsilon in the L2 norm of queries and keys.
 inline constexpr float kL2Epsilon = 1e-6f;

@@ -1,5 +1,5 @@
-// The files of a model that is no folder of the file system, as a sealed one. Whoever has them fills memory
-// with them; what is in them it need not know.
+// The files of a model that is not a folder, such as a sealed one. The implementation fills memory with their
+// bytes and need not know what they mean.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@ namespace redoubt {
 class ModelFiles {
  public:
   virtual ~ModelFiles() = default;
-  // How messages name a file.
+  // The file's name in messages.
   virtual std::string path(const std::string& name) const = 0;
-  // Throws if there is no such file.
+  // Size in bytes. Throws if there is no such file.
   virtual size_t bytes(const std::string& name) const = 0;
-  // Fills `to` with a range of the file. Any thread may call it, several at once. Throws if it can't.
+  // Fills `to` with a range of the file. Thread-safe. Throws on failure.
   virtual void read(const std::string& name, size_t begin, uint8_t* to, size_t bytes) const = 0;
 };
 

@@ -36,8 +36,7 @@ class Matrices:
     """Elements and bytes of a model's packed matrices."""
 
     layer_weights: int
-    """Elements of the layers' matrices that a token is multiplied with, without the head; of experts, the chosen ones.
-    """
+    """Elements of the layers' matrices that a token is multiplied with, without the head; of experts, its own ones."""
     layer_bytes: int
     """Bytes of the layers' matrices that every token uses, without experts."""
     head_weights: int

@@ -13,7 +13,7 @@ from app.capacity.memory import Memory, memory_of
 from app.capacity.processors import most_sockets, processor_names, table_machine
 from app.capacity.shares import measured_types, shares_of
 from app.capacity.step_time import decode_step, prompt_steps
-from app.capacity.traffic import Promise, Traffic
+from app.capacity.traffic import Slo, Traffic
 from app.capacity.users import Users, default_kv_type, load_outcome, step_times, users_of
 
 PROMPTS: Final = (512, 4096)
@@ -57,7 +57,7 @@ class Plan:
     is_type_measured: bool
     """Whether the shares were fitted to weights of this type."""
     traffic: Traffic
-    promise: Promise
+    promise: Slo
     speeds: tuple[Speed, ...]
     memory: Memory
     users: Users
@@ -105,25 +105,23 @@ def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
 
 
 def candidates_for(
-    demand: Demand, traffic: Traffic, promise: Promise, users: int, kv_type: str | None, names: Sequence[str] = ()
+    demand: Demand, traffic: Traffic, slo: Slo, users: int, kv_type: str | None, names: Sequence[str] = ()
 ) -> tuple[Candidate, ...]:
     """Returns each machine of the table with one socket, or with two where one is not enough."""
     found = []
     for name in names or processor_names():
         machine = table_machine(name)
-        serves = _serves(demand, machine, traffic, promise, users, kv_type)
+        serves = _serves(demand, machine, traffic, slo, users, kv_type)
         if not serves and most_sockets(name) > 1:
             name = f"2x-{name}"
             machine = table_machine(name)
-            serves = _serves(demand, machine, traffic, promise, users, kv_type)
+            serves = _serves(demand, machine, traffic, slo, users, kv_type)
         found.append(Candidate(name, machine.name, serves))
     return tuple(found)
 
 
-def _serves(
-    demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, users: int, kv_type: str | None
-) -> bool:
-    return load_outcome(demand, machine, traffic, promise, kv_type or default_kv_type(machine.tier), users).kept
+def _serves(demand: Demand, machine: Machine, traffic: Traffic, slo: Slo, users: int, kv_type: str | None) -> bool:
+    return load_outcome(demand, machine, traffic, slo, kv_type or default_kv_type(machine.tier), users).kept
 
 
 def make_plan(
@@ -131,7 +129,7 @@ def make_plan(
     machine: Machine,
     traffic: Traffic,
     *,
-    promise: Promise | None = None,
+    slo: Slo | None = None,
     kv_type: str | None = None,
     wanted_users: int | None = None,
 ) -> Plan:
@@ -142,9 +140,9 @@ def make_plan(
             f"{demand.name} with {weight_type} weights is not measured: the plan knows int4 and int8; name a --type, or"
             " convert the model"
         )
-    promise = promise or Promise()
+    slo = slo or Slo()
     kind = kv_type or default_kv_type(machine.tier)
-    users = users_of(demand, machine, traffic, promise, kind)
+    users = users_of(demand, machine, traffic, slo, kind)
     return Plan(
         demand=demand,
         machine=machine,
@@ -152,11 +150,11 @@ def make_plan(
         shares_of=shares_of(machine.tier, machine.vendor)[1],
         is_type_measured=weight_type in measured_types(),
         traffic=traffic,
-        promise=promise,
+        promise=slo,
         speeds=speeds_of(demand, machine, traffic, kind),
         memory=memory_of(demand, machine, traffic, kind),
         users=users,
         wanted_users=wanted_users,
         serves_wanted=None if wanted_users is None else wanted_users <= users.users,
-        candidates=() if wanted_users is None else candidates_for(demand, traffic, promise, wanted_users, kv_type),
+        candidates=() if wanted_users is None else candidates_for(demand, traffic, slo, wanted_users, kv_type),
     )

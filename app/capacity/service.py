@@ -17,13 +17,12 @@ from app.capacity.shares import shares_of
 from app.capacity.simulation import Outcome, simulate
 from app.capacity.states import States
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
-from app.capacity.traffic import Promise, Traffic, bounded
+from app.capacity.traffic import Slo, Traffic, bounded
 from app.capacity.users import GAIN, MEMORY_GAIN, PLACES_GAIN, most_users
 
 _ROUNDS: Final = 60
 _MOST_OVERHEAD_SHARE: Final = 0.5
-"""Most overhead, as a share of a step's measured time: a machine may be faster than those the overhead was fitted to.
-"""
+"""Most overhead as a share of a step's time: a machine may be faster than those that overheads were fitted to."""
 _MOST_PLANNED_BITS: Final = 10.0
 """Bits per weight; larger weights are bf16 or fp32, for which the table's machines have no shares."""
 _FREE_SHARE: Final = 0.9
@@ -116,10 +115,10 @@ def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTim
 
 
 def service_capacity(
-    measured: Measurement, users: int, traffic: Traffic | None = None, promise: Promise | None = None
+    measured: Measurement, users: int, traffic: Traffic | None = None, slo: Slo | None = None
 ) -> ServiceCapacity:
     """The capacity of the model's workers together, each with its part of the users. Raises CapacityError."""
-    promise = promise or Promise()
+    slo = slo or Slo()
     traffic = traffic or Traffic()
     traffic = bounded(traffic, measured.context_tokens)
     demand = demand_of_measurement(measured)
@@ -133,7 +132,7 @@ def service_capacity(
         return simulate(
             {"read": faster_reads, "compute": faster_compute}.get(raised, times),
             traffic,
-            promise,
+            slo,
             kv_tokens=tokens,
             most_running=measured.max_running * (PLACES_GAIN if raised == "places" else 1),
             users=count,
@@ -156,7 +155,7 @@ def service_capacity(
         users=total,
         serves=users <= total,
         limit=limit,
-        candidates=candidates_for(demand, traffic, promise, users, None) if is_planned else None,
+        candidates=candidates_for(demand, traffic, slo, users, None) if is_planned else None,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from app.capacity.demand import Windows
 from app.capacity.step_time import ALL_KEYS, STEP_TOKENS, Step, StepTimes
-from app.capacity.traffic import Arrival, Promise, Traffic, arrivals, median_request_tokens
+from app.capacity.traffic import Arrival, Slo, Traffic, arrivals, median_request_tokens
 
 PROMPT_CHUNK_TOKENS: Final = 256
 """The default of `engine.prompt_chunk_tokens`."""
@@ -118,7 +118,7 @@ class Simulation:
         self._kv_most = self._cached_tokens
         self._done: list[tuple[float, float]] = []
 
-    def run(self, requests: Sequence[Arrival], promise: Promise) -> Outcome:
+    def run(self, requests: Sequence[Arrival], slo: Slo) -> Outcome:
         """Computes all requests, or stops when the queue only grows."""
         index, skipped = 0, int(len(requests) * _WARM_UP_SHARE)
         overloaded = False
@@ -138,9 +138,9 @@ class Simulation:
             counted, of = self._done, len(requests)
         else:
             counted, of = self._done[skipped:], len(self._done) - skipped
-        kept = sum(promise.kept_by(*times_s) for times_s in counted) / of
+        kept = sum(slo.kept_by(*times_s) for times_s in counted) / of
         return Outcome(
-            kept=not overloaded and kept >= promise.share,
+            kept=not overloaded and kept >= slo.share,
             kept_share=kept,
             running_most=self._running_most,
             kv_tokens_most=self._kv_most,
@@ -275,7 +275,7 @@ def _fitting(times: StepTimes, token_s: float, pause_s: float, most: int) -> int
 
 
 def simulate(
-    times: StepTimes, traffic: Traffic, promise: Promise, *, kv_tokens: int, most_running: int, users: int,
+    times: StepTimes, traffic: Traffic, slo: Slo, *, kv_tokens: int, most_running: int, users: int,
     context_tokens: int, kept: Windows = ALL_KEYS, state_tokens: int = 0, requests: int | None = None,
     seed: int | None = None,
 ) -> Outcome:  # fmt: skip
@@ -296,10 +296,10 @@ def simulate(
             times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users, kept=kept,
             state_tokens=state_tokens,
         )  # fmt: skip
-        return run.run(arrivals(traffic, users, requests or REQUESTS, seed, longest), promise)
+        return run.run(arrivals(traffic, users, requests or REQUESTS, seed, longest), slo)
 
     first = outcome(_SEEDS[0] if seed is None else seed)
-    if seed is not None or abs(first.kept_share - promise.share) > _CLEAR:
+    if seed is not None or abs(first.kept_share - slo.share) > _CLEAR:
         return first
     found = [first, *(outcome(other) for other in _SEEDS[1:])]
     return sorted(found, key=lambda each: each.kept_share)[len(found) // 2]

@@ -51,7 +51,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Slo:
     """A service level objective: this share of the requests meets both bounds."""
 
     first_token_s: float = 3.0

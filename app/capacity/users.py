@@ -14,7 +14,7 @@ from app.capacity.memory import STATES_PART, Memory, kept_keys, memory_of
 from app.capacity.shares import shares_of
 from app.capacity.simulation import SERVICE_LATENCY_S, SERVICE_SHARE, Outcome, simulate
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
-from app.capacity.traffic import Promise, Traffic, prompt_quantile
+from app.capacity.traffic import Slo, Traffic, prompt_quantile
 
 MOST_RUNNING: Final = 256
 """The most requests that a worker computes at a time; the plan says how many its users need."""
@@ -73,7 +73,7 @@ def load_outcome(
     demand: Demand,
     machine: Machine,
     traffic: Traffic,
-    promise: Promise,
+    slo: Slo,
     kv_type: str,
     users: int,
     most_running: int = MOST_RUNNING,
@@ -86,7 +86,7 @@ def load_outcome(
     return simulate(
         step_times(demand, machine, kv_type),
         traffic,
-        promise,
+        slo,
         kv_tokens=memory.kv_tokens_per_worker,
         state_tokens=memory.state_tokens,
         most_running=most_running if memory.most_answers is None else min(most_running, memory.most_answers),
@@ -134,7 +134,7 @@ def most_users(
     return users, at_most, limit
 
 
-def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, kv_type: str) -> Users:
+def users_of(demand: Demand, machine: Machine, traffic: Traffic, slo: Slo, kv_type: str) -> Users:
     """The most users within the SLO over all workers, the bottleneck, and the settings that they need."""
     times = step_times(demand, machine, kv_type)
     memory = memory_of(demand, machine, traffic, kv_type)
@@ -146,11 +146,11 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promis
             memory=MEMORY_GAIN if raised == "memory" else 1.0,
         )
         places = MOST_RUNNING * (PLACES_GAIN if raised == "places" else 1)
-        return load_outcome(demand, trial, traffic, promise, kv_type, users * trial.nodes, places)
+        return load_outcome(demand, trial, traffic, slo, kv_type, users * trial.nodes, places)
 
     per_worker, at_most, limit = most_users(outcome, ("read", "compute", "memory"), ("places",))
     users = per_worker * machine.nodes
-    long_prompt = min(prompt_quantile(traffic, promise.share), max(1, demand.context_tokens - traffic.context_tokens))
+    long_prompt = min(prompt_quantile(traffic, slo.share), max(1, demand.context_tokens - traffic.context_tokens))
     prompt_s = sum(
         times.expected(step).seconds for step in prompt_steps(long_prompt, traffic.context_tokens, demand.keys)
     )

@@ -46,10 +46,8 @@ class TerminalChat:
     def run(self) -> bool:
         """Reads lines and prints answers until exit, quit or the end of input. May be called once.
 
-        Returns whether all went well, or a person has seen what did not.
-
-        Raises ChatError where the service has no such model when the chat begins, or is not there and nobody is to see
-        that.
+        Returns False for failures in a script; a person at a terminal has seen the errors. Raises ChatError if the
+        service lacks the model when the chat begins, or can't be reached and there is no person to tell.
         """
         with self._account.without_session:  # its connections belong to a session, too
             try:
@@ -90,7 +88,7 @@ class TerminalChat:
                 return
 
     def _deal_with(self, line: str) -> None:
-        """Processes a line; shows an error, and the chat goes on. Raises Leave."""
+        """Processes a line and shows errors; the chat goes on. Raises Leave."""
         try:
             self._take(line)
         except ChatError as error:

@@ -11,7 +11,7 @@ from app.capacity.demand import Demand
 from app.capacity.machine import Machine
 from app.capacity.plan import Plan, Speed
 from app.capacity.shares import measured_on, measured_types
-from app.capacity.traffic import Promise
+from app.capacity.traffic import Slo
 from app.capacity.users import MOST_RUNNING, Users
 
 _LIMITS: Final = {"places": f"places, as no worker is planned with more than {MOST_RUNNING} answers at once"}
@@ -102,16 +102,16 @@ def _print_speeds(speeds: Iterable[Speed], nodes: int, console: Console) -> None
 
 
 def _print_users(plan: Plan, console: Console) -> None:
-    traffic, promise, users = plan.traffic, plan.promise, plan.users
+    traffic, slo, users = plan.traffic, plan.promise, plan.users
     console.print(
         f"A user sends a request every {traffic.seconds_between:g} s: {traffic.prompt_tokens} new tokens,"
         f" {traffic.context_tokens:,} of history, an answer of {traffic.answer_tokens} (medians). Promise: first token"
-        f" under {promise.first_token_s:g} s and {promise.token_s * 1e3:g} ms a token, both for"
-        f" {promise.share:.0%} of requests."
+        f" under {slo.first_token_s:g} s and {slo.token_s * 1e3:g} ms a token, both for"
+        f" {slo.share:.0%} of requests."
     )
     limit = _LIMITS.get(users.limit, users.limit)
     if not users.users:
-        console.print(f"[bold]No user[/bold] gets that promise: {_why_nobody(users, promise)}. What limits: {limit}.")
+        console.print(f"[bold]No user[/bold] gets that promise: {_why_nobody(users, slo)}. What limits: {limit}.")
         return
     workers = f", in {plan.machine.nodes} workers" if plan.machine.nodes > 1 else ""
     more = "more than " if users.is_more else ""
@@ -125,16 +125,16 @@ def _print_users(plan: Plan, console: Console) -> None:
     console.print(f"They need these settings: {settings} (a worker's){together}.")
 
 
-def _why_nobody(users: Users, promise: Promise) -> str:
+def _why_nobody(users: Users, slo: Slo) -> str:
     """Which part of the SLO a single user already breaks."""
     if not users.running_per_worker:
         return "not even one request fits into the memory"
-    if users.long_prompt_s > promise.first_token_s:
+    if users.long_prompt_s > slo.first_token_s:
         return (
             f"one alone breaks it; a prompt of {users.long_prompt_tokens} tokens, as 1 of 20 is, takes"
             f" {users.long_prompt_s:.1f} s in an idle worker"
         )
-    if users.token_s > promise.token_s:
+    if users.token_s > slo.token_s:
         return f"one alone breaks it; a token of one answer alone takes {users.token_s * 1e3:.0f} ms"
     return "one alone breaks it, because its requests come faster than they are answered"
 

@@ -20,23 +20,23 @@ class FreePlaces:
 
     def __init__(self) -> None:
         self._ends_s: deque[float] = deque(maxlen=_MEMORY)
-        self._promised_until_s = 0.0
+        self._given_until_s = 0.0
 
     def restart(self) -> None:
         """Restarts the measurement after an idle time, which says nothing about how long requests take."""
         self._ends_s.clear()
-        self._promised_until_s = 0.0
+        self._given_until_s = 0.0
 
     def ended(self, now_s: float) -> None:
         """Records that a request has ended, in whatever way, and freed its place."""
         self._ends_s.append(now_s)
 
-    def promise(self, now_s: float, places: int) -> int:
+    def retry_after_s(self, now_s: float, places: int) -> int:
         """Returns a Retry-After in whole seconds, 1 to LONGEST_S. places: the total number of places."""
         between_s = 0.0
         if len(self._ends_s) > 1:
             # If nothing has ended for long, the time since then shows how long requests take.
             between_s = max(now_s - self._ends_s[0], 0.0) / len(self._ends_s)
-        self._promised_until_s = max(self._promised_until_s, now_s) + between_s
-        self._promised_until_s = min(self._promised_until_s, now_s + max(places, 1) * between_s)
-        return max(1, min(LONGEST_S, ceil(self._promised_until_s - now_s)))
+        self._given_until_s = max(self._given_until_s, now_s) + between_s
+        self._given_until_s = min(self._given_until_s, now_s + max(places, 1) * between_s)
+        return max(1, min(LONGEST_S, ceil(self._given_until_s - now_s)))

@@ -92,7 +92,7 @@ class UnfinishedOutput:
             prompt_logprobs=None if known else request.prompt_logprobs,
         )
 
-    def take(self, delta: TokenDelta) -> TokenDelta:
+    def add(self, delta: TokenDelta) -> TokenDelta:
         """Adds a delta of the present worker; returns its new part, with the losses since the last delta."""
         if self._to_skip and delta.token_ids:
             skipped = min(self._to_skip, len(delta.token_ids))

@@ -191,7 +191,7 @@ class WorkerClient:
                 raise QueueFullError(_ALL_FULL)
             yield
         except QueueFullError as error:
-            error.retry_after_s = self._free_places.promise(monotonic(), places)
+            error.retry_after_s = self._free_places.retry_after_s(monotonic(), places)
             raise
         except NoWorkerError:
             raise
@@ -235,7 +235,7 @@ class WorkerClient:
             self._watch = asyncio.create_task(self._watch_calls())
         try:
             while not output.is_finished:
-                delta = output.take(await outputs.take())
+                delta = output.add(await outputs.take())
                 patience.restart()
                 yield delta
         except RayTaskError as error:

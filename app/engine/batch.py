@@ -41,10 +41,10 @@ class BatchArrays:
                 positions.append(begin + sequence.dropped)
             else:
                 token_ids += generation.tokens[begin : begin + count]
-                guesses = begin + count - sequence.length
-                if guesses > 0:
-                    token_ids += generation.guesses[:guesses]
-                    drafts[len(slots)] = guesses
+                drafted = begin + count - sequence.length
+                if drafted > 0:
+                    token_ids += generation.draft_tokens[:drafted]
+                    drafts[len(slots)] = drafted
                 begin_position = begin + sequence.dropped
                 positions += range(begin_position, begin_position + count)
             slots.append(sequence.slot)
@@ -75,6 +75,6 @@ class BatchArrays:
 def _draft_lengths(drafts: Mapping[int, int], count: int) -> NDArray[np.int32]:
     """Returns [count]: how many draft tokens each sequence has, from {index: draft tokens}."""
     lengths = np.zeros(count, np.int32)
-    for index, guesses in drafts.items():
-        lengths[index] = guesses
+    for index, drafted in drafts.items():
+        lengths[index] = drafted
     return lengths

@@ -18,20 +18,20 @@ from typing import Literal
 from app.engine.batch import BatchArrays
 from app.engine.expert_reads import ExpertReads
 from app.engine.generation import Deliver, Generation
-from app.engine.guesses.speculation import Speculation
 from app.engine.intake import Intake
 from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
 from app.engine.memory.page_store import PageStore
 from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.outbox import Outbox
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
-from app.engine.pages.page_pool import OnPageForgotten
+from app.engine.pages.page_pool import OnPageEvicted
 from app.engine.progress import ProgressReports
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.pace import PromptPace
 from app.engine.scheduling.scheduler import Scheduler
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.searches.branches import BranchChange, Search
+from app.engine.speculative.speculation import Speculation
 from app.engine.statistics import EngineStatistics, TokenRate
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
 from app.messages.failures import (
@@ -62,7 +62,7 @@ class Engine:
         most_of_caller: int | None = None,
         prefix_cache: bool = True,
         cache_secret: bytes | None = None,
-        on_page_forgotten: OnPageForgotten | None = None,
+        on_page_evicted: OnPageEvicted | None = None,
         guess_tokens: int = 0,
         prompt_pause_s: float | None = None,
         page_store: PageStore | None = None,
@@ -78,8 +78,8 @@ class Engine:
         cache_secret: at least 32 random bytes that all names of cached pages depend on. Two engines with the same
             secret give the same tokens of the same tenant the same names; without it no name can be computed. None:
             drawn at random, so that no name means anything beyond this engine.
-        on_page_forgotten: called with each cached page before it is used for something else; see OnPageForgotten.
-        guess_tokens: the most next tokens of an output that are guessed at once (guesses/speculation.py); 0: none.
+        on_page_evicted: called with each cached page before it is used for something else; see OnPageEvicted.
+        guess_tokens: the most draft tokens per output and step (speculative/speculation.py); 0: none.
         prompt_pause_s: how long, about, a step's prompt tokens may delay others' next tokens, in seconds
             (scheduling/pace.py); None: only prompt_chunk_tokens limits them.
         page_store: where pages of requests with a grant are kept beyond this engine; others close it. None: nowhere.
@@ -96,12 +96,12 @@ class Engine:
             group_windows=tuple(runner.group_windows),
             state_pages=runner.state_pages,
         )
-        self._on_page_forgotten = on_page_forgotten
+        self._on_page_evicted = on_page_evicted
         self._scheduler = Scheduler(
             self._limits,
             expected_output_tokens=expected_output_tokens,
             most_of_caller=most_of_caller,
-            on_page_forgotten=self._page_forgotten,
+            on_page_evicted=self._page_evicted,
         )
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
         self._page_tables = runner.page_tables
@@ -112,7 +112,7 @@ class Engine:
             self._limits,
             cache_secret=cache_secret if prefix_cache else None,
             fingerprint=None if page_store is None else page_store.fingerprint,
-            guesses=guess_tokens > 0,
+            speculates=guess_tokens > 0,
         )
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
@@ -170,7 +170,7 @@ class Engine:
         The queue has no bound of its own: callers limit their requests. Raises RequestTooLongError,
         InvalidRequestError, or EngineStoppedError.
         """
-        generation, search = self._intake.take(request, deliver, key, constraint)
+        generation, search = self._intake.make(request, deliver, key, constraint)
         with self._wake:
             if self._stopped_reason is not None:
                 raise EngineStoppedError(self._stopped_reason)
@@ -284,7 +284,7 @@ class Engine:
         """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
         if self._speculation is not None:
             spare = self._limits.step_tokens - len(self._scheduler.running)
-            self._speculation.guess(self._scheduler.running, self._generations, spare)
+            self._speculation.draft(self._scheduler.running, self._generations, spare)
         step = self._scheduler.schedule(self._pace.chunk_tokens, self._pace.chunk_tokens_alone)
         for sequence in step.begun:
             self._count_begun(self._generations[sequence])
@@ -489,12 +489,12 @@ class Engine:
             self._memory.close()
         self._statistics = self._count()
 
-    def _page_forgotten(self, page: int, digest: bytes) -> None:
+    def _page_evicted(self, page: int, digest: bytes) -> None:
         """Tells the memory and the caller's listener that a cached page is about to be evicted."""
         if self._memory is not None:
-            self._memory.saves.forgotten(page, digest)
-        if self._on_page_forgotten is not None:
-            self._on_page_forgotten(page, digest)
+            self._memory.saves.evicting(page, digest)
+        if self._on_page_evicted is not None:
+            self._on_page_evicted(page, digest)
 
     def _count_begun(self, generation: Generation) -> None:
         if generation.submitted_s is not None:
@@ -517,8 +517,8 @@ class Engine:
             preemptions=scheduler.preemptions,
             begun=self._begun,
             queued_s=self._queued_s,
-            guessed_tokens=self._speculation.guessed_tokens if self._speculation is not None else 0,
-            right_guesses=self._speculation.right_guesses if self._speculation is not None else 0,
+            drafted_tokens=self._speculation.drafted_tokens if self._speculation is not None else 0,
+            accepted_tokens=self._speculation.accepted_tokens if self._speculation is not None else 0,
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
             healthy=self._stopped_reason is None,
         )

@@ -26,7 +26,7 @@ class ExpertReads:
         return self.count * (1.0 - (1.0 - self.per_token / self.count) ** rows)
 
     def relative(self, rows: int) -> float:
-        """How many times the weights of a one-row step a step of `rows` rows reads."""
+        """How many times as many weights a step of `rows` rows reads as a step of one row."""
         return 1.0 + self.share * (self.distinct(rows) / self.per_token - 1.0)
 
     def rows_within(self, relative: float) -> float:

@@ -45,9 +45,9 @@ class Generation:
         "aborted",
         "constraint",
         "deliver",
+        "draft_tokens",
         "drafter",
         "ended",
-        "guesses",
         "key",
         "prompt_reader",
         "request",
@@ -87,7 +87,7 @@ class Generation:
         self.tokens = tokens
         self.sequence = sequence
         self.drafter = drafter
-        self.guesses: list[int] = []  # draft tokens of the next step
+        self.draft_tokens: list[int] = []  # draft tokens of the next step
         self.submitted_s: float | None = None
         """Arrival time on the monotonic clock, in seconds; None once the request has run."""
         self.aborted = False

@@ -6,11 +6,11 @@ Runs on the caller's thread, so that the engine's thread does not spend time on 
 import os
 
 from app.engine.generation import Deliver, Generation
-from app.engine.guesses.drafter import NgramDrafter
 from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.pages.page_names import CACHE_SECRET_BYTES, memory_salt, tenant_salt
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.searches.branches import Search
+from app.engine.speculative.drafter import NgramDrafter
 from app.messages.failures import InvalidRequestError
 from app.messages.requests import BeamParams, GenerateRequest
 
@@ -25,13 +25,13 @@ class Intake:
         *,
         cache_secret: bytes | None,
         fingerprint: bytes | None = None,
-        guesses: bool,
+        speculates: bool,
     ) -> None:
         """Raises ValueError for a short secret.
 
         cache_secret: secret for the names of cached pages; None: no pages are cached.
         fingerprint: the page store's, for the names of saved pages; None: no pages are saved.
-        guesses: whether speculative decoding is on.
+        speculates: whether speculative decoding is on.
         """
         if cache_secret is not None and len(cache_secret) < CACHE_SECRET_BYTES:
             raise ValueError(f"cache_secret must have at least {CACHE_SECRET_BYTES} bytes, not {len(cache_secret)}")
@@ -39,9 +39,9 @@ class Intake:
         self._limits = limits
         self._cache_secret = cache_secret
         self._fingerprint = fingerprint
-        self._guesses = guesses
+        self._speculates = speculates
 
-    def take(
+    def make(
         self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None
     ) -> tuple[Generation, Search | None]:
         """Returns the request's first generation, and its search if it is one.
@@ -76,7 +76,7 @@ class Intake:
             constraint=constraint,
             window=window,
         )
-        if self._guesses and constraint is None and sampling.logprobs is None:
+        if self._speculates and constraint is None and sampling.logprobs is None:
             generation.drafter = NgramDrafter(generation.tokens)
         return generation, None
 

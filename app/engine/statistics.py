@@ -33,9 +33,9 @@ class EngineStatistics:
     """Requests that have started to run."""
     queued_s: float
     """Total queueing time of those requests, in seconds."""
-    guessed_tokens: int
+    drafted_tokens: int
     """Draft tokens that were computed."""
-    right_guesses: int
+    accepted_tokens: int
     """Draft tokens that were accepted."""
     generated_tokens_per_s: float
     """Rate of the last full second of work; 0 when idle."""

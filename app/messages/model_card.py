@@ -14,8 +14,7 @@ class ModelCard:
     name: str
     """The model's name in the API."""
     path: str
-    """Path of the converted model's folder, or of the sealed model's file or block device; the same on every machine.
-    """
+    """Path of the converted model's folder, or of the sealed model's file or device; the same on every machine."""
     max_context_tokens: int | None
     """The longest prompt and output together; None: the model's trained length."""
     on_overflow: OnOverflow

@@ -103,8 +103,7 @@ class GenerateRequest:
     top_k, top_p, min_p and seed."""
 
     model_identity: str = ""
-    """`ModelCard.identity` of the model that it was planned for; only workers with that model may run it. Empty: any.
-    """
+    """`ModelCard.identity` of the model that it was planned for: other workers must not run it. Empty: any may."""
     resumed_token_ids: tuple[int, ...] = ()
     """The output so far, made by another engine: this one continues it, with deltas of later tokens only. Seed and
     sampling are those of the whole output. Not for a search, whose output begins again."""

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 from bench.common import exit_on_end_signals, json_text, machine
 from bench.conversations.data import Conversations, DataError, read_conversations
-from bench.conversations.figures import Promise, pooled, without_samples
+from bench.conversations.figures import Slo, pooled, without_samples
 from bench.conversations.fleet import Fleet, RunningService, fit_together
 from bench.conversations.launches import OURS, OwnSettings, own_launches, peer_launch
 from bench.conversations.options import parse
@@ -101,7 +101,7 @@ def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | N
         rounds=options.rounds,
         at_once=options.at_once or options.slots,
         rate=options.rate,
-        promise=Promise(options.first_token_s, options.token_s),
+        promise=Slo(options.first_token_s, options.token_s),
         run_s=options.run_s,
         probe_s=options.probe_s,
         search_s=options.search_s,

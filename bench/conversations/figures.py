@@ -16,7 +16,7 @@ SAMPLES: Final = "samples"
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Slo:
     """The service level objective; a run meets it if this share of all requests does."""
 
     first_token_s: float = 3.0
@@ -33,9 +33,9 @@ class RequestTimes:
     token_s: float | None
     """Time per token after the first text; None for an answer of one token."""
 
-    def keeps(self, promise: Promise) -> bool:
+    def keeps(self, slo: Slo) -> bool:
         """Whether this request meets the SLO."""
-        return self.first_s <= promise.first_token_s and (self.token_s is None or self.token_s <= promise.token_s)
+        return self.first_s <= slo.first_token_s and (self.token_s is None or self.token_s <= slo.token_s)
 
 
 def checked(receipts: Sequence[Receipt], selection: Selection) -> list[tuple[Receipt, str]]:
@@ -52,10 +52,8 @@ def checked(receipts: Sequence[Receipt], selection: Selection) -> list[tuple[Rec
     return result
 
 
-def figures(
-    receipts: Sequence[Receipt], selection: Selection, promise: Promise, models: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The figures of a run, ready for JSON. Requests that failed count for the promise, and for no time.
+def figures(receipts: Sequence[Receipt], selection: Selection, slo: Slo, models: Sequence[str] = ()) -> dict[str, Any]:
+    """The figures of a run, ready for JSON. Requests that failed count against the SLO, and for no time.
 
     models: those that conversations went to, in turn; with several each has its own times besides.
     """
@@ -66,7 +64,7 @@ def figures(
     gaps_s = [after - before for one in good for before, after in pairwise(one.event_times_s)]
     end_s = max((one.end_s for one in receipts), default=0.0)
     took_s = end_s - min((one.due_s for one in receipts), default=0.0)
-    kept = sum(one.keeps(promise) for one in times) / ordered
+    kept = sum(one.keeps(slo) for one in times) / ordered
     begun_s = sorted(one.sent_s for one in receipts if one.turn == 0)
     samples = {
         "first_token_s": [round(one.first_s, 5) for one in times],
@@ -89,7 +87,7 @@ def figures(
         "token_s": quantiles(samples["token_s"]),
         "event_gap_p99_s": quantiles(samples["event_gap_s"]).get("p99"),
         "sent_late_most_s": round(max((one.sent_s - one.due_s for one in receipts), default=0.0), 4),
-        "promise": {**asdict(promise), "kept_share": round(kept, 4), "kept": kept >= promise.share},
+        "promise": {**asdict(slo), "kept_share": round(kept, 4), "kept": kept >= slo.share},
         **({"by_model": _by_model(good, models)} if len(models) > 1 else {}),
         SAMPLES: samples,
     }

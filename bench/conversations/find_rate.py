@@ -7,7 +7,7 @@ from typing import Any, Final
 STEP: Final = 1.5
 """Factor between two rates while bracketing."""
 CLOSE: Final = 1.1
-"""The search ends when the lowest rate that broke the promise is at most so many times the highest that kept it."""
+"""The search ends when the lowest rate that missed the SLO is at most this many times the highest that met it."""
 MOST_PROBES: Final = 12
 
 
@@ -25,7 +25,7 @@ class FoundRate:
     """The result of a search."""
 
     rate: float
-    """The highest rate that kept the promise; that of one client alone if no probe did."""
+    """The highest rate that met the SLO; that of one client alone if no probe did."""
     broken_rate: float | None
     """The lowest rate above it that did not; None if none was found."""
     probes: tuple[Probe, ...]
@@ -40,7 +40,7 @@ def find_rate(
     kept_rate: float,
     most_probes: int = MOST_PROBES,
 ) -> FoundRate:
-    """Searches from `first_rate` on, above `kept_rate`, which keeps the promise: that of one client alone.
+    """Searches from `first_rate` on, above `kept_rate`, which meets the SLO: that of one client alone.
 
     probe: the figures of a run at a rate, with `promise.kept`; None if there is no time left for it.
     """
@@ -64,7 +64,7 @@ def find_rate(
 
 
 def bracket(probes: Sequence[Probe], kept_rate: float) -> tuple[float, float | None]:
-    """The highest rate below all that broke the promise and that kept it, and the lowest that broke.
+    """The highest rate that met the SLO, below all that missed it, and the lowest that missed it.
 
     kept_rate: is below all probes and keeps it.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.conversations.figures import Promise, figures
+from bench.conversations.figures import Slo, figures
 from bench.conversations.fleet import Fleet, Target
 from bench.conversations.launches import OURS
 from bench.conversations.load import Load
@@ -28,7 +28,7 @@ class Plan:
     at_once: int
     rate: float | None
     """Conversations a second that arrive at random; None: `at_once` clients, each with the next one."""
-    promise: Promise
+    promise: Slo
     run_s: float
     probe_s: float
     search_s: float
@@ -96,8 +96,8 @@ def report(what: str, found: Mapping[str, Any]) -> None:
     first_s, kept = found["first_token_s"].get("p95"), found["promise"]["kept"]
     rates = f"{found['requests_per_s']:.2f} requests/s, {found['tokens_per_s']:.1f} tokens/s"
     failed = f", failed: {found['errors']}" if found["errors"] else ""
-    promise = "kept" if kept else "broken"
-    print(f"{what}: {rates}, first token p95 {first_s} s, promise {promise}{failed}", file=sys.stderr, flush=True)
+    slo = "kept" if kept else "broken"
+    print(f"{what}: {rates}, first token p95 {first_s} s, promise {slo}{failed}", file=sys.stderr, flush=True)
 
 
 def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -1,6 +1,6 @@
-"""Searches for the rate that keeps the promise on one server, in bounded time. `find_rate` chooses the rates.
+"""Searches for the rate that meets the SLO on one server, in bounded time. `find_rate` chooses the rates.
 
-First one client asks alone: a server that breaks the promise even then keeps it at no rate. Then a closed loop says
+First one client asks alone: a server that misses the SLO even then meets it at no rate. Then a closed loop says
 where to begin. Starts no server.
 """
 
@@ -78,9 +78,9 @@ class Search:
 
     def _longest_s(self, some: Selection) -> float:
         """Time of the longest conversation under the SLO."""
-        promise = self._plan.promise
+        slo = self._plan.promise
         return max(
-            sum(promise.first_token_s + promise.token_s * request.answer_tokens for request in one.requests)
+            sum(slo.first_token_s + slo.token_s * request.answer_tokens for request in one.requests)
             for one in some.conversations
         )
 

@@ -12,7 +12,7 @@ _COLUMNS = (
 def table(result: Mapping[str, Any]) -> str:
     """The table, our ratios, what was sent, and how each server ran."""
     lines = [*_found_rates(result), *_rounds(result)]
-    load, data, promise = result["load"], result["data"], result["promise"]
+    load, data, slo = result["load"], result["data"], result["promise"]
     arrivals = f"{load['rate']} arrive a second at random" if load["rate"] else f"{load['at_once']} at once"
     if result.get("found_rates"):
         load, arrivals = {**load, "rounds": 1}, f"{load['at_once']} at once in the closed loop, then at random"
@@ -21,8 +21,8 @@ def table(result: Mapping[str, Any]) -> str:
         f"{result['model']}: {load['conversations']} conversations a round, {load['rounds']} rounds, {arrivals}; "
         f"prompts of {data['prompt_tokens_median']:.0f} and answers of {data['answer_tokens_median']:.0f} tokens "
         f"(medians). {_where(result)}.",
-        f"Promise: the first token within {promise['first_token_s']:g} s and a token each "
-        f"{1000 * promise['token_s']:g} ms, for {promise['share']:.0%} of the requests.",
+        f"Promise: the first token within {slo['first_token_s']:g} s and a token each "
+        f"{1000 * slo['token_s']:g} ms, for {slo['share']:.0%} of the requests.",
         f"`{result['command']}`",
         "",
     ]

@@ -117,7 +117,7 @@ def run(
     engine.stop()
     counts = engine.statistics()
     made = sum(map(len, outputs)) - scenario.concurrent  # the first ones are prefill's
-    return Run(made / (ended_s - began_s), tuple(map(tuple, outputs)), counts.guessed_tokens, counts.right_guesses)
+    return Run(made / (ended_s - began_s), tuple(map(tuple, outputs)), counts.drafted_tokens, counts.accepted_tokens)
 
 
 def measure(

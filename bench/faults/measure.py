@@ -63,7 +63,7 @@ def _pause_a_worker(service: Service) -> None:
 
 
 def _change_a_setting(service: Service) -> None:
-    """One that no running worker can take over."""
+    """Changes a setting that no running worker can take over."""
     values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
     engine = values["applications"][0]["args"]["engine"]
     engine["prompt_chunk_tokens"] = 128 if engine.get("prompt_chunk_tokens") != 128 else 256
@@ -71,7 +71,7 @@ def _change_a_setting(service: Service) -> None:
 
 
 def _change_accounts(service: Service) -> None:
-    """A setting of the accounts', whose database stays the same."""
+    """Changes a setting of the accounts, whose database stays the same."""
     values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
     accounts = values["applications"][0]["args"].get("accounts", {})
     accounts["login_failures"] = 6 if accounts.get("login_failures") != 6 else 5

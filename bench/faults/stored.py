@@ -28,8 +28,7 @@ class StoredOutcomes:
     turns: int = 0
     """Acknowledged, with the right text, and there afterwards."""
     turns_refused: Counter[str] = field(default_factory=Counter)
-    """Refused turns by status and code; "connection" if it failed. The conversation has both the turn's items or none.
-    """
+    """Refused turns by status and code; "connection" if it failed. A conversation has both the turn's items or none."""
     turns_wrong: int = 0
     turns_lost: int = 0
     """Acknowledged, and not as they were afterwards."""

@@ -197,7 +197,7 @@ def announce(options: argparse.Namespace, machine: Machine, runs: Sequence[Run],
 
 
 def measure(options: argparse.Namespace, machine: Machine, run: Run, compare_one: Compare) -> int:
-    """One run, into its JSON. Returns 1 if a peer is missing, 2 if it failed, which is printed; else 0."""
+    """Makes one run and writes its JSON. Returns 1 if a peer is missing, 2 after printing a failure, else 0."""
     partial = working(options) / run.file(machine)
     partial.parent.mkdir(parents=True, exist_ok=True)
     arguments = run.arguments(machine.threads, partial)
@@ -215,14 +215,14 @@ def measure(options: argparse.Namespace, machine: Machine, run: Run, compare_one
 
 
 def run_compare(arguments: Sequence[str]) -> dict[str, Any]:
-    """`redoubt bench compare`, without its table. Raises what `bench.compare.compare` raises."""
+    """Runs `redoubt bench compare`, without its table. Raises what `bench.compare.compare` raises."""
     options = compare.parse(arguments)
     todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
     return compare.compare(options, todo)
 
 
 def working(options: argparse.Namespace) -> Path:
-    """The folder of JSONs whose run is not over."""
+    """The folder of unfinished runs' JSONs."""
     return Path(options.environments).parent / "table"
 
 
@@ -246,7 +246,7 @@ def adopt(partial: Path, path: Path) -> None:
 
 
 def peers_before(path: Path) -> set[str]:
-    """The engines of the JSON that a new one replaces, with those of the ones before it; none if there is none."""
+    """The engines of the JSON that a new one replaces, and of those before it; empty if there is none."""
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
         return {*old["engines"], *old.get(PEERS_BEFORE, ())}
@@ -263,7 +263,6 @@ def _has_more(path: Path, new: dict[str, Any]) -> bool:
 
 
 def peer(name: str) -> Peer:
-    """How it is installed and started."""
     found = import_module(f"bench.peers.{name}").PEER
     assert isinstance(found, Peer)
     return found

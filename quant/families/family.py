@@ -81,8 +81,7 @@ class Family:
     predicts: bool = False
     """Whether checkpoints may have multi-token prediction layers after the model's own, which are not used."""
     head: str = "lm_head.weight"
-    """Name of the stored output head. Unless the configuration says otherwise, a checkpoint without it has a tied head.
-    """
+    """Name of the stored output head. A checkpoint without it has a tied head, if the configuration does not say."""
 
     def unused(self, config: Config, decoder: Decoder) -> tuple[str, ...]:
         """Patterns (fnmatch) of a model's stored tensors that the engine does not need."""

@@ -105,7 +105,7 @@ def run(
     engine.stop()
     assert engine.statistics().pages_used == 0
     if guess_tokens:
-        assert engine.statistics().right_guesses > 0
+        assert engine.statistics().accepted_tokens > 0
     return outputs
 
 

@@ -127,7 +127,7 @@ def assert_no_state_is_held(engine: Engine) -> None:
     if engine._scheduler.states is not None:
         pool = engine._scheduler.states.pool
         assert (pool.used_count, pool.repeat_count) == (0, 0)
-        assert sorted(pool.take(pool.page_count)) == list(range(pool.page_count))
+        assert sorted(pool.allocate(pool.page_count)) == list(range(pool.page_count))
         assert pool.cached_count == 0
 
 

@@ -256,8 +256,8 @@ def test_guesses_are_right_and_wrong_over_the_end_of_pages() -> None:
             prompt = tuple(token % 2 for token in TEXT[: 10 + number])
             counter.run(GenerateRequest(f"{number}", prompt, 200, SamplingParams(temperature=0.0), tenant=b""))
         counts = counter.engine.statistics()
-        assert counts.right_guesses > 100
-        assert counts.guessed_tokens - counts.right_guesses > 100
+        assert counts.accepted_tokens > 100
+        assert counts.drafted_tokens - counts.accepted_tokens > 100
 
 
 def test_beams_share_their_prompt_and_end() -> None:

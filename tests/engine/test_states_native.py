@@ -114,7 +114,7 @@ def test_nothing_that_the_engine_does_changes_a_token(
         counts = engine.statistics()
         assert (counts.preemptions > 0) == (shape == "preempted")
         assert (counts.cached_tokens > 0) == prefix_cache
-        assert (counts.guessed_tokens > 0) == (shape == "guessed")
+        assert (counts.drafted_tokens > 0) == (shape == "guessed")
 
 
 @pytest.mark.parametrize("behind", range(60, 75) if sizes.FULL else (60, 63, 64, 65, 74))

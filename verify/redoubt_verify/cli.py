@@ -35,7 +35,7 @@ Exit codes: 0 verified, 1 refused, 2 the policy or another input is wrong, 3 unr
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """argparse's, which says in one line what is wrong with a command line, and where to read on."""
+    """An ArgumentParser whose errors are one line that says what is wrong and where to read on."""
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2."""
@@ -139,7 +139,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _shown(verdict: Verdict) -> str:
-    """A verdict to read: what was found, and first of all what is not secure about it."""
+    """Formats a verdict for people, beginning with what is not secure about it."""
     lines = ["VERIFIED"]
     if verdict.insecure:
         lines = ["INSECURE  A test root signed this evidence: no processor protects what you send."]

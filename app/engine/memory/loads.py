@@ -197,7 +197,7 @@ class PageLoads:
             return
         assert load.sequence.grant is not None
         load.deadline_s = load.began_s + self._deadline_s(count)
-        load.begin(self._scheduler.pool.take(count), lambda: self._post(lambda: self._came(load)))
+        load.begin(self._scheduler.pool.allocate(count), lambda: self._post(lambda: self._came(load)))
         self._store.load(load.sequence.grant, load.names[:count], load.put, load.done)
 
     def _came(self, load: _Load) -> None:

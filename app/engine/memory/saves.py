@@ -138,7 +138,7 @@ class PageSaves:
         chat.grant, chat.due_s = grant, self._due_s()
         chat.pages.update((digest, (PageName(digest, index), grant)) for index, digest in enumerate(digests))
 
-    def forgotten(self, page: int, digest: bytes) -> None:
+    def evicting(self, page: int, digest: bytes) -> None:
         """Copies a page that waits to be saved, because it is about to be evicted."""
         owner = self._owners.pop(digest, None)
         if owner is None:

@@ -10,7 +10,7 @@ sequence holds it at which position.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-OnPageForgotten = Callable[[int, bytes], None]
+OnPageEvicted = Callable[[int, bytes], None]
 """Receives (page, digest) just before a cached page is evicted; its bytes are intact until the call returns. Runs on
 the engine's thread between two steps: it must be quick, must not block, must not raise and must not use the pool."""
 
@@ -18,12 +18,12 @@ the engine's thread between two steps: it must be quick, must not block, must no
 class PagePool:
     """The pages of the KV cache, numbered from 0. A page is free or held by sequences; either kind may be cached."""
 
-    __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_on_forgotten", "_repeats")
+    __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_on_evicted", "_repeats")
 
-    def __init__(self, page_count: int, on_forgotten: OnPageForgotten | None = None) -> None:
+    def __init__(self, page_count: int, on_evicted: OnPageEvicted | None = None) -> None:
         """Starts with all pages free.
 
-        Raises ValueError. `on_forgotten` is called with each page that leaves the cache.
+        Raises ValueError. `on_evicted` is called with each page that leaves the cache.
         """
         if page_count < 1:
             raise ValueError(f"a KV cache has at least one page, not {page_count}")
@@ -34,7 +34,7 @@ class PagePool:
         self._digests: dict[int, bytes] = {}  # page -> digest
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without holders, least recently used first
         self._repeats = 0
-        self._on_forgotten = on_forgotten
+        self._on_evicted = on_evicted
 
     @property
     def page_count(self) -> int:
@@ -63,7 +63,7 @@ class PagePool:
     def holders(self, page: int) -> int:
         return self._holders[page]
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
         """Allocates `count` free pages, each with one holder; there must be that many. Evicts cached ones last."""
         assert 0 <= count <= self.free_count, f"{count} pages taken of {self.free_count} free ones"
         if count == 0:
@@ -74,8 +74,8 @@ class PagePool:
             page, _ = self._idle.popitem(last=False)
             digest = self._digests.pop(page)
             del self._cached[digest]
-            if self._on_forgotten is not None:
-                self._on_forgotten(page, digest)
+            if self._on_evicted is not None:
+                self._on_evicted(page, digest)
             pages.append(page)
         for page in pages:
             self._holders[page] = 1
@@ -100,7 +100,7 @@ class PagePool:
             else:
                 self._free.append(page)
 
-    def keep(self, page: int, digest: bytes) -> None:
+    def cache(self, page: int, digest: bytes) -> None:
         """Caches a held, full page under `digest`, unless another page has that digest."""
         assert self._holders[page] > 0, f"page {page} is free and can't be kept"
         if digest not in self._cached:

@@ -23,7 +23,7 @@ class PrefixCache:
         self._groups = groups
         self._states = states
 
-    def end(self, chain: PageChain, begin: int, end: int) -> int:
+    def longest(self, chain: PageChain, begin: int, end: int) -> int:
         """Returns the length in pages, `begin` to `end`, of the longest prefix after which the text can continue."""
         for group, window in enumerate(self._groups.windows):
             if not window:
@@ -51,7 +51,7 @@ class PrefixCache:
         return self._pool.has(name_in_group(chain.digest(index), group))
 
     def find(self, chain: PageChain, begin: int, end: int) -> list[int]:
-        """Adds a holder to pages `begin` .. `end`, a range that `end()` has found; NONE where no page is needed."""
+        """Adds a holder to pages `begin` .. `end`, a range that `longest()` has found; NONE where no page is needed."""
         groups = self._groups
         pages = [NONE] * ((end - begin) * groups.count)
         for group in range(groups.count):
@@ -61,11 +61,11 @@ class PrefixCache:
                 pages[(index - begin) * groups.count + group] = page
         return pages
 
-    def keep(self, chain: PageChain, pages: list[int], begin: int, end: int) -> None:
+    def cache(self, chain: PageChain, pages: list[int], begin: int, end: int) -> None:
         """Caches pages `begin` .. `end` of a sequence's list, which must be full."""
         count = self._groups.count
         for index in range(begin, end):
             digest = chain.digest(index)
             for group, page in enumerate(pages[index * count : (index + 1) * count]):
                 if page != NONE:
-                    self._pool.keep(page, name_in_group(digest, group))
+                    self._pool.cache(page, name_in_group(digest, group))

@@ -70,7 +70,7 @@ class FairQueue:
     def firsts(self) -> Iterator[SequenceState]:
         """Yields the next preempted sequence and then each caller's next, in the callers' order.
 
-        All stay queued until `begins`.
+        All stay queued until `started`.
         """
         if self._preempted:
             yield self._preempted[0]
@@ -84,7 +84,7 @@ class FairQueue:
         """Whether `sequence` has the lower rank, through fewer tokens or a longer wait."""
         return self._ranks[_whole(sequence)] < self._ranks[_whole(other)]
 
-    def begins(self, sequence: SequenceState) -> None:
+    def started(self, sequence: SequenceState) -> None:
         """Removes the sequence from the queue, because it runs now."""
         if self._preempted and self._preempted[0] is sequence:
             self._preempted.popleft()

@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.engine.pages.page_names import PageChain
-from app.engine.pages.page_pool import OnPageForgotten, PagePool
+from app.engine.pages.page_pool import OnPageEvicted, PagePool
 from app.engine.scheduling.admission import Admission
 from app.engine.scheduling.fair_queue import FairQueue
 from app.engine.scheduling.leaders import leaders
@@ -64,16 +64,16 @@ class Scheduler:
         *,
         expected_output_tokens: int = 256,
         most_of_caller: int | None = None,
-        on_page_forgotten: OnPageForgotten | None = None,
+        on_page_evicted: OnPageEvicted | None = None,
     ) -> None:
         """Starts without sequences, all pages free.
 
         expected_output_tokens: output length that admission expects until some have ended.
         most_of_caller: the most slots of one caller; None: all.
-        on_page_forgotten: the page pool's listener.
+        on_page_evicted: the page pool's listener.
         """
         self.limits = limits
-        self.pool = PagePool(limits.page_count, on_page_forgotten)
+        self.pool = PagePool(limits.page_count, on_page_evicted)
         self.states = SequenceStates(limits) if limits.state_pages else None
         """None: the model has no recurrent states."""
         self._pages = SequencePages(self.pool, limits, None if self.states is None else self.states.pool)
@@ -111,7 +111,7 @@ class Scheduler:
         parents = {parent for parent, _ in children}
         for member in group.members:
             if member not in parents:
-                self._give_back(member, group.spare_slots)
+                self._release(member, group.spare_slots)
         members: list[SequenceState] = []
         for parent, _ in children:
             if parent in parents:
@@ -199,7 +199,7 @@ class Scheduler:
     def _admit(self, step: Step) -> None:
         """Gives slots to waiting sequences in the queue's order, as long as the next one fits."""
         while (sequence := self._next_waiting()) is not None:
-            self.waiting.begins(sequence)
+            self.waiting.started(sequence)
             self._admission.admitted(sequence)
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
@@ -342,7 +342,7 @@ class Scheduler:
         self.pool.release(reversed(discarded))
         if not sequence.sinks and window.keep:
             sequence.sinks = sequence.pages[: window.keep]
-            sequence.pages[: window.keep] = self.pool.take(window.keep)
+            sequence.pages[: window.keep] = self.pool.allocate(window.keep)
         del sequence.pages[window.keep : window.keep + window.discard]
         begin, tokens = window.keep * self.limits.page_tokens, window.discard * self.limits.page_tokens
         sequence.chain = None  # later keys and values depend on the dropped tokens
@@ -401,19 +401,19 @@ class Scheduler:
         group = sequence.group
         for member in [sequence] if group is None else group.members:
             self.running.remove(member)
-            self._give_back(member, self._free_slots)
+            self._release(member, self._free_slots)
         if group is not None:
             self._free_slots += group.spare_slots
             group.spare_slots = []
 
-    def _give_back(self, sequence: SequenceState, slots: list[int]) -> None:
+    def _release(self, sequence: SequenceState, slots: list[int]) -> None:
         if sequence.loading:
             assert self.loader is not None
             self.loader.cancel(sequence)
         sequence.loading = sequence.asked_loader = False
         if self.states is not None:
-            self.states.give_back(sequence)
-        self._pages.give_back(sequence)
+            self.states.release(sequence)
+        self._pages.release(sequence)
         sequence.restarted = True
         slots.append(sequence.slot)
         sequence.slot = -1

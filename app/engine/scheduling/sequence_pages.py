@@ -37,13 +37,13 @@ class SequencePages:
         """Known tokens that must be computed, according to the present cache."""
         pages = 0
         if sequence.chain is not None and not sequence.computed:
-            pages = self._cache.end(sequence.chain, 0, (sequence.length - 1) // self._page_tokens)
+            pages = self._cache.longest(sequence.chain, 0, (sequence.length - 1) // self._page_tokens)
         return sequence.length - sequence.computed - pages * self._page_tokens
 
     def find(self, sequence: SequenceState, chain: PageChain, end: int) -> Entries:
         """Adds those of the sequence's next pages, up to page `end`, that are in the prefix cache."""
         begin = self.count(sequence)
-        found = self._cache.end(chain, begin, end)
+        found = self._cache.longest(chain, begin, end)
         if found == begin:
             return []
         self._release_unseen(sequence, found)
@@ -55,7 +55,7 @@ class SequencePages:
         """Adds loaded pages with the sequence's next tokens. Only for one page group."""
         first = len(sequence.pages)
         sequence.pages += pages
-        self._cache.keep(chain, sequence.pages, first, len(sequence.pages))
+        self._cache.cache(chain, sequence.pages, first, len(sequence.pages))
         self._count_cached(sequence, len(pages))
         return entries(sequence, first)
 
@@ -63,7 +63,7 @@ class SequencePages:
         """Allocates `count` more pages of tokens, or as many as are free."""
         first = len(sequence.pages)
         groups = self._groups.count
-        sequence.pages += self._pool.take(max(min(count, self._pool.free_count // groups), 0) * groups)
+        sequence.pages += self._pool.allocate(max(min(count, self._pool.free_count // groups), 0) * groups)
         return entries(sequence, first)
 
     def copy_of_last(self, sequence: SequenceState, index: int) -> list[tuple[int, int]]:
@@ -74,7 +74,7 @@ class SequencePages:
         groups = self._groups.count
         places = slice(index * groups, (index + 1) * groups)
         shared = sequence.pages[places]
-        own = self._pool.take(groups)
+        own = self._pool.allocate(groups)
         self._pool.release(shared)
         sequence.pages[places] = own
         return list(zip(shared, own, strict=True))
@@ -89,20 +89,20 @@ class SequencePages:
         self._pool.share(held(sequence.pages))
         return entries(sequence, 0)
 
-    def keep(self, sequence: SequenceState) -> None:
+    def cache_full(self, sequence: SequenceState) -> None:
         full = min(sequence.computed, sequence.length) // self._page_tokens
         if sequence.kept_pages < full and sequence.chain is not None:
-            self._cache.keep(sequence.chain, sequence.pages, sequence.kept_pages, full)
+            self._cache.cache(sequence.chain, sequence.pages, sequence.kept_pages, full)
             sequence.kept_pages = full
 
     def settle(self, sequence: SequenceState) -> None:
         """Caches the full pages of the sequence and frees those that no later token sees."""
-        self.keep(sequence)
+        self.cache_full(sequence)
         if self._groups.windowed:
             self._release_unseen(sequence, min(sequence.computed, sequence.length) // self._page_tokens)
 
-    def give_back(self, sequence: SequenceState) -> None:
-        self.keep(sequence)
+    def release(self, sequence: SequenceState) -> None:
+        self.cache_full(sequence)
         self._pool.release(held(reversed(sequence.pages)))  # evict the end of the text first
         self._pool.release(reversed(sequence.sinks))
         sequence.pages = []

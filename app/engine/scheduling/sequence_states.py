@@ -84,12 +84,12 @@ class SequenceStates:
         last = (begin + count - 1) // page_tokens
         if is_shared:
             self._copy(sequence, first, step)
-        guessed = begin + count > sequence.length
-        wanted = set(range(first, last + 1)) if guessed else self._needed(begin, begin + count)
+        drafts = begin + count > sequence.length
+        wanted = set(range(first, last + 1)) if drafts else self._needed(begin, begin + count)
         self._spare_left -= self._extra(wanted | states.keys())
         assert self._spare_left >= 0, "a step of more tokens than fit"
         missing = sorted(wanted - states.keys())
-        states.update(zip(missing, self.pool.take(len(missing)), strict=True))
+        states.update(zip(missing, self.pool.allocate(len(missing)), strict=True))
         step.new_state_pages += [
             (sequence.slot, index, states.get(index, NONE)) for index in range(max(first - 1, 0), last + 1)
         ]
@@ -109,7 +109,7 @@ class SequenceStates:
         absent = (index for index in filled - sequence.states.keys() if not self.pool.has(chain.digest(index)))
         chosen = sorted(absent, reverse=True)[: self._spare_left]
         self._spare_left -= len(chosen)
-        for index, page in zip(chosen, self.pool.take(len(chosen)), strict=True):
+        for index, page in zip(chosen, self.pool.allocate(len(chosen)), strict=True):
             sequence.states[index] = page
             step.new_state_pages.append((sequence.slot, index, page))
 
@@ -126,13 +126,13 @@ class SequenceStates:
         gone = []
         for index, page in sequence.states.items():
             if index < full and sequence.chain is not None and self._is_kept(sequence, index):
-                self.pool.keep(page, sequence.chain.digest(index))
+                self.pool.cache(page, sequence.chain.digest(index))
             if not full - 1 <= index <= last:
                 gone.append(index)
         if gone:
             self.pool.release([sequence.states.pop(index) for index in gone])
 
-    def give_back(self, sequence: SequenceState) -> None:
+    def release(self, sequence: SequenceState) -> None:
         """Caches the last full page of a sequence that ends or is preempted, and frees all."""
         self.settle(sequence)
         last = min(sequence.computed, sequence.length) // self._page_tokens - 1
@@ -140,7 +140,7 @@ class SequenceStates:
             sequence.group is not None and sequence.group.branched
         )  # only one of the branches becomes the answer
         if sequence.chain is not None and last in sequence.states and not is_branch:
-            self.pool.keep(sequence.states[last], sequence.chain.digest(last))
+            self.pool.cache(sequence.states[last], sequence.chain.digest(last))
         self.pool.release(sequence.states.values())
         sequence.states = {}
 
@@ -168,7 +168,7 @@ class SequenceStates:
     def _copy(self, sequence: SequenceState, index: int, step: Step) -> None:
         """Replaces a shared page by a copy."""
         shared = sequence.states[index]
-        [sequence.states[index]] = self.pool.take(1)
+        [sequence.states[index]] = self.pool.allocate(1)
         self.pool.release([shared])
         step.copied_state_pages.append((shared, sequence.states[index]))
 

@@ -26,8 +26,7 @@ class BranchChange:
     """What a search has changed; the engine replaces its sequences accordingly, first those that leave."""
 
     leaves: Sequence[SequenceState] = ()
-    """Sequences that no longer belong to the search. A sequence may leave with one generation and enter with another.
-    """
+    """Sequences that no longer belong to the search. One may leave with one generation and enter with another."""
     enters: Sequence[Generation] = ()
     """Generations that the engine runs from now on, each with a sequence of its own."""
     advance: Advance | None = None

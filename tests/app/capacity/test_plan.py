@@ -7,7 +7,7 @@ from app.capacity.plan import candidates_for, make_plan
 from app.capacity.processors import table_machine
 from app.capacity.simulation import simulate
 from app.capacity.step_time import StepTimes, decode_step
-from app.capacity.traffic import Promise, Traffic
+from app.capacity.traffic import Slo, Traffic
 from app.capacity.users import load_outcome, step_times
 from tests.app.capacity.shapes import demand, machine
 
@@ -19,7 +19,7 @@ def test_the_users_of_a_plan_get_the_promise_and_many_more_do_not() -> None:
     assert plan.users.requests_per_s == pytest.approx(plan.users.users / 60)
 
     def kept(users: int) -> bool:
-        return load_outcome(model, node, traffic, Promise(), plan.kv_type, users).kept
+        return load_outcome(model, node, traffic, Slo(), plan.kv_type, users).kept
 
     assert kept(plan.users.users)
     assert not kept(plan.users.users * 2)
@@ -64,7 +64,7 @@ def test_the_settings_are_enough_for_the_users(nodes: int, monkeypatch: pytest.M
     assert settings["worker.count"] == nodes
     assert kv_bytes < plan.memory.kv_bytes_per_worker
     outcome = simulate(
-        step_times(model, node), traffic, Promise(), kv_tokens=kv_bytes // plan.memory.kv_bytes_per_token,
+        step_times(model, node), traffic, Slo(), kv_tokens=kv_bytes // plan.memory.kv_bytes_per_token,
         most_running=settings["worker.max_concurrent_requests"], users=plan.users.users // nodes, context_tokens=2048,
     )  # fmt: skip
     assert outcome.kept
@@ -79,9 +79,9 @@ def test_a_search_that_ends_says_that_there_may_be_more(monkeypatch: pytest.Monk
 
 def test_too_few_places_limit() -> None:
     huge = machine(read_bytes_per_s=4e12, macs_per_s=4e14, memory_bytes=2 << 40)
-    patient = Promise(token_s=60.0, first_token_s=60.0)
+    patient = Slo(token_s=60.0, first_token_s=60.0)
     slow = Traffic(prompt_tokens=4, answer_tokens=900, context_tokens=0)
-    found = make_plan(demand(), huge, slow, promise=patient).users
+    found = make_plan(demand(), huge, slow, slo=patient).users
     assert found.running_per_worker == users.MOST_RUNNING
     assert found.limit == "places"
 
@@ -104,10 +104,10 @@ def test_memory_adds_up() -> None:
 def test_a_second_socket_is_proposed_where_one_is_not_enough() -> None:
     names = ("epyc-9354", "ryzen-9-5950x")
     alone = make_plan(demand("llama3.1-8b"), table_machine("epyc-9354"), Traffic()).users.users
-    few = candidates_for(demand("llama3.1-8b"), Traffic(), Promise(), 1, None, names)
+    few = candidates_for(demand("llama3.1-8b"), Traffic(), Slo(), 1, None, names)
     assert few[0].name == "epyc-9354"
     assert few[0].serves
-    many = candidates_for(demand("llama3.1-8b"), Traffic(), Promise(), int(alone * 1.6), None, names)
+    many = candidates_for(demand("llama3.1-8b"), Traffic(), Slo(), int(alone * 1.6), None, names)
     assert [(each.name, each.serves) for each in many] == [("2x-epyc-9354", True), ("ryzen-9-5950x", False)]
 
 

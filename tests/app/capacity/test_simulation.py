@@ -9,7 +9,7 @@ from app.capacity import simulation
 from app.capacity.demand import CapacityError
 from app.capacity.simulation import SERVICE_LATENCY_S, SERVICE_SHARE, Simulation, simulate
 from app.capacity.step_time import decode_step, prompt_steps
-from app.capacity.traffic import Arrival, Promise, Traffic, arrivals
+from app.capacity.traffic import Arrival, Slo, Traffic, arrivals
 from app.capacity.users import step_times
 from app.engine.scheduling import pace
 from app.settings import EngineSettings
@@ -21,7 +21,7 @@ TRAFFIC = Traffic(context_tokens=512)
 def run(requests: list[Arrival], *, kv_tokens: int = 100_000, most_running: int = 8, traffic: Traffic = TRAFFIC):  # type: ignore[no-untyped-def]
     times = step_times(demand(), machine())
     simulation = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=10)
-    return simulation, simulation.run(requests, Promise())
+    return simulation, simulation.run(requests, Slo())
 
 
 def test_one_request_alone_takes_the_time_of_its_steps() -> None:
@@ -65,9 +65,9 @@ def test_counting_equal_steps_at_once_changes_no_more_than_rounding(monkeypatch:
         "context_tokens": 9000,
         "seed": 1,
     }
-    coarse = simulate(times, traffic, Promise(), **options)
+    coarse = simulate(times, traffic, Slo(), **options)
     monkeypatch.setattr("app.capacity.simulation._MOST_STEPS_AT_ONCE", 1)
-    fine = simulate(times, traffic, Promise(), **options)
+    fine = simulate(times, traffic, Slo(), **options)
     assert coarse.kept_share == pytest.approx(fine.kept_share, abs=0.02)
     assert coarse.busy_share == pytest.approx(fine.busy_share, rel=0.03)
 
@@ -78,7 +78,7 @@ def test_the_same_arguments_give_the_same_outcome_and_more_users_a_busier_worker
     def outcome(users: int):  # type: ignore[no-untyped-def]
         traffic = Traffic(prompt_tokens=10)
         options: dict[str, Any] = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000, "requests": 300}
-        return simulate(times, traffic, Promise(), users=users, **options)
+        return simulate(times, traffic, Slo(), users=users, **options)
 
     assert outcome(5) == outcome(5)
     busy = [outcome(users).busy_share for users in (2, 8, 30)]
@@ -102,12 +102,12 @@ def test_a_request_must_keep_both_parts_of_the_promise() -> None:
     first_s = sum(times.expected(step).seconds for step in prompt_steps(400, 512))
     token_s = times.expected(decode_step(1, 512)).seconds
     # Those with the long prompt break one part, those with the answer the other: no request keeps both.
-    promise = Promise(first_token_s=0.9 * first_s, token_s=0.9 * token_s, share=0.3)
+    slo = Slo(first_token_s=0.9 * first_s, token_s=0.9 * token_s, share=0.3)
     simulation = Simulation(times, TRAFFIC, kv_tokens=200_000, most_running=8, users=200)
-    outcome = simulation.run(late, promise)
+    outcome = simulation.run(late, slo)
     assert outcome.kept_share == 0.0
     assert not outcome.kept
-    for easier in (replace(promise, first_token_s=99.0), replace(promise, token_s=99.0)):
+    for easier in (replace(slo, first_token_s=99.0), replace(slo, token_s=99.0)):
         again = Simulation(times, TRAFFIC, kv_tokens=200_000, most_running=8, users=200)
         assert again.run(late, easier).kept_share == pytest.approx(0.5, abs=0.01)
 
@@ -121,10 +121,10 @@ def test_near_the_promise_s_share_three_seeds_decide() -> None:
         "context_tokens": 9000,
         "requests": 300,
     }
-    shares = sorted(simulate(times, traffic, Promise(), seed=seed, **options).kept_share for seed in (1, 2, 3))
-    near = Promise(share=simulate(times, traffic, Promise(), seed=1, **options).kept_share)
+    shares = sorted(simulate(times, traffic, Slo(), seed=seed, **options).kept_share for seed in (1, 2, 3))
+    near = Slo(share=simulate(times, traffic, Slo(), seed=1, **options).kept_share)
     assert simulate(times, traffic, near, **options).kept_share == shares[1]
-    far = Promise(share=near.share - 0.1)
+    far = Slo(share=near.share - 0.1)
     assert simulate(times, traffic, far, **options).kept_share == near.share
 
 
@@ -140,7 +140,7 @@ def test_longer_requests_than_the_context_are_cut_to_it() -> None:
 def test_where_the_median_request_does_not_fit_nothing_runs(kv_tokens: int, context_tokens: int) -> None:
     times = step_times(demand(), machine())
     outcome = simulate(
-        times, Traffic(), Promise(), kv_tokens=kv_tokens, most_running=4, users=1, context_tokens=context_tokens
+        times, Traffic(), Slo(), kv_tokens=kv_tokens, most_running=4, users=1, context_tokens=context_tokens
     )
     assert (outcome.kept, outcome.running_most) == (False, 0)
 
@@ -148,7 +148,7 @@ def test_where_the_median_request_does_not_fit_nothing_runs(kv_tokens: int, cont
 def test_an_overload_is_the_worse_the_fewer_are_served_in_time() -> None:
     times = step_times(demand(), machine())
     options: dict[str, Any] = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000}
-    shares = [simulate(times, Traffic(), Promise(), users=users, **options).kept_share for users in (22, 24, 26, 30)]
+    shares = [simulate(times, Traffic(), Slo(), users=users, **options).kept_share for users in (22, 24, 26, 30)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > shares[1] > shares[2] > 0
 

@@ -10,7 +10,7 @@ from app.capacity.memory import memory_of
 from app.capacity.shares import Shares
 from app.capacity.states import NO_STATES, States, states_of
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
-from app.capacity.traffic import Promise, Traffic
+from app.capacity.traffic import Slo, Traffic
 from app.capacity.users import load_outcome, users_of
 from app.workers.state_memory import divide
 from kernels import _native
@@ -73,7 +73,7 @@ def test_states_take_memory_that_keys_then_lack() -> None:
     assert per_answer >= 2 * memory.state_bytes_per_answer, "states get half of the memory"
     assert memory.most_answers == memory.answers_per_worker
     assert memory.state_tokens * memory.kv_bytes_per_token == pytest.approx(memory.state_bytes_per_answer, rel=1e-3)
-    few = load_outcome(model, node, traffic, Promise(), "bf16", memory.answers_per_worker)
+    few = load_outcome(model, node, traffic, Slo(), "bf16", memory.answers_per_worker)
     assert 0 < few.running_most <= memory.answers_per_worker
     assert memory_of(demand(), node, traffic, "bf16").most_answers is None
 
@@ -81,7 +81,7 @@ def test_states_take_memory_that_keys_then_lack() -> None:
 def test_the_settings_of_a_plan_hold_the_states_of_all_places() -> None:
     model = demand("qwen3.6-35b-a3b")
     users = users_of(
-        model, machine(cores_per_node=32, macs_per_s=4e12, memory_bytes=64 << 30), Traffic(), Promise(), "bf16"
+        model, machine(cores_per_node=32, macs_per_s=4e12, memory_bytes=64 << 30), Traffic(), Slo(), "bf16"
     )
     places = users.settings["worker.max_concurrent_requests"]
     divided = divide(

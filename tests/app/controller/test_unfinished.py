@@ -12,15 +12,15 @@ def output(search: BeamParams | None = None) -> UnfinishedOutput:
 def test_the_rest_says_how_the_last_tokens_were_computed() -> None:
     unfinished = output()
     assert unfinished.rest().resumed_arithmetic == ""
-    unfinished.take(TokenDelta((), arithmetic="avx2 int8"))
+    unfinished.add(TokenDelta((), arithmetic="avx2 int8"))
     unfinished.lost(Loss.LOST)
     assert unfinished.rest().resumed_arithmetic == ""  # it has made no token
-    unfinished.take(TokenDelta((5,), arithmetic="amx int8"))
-    unfinished.take(TokenDelta((6,)))
+    unfinished.add(TokenDelta((5,), arithmetic="amx int8"))
+    unfinished.add(TokenDelta((6,)))
     unfinished.lost(Loss.LOST)
     rest = unfinished.rest()
     assert (rest.resumed_token_ids, rest.resumed_arithmetic, rest.model_identity) == ((5, 6), "amx int8", "abc")
-    unfinished.take(TokenDelta((7,)))  # of a worker that has not told
+    unfinished.add(TokenDelta((7,)))  # of a worker that has not told
     unfinished.lost(Loss.MOVED)
     assert unfinished.rest().resumed_arithmetic == ""
 
@@ -28,7 +28,7 @@ def test_the_rest_says_how_the_last_tokens_were_computed() -> None:
 def test_a_search_that_begins_again_may_do_so_anywhere() -> None:
     unfinished = output(BeamParams(2))
     unfinished.rest()
-    unfinished.take(TokenDelta((5,), arithmetic="amx int8"))
+    unfinished.add(TokenDelta((5,), arithmetic="amx int8"))
     unfinished.lost(Loss.LOST)
     rest = unfinished.rest()
     assert (rest.resumed_token_ids, rest.resumed_arithmetic, rest.model_identity) == ((), "", "abc")

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bench.conversations.client import CUT, Receipt
-from bench.conversations.figures import Promise, pooled
+from bench.conversations.figures import Slo, pooled
 from bench.conversations.fleet import Fleet
 from bench.conversations.load import Load, body
 from bench.conversations.plan import PlannedConversation, Selection, TurnRequest
@@ -58,7 +58,7 @@ PLAN = Plan(
     rounds=2,
     at_once=2,
     rate=None,
-    promise=Promise(),
+    promise=Slo(),
     run_s=60,
     probe_s=10,
     search_s=600,
@@ -157,7 +157,7 @@ def test_a_search_finds_the_rate_and_uses_other_conversations_each_time(
 def test_a_search_ends_at_once_where_one_client_alone_waits_too_long(
     sent: list[tuple[str, list[str], float | None]],
 ) -> None:
-    found = Search(Server("slow"), replace(PLAN, promise=Promise(first_token_s=1.5))).run()
+    found = Search(Server("slow"), replace(PLAN, promise=Slo(first_token_s=1.5))).run()
     assert len(sent) == 1
     assert found["conversations_per_s"] == 0
     assert found["not_reached"] == "one client alone breaks the promise already"
@@ -266,7 +266,7 @@ def test_the_table(sent: list[tuple[str, list[str], float | None]]) -> None:
     text = table(result | {"rounds": {}, "found_rates": {"redoubt": found}})
     assert f"| redoubt | {found['conversations_per_s']:.2f} |" in text
     assert "conversations were sent again" in text
-    alone = Search(Server("slow"), replace(PLAN, promise=Promise(first_token_s=1.5))).run()
+    alone = Search(Server("slow"), replace(PLAN, promise=Slo(first_token_s=1.5))).run()
     text = table(result | {"rounds": {}, "found_rates": {"slow": alone}})
     assert "| slow | 0.00 | - | 0.45 | - | - |" in text
     assert "- slow: one client alone breaks the promise already." in text

@@ -69,8 +69,8 @@ def test_a_text_goes_on_behind_the_most_pages_of_which_all_that_is_seen_is_there
     pool = PagePool(TEXT_PAGES * groups.count)
     cache = PrefixCache(pool, groups)
     chain = PageChain(list(range(TEXT_PAGES * PAGE_TOKENS)), PAGE_TOKENS, b"salt")
-    pages = pool.take(TEXT_PAGES * groups.count)
-    cache.keep(chain, pages, 0, TEXT_PAGES)
+    pages = pool.allocate(TEXT_PAGES * groups.count)
+    cache.cache(chain, pages, 0, TEXT_PAGES)
     pool.release(pages)
     gone = {(index, (lost_group + index) % groups.count) for index in lost}
     for index, group in gone:
@@ -88,7 +88,7 @@ def test_a_text_goes_on_behind_the_most_pages_of_which_all_that_is_seen_is_there
         )
 
     expected = max((count for count in range(begin, end + 1) if can_go_on_behind(count)), default=begin)
-    found = cache.end(chain, begin, end)
+    found = cache.longest(chain, begin, end)
     assert found == expected
     if found > begin:
         got = cache.find(chain, begin, found)

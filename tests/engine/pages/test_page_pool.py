@@ -9,9 +9,9 @@ from app.engine.pages.page_pool import PagePool
 
 def test_pages_are_free_again_when_their_last_holder_releases_them() -> None:
     pool = PagePool(4)
-    pages = pool.take(3)
+    pages = pool.allocate(3)
     assert len(set(pages)) == 3
-    pool.keep(pages[0], b"first")
+    pool.cache(pages[0], b"first")
     assert pool.find(b"first") == pages[0]
     assert (pool.holders(pages[0]), pool.repeat_count) == (2, 1)
     pool.release(pages)
@@ -26,9 +26,9 @@ def test_a_page_is_never_released_or_kept_while_free() -> None:
     with pytest.raises(AssertionError, match="released more often"):
         pool.release([0])
     with pytest.raises(AssertionError, match="free"):
-        pool.keep(1, b"digest")
+        pool.cache(1, b"digest")
     with pytest.raises(AssertionError, match="3 pages taken of 2"):
-        pool.take(3)
+        pool.allocate(3)
 
 
 def test_a_pool_needs_a_page() -> None:
@@ -42,7 +42,7 @@ def test_counts_are_right_after_any_use(sizes: list[int], random: Random) -> Non
     held: list[list[int]] = []
     for size in sizes:
         if size <= pool.free_count:
-            held.append(pool.take(size))
+            held.append(pool.allocate(size))
         elif held:
             pool.release(held.pop(random.randrange(len(held))))
         flat = [page for pages in held for page in pages]
@@ -58,27 +58,27 @@ def test_a_page_that_leaves_the_cache_is_reported_before_it_is_used_again() -> N
         forgotten.append((page, digest))
 
     pool = PagePool(3, listen)
-    first, second = pool.take(2)
-    pool.keep(first, b"first")
-    pool.keep(second, b"second")
+    first, second = pool.allocate(2)
+    pool.cache(first, b"first")
+    pool.cache(second, b"second")
     pool.release([second, first])
     assert pool.find(b"first") == first
     pool.release([first])
-    pool.take(1)  # the third page, which no digest names
+    pool.allocate(1)  # the third page, which no digest names
     assert forgotten == []
-    assert pool.take(1) == [second]  # unused for longest
+    assert pool.allocate(1) == [second]  # unused for longest
     assert forgotten == [(second, b"second")]
     assert pool.find(b"second") is None
-    pool.take(1)
+    pool.allocate(1)
     assert forgotten == [(second, b"second"), (first, b"first")]
 
 
 def test_a_forgotten_page_is_not_found_and_is_free_once_nobody_holds_it() -> None:
     told: list[tuple[int, bytes]] = []
     pool = PagePool(3, lambda page, digest: told.append((page, digest)))
-    held, idle = pool.take(2)
-    pool.keep(held, b"held")
-    pool.keep(idle, b"idle")
+    held, idle = pool.allocate(2)
+    pool.cache(held, b"held")
+    pool.cache(idle, b"idle")
     pool.release([idle])
     assert pool.forget(b"idle") == idle
     assert pool.forget(b"held") is None
@@ -87,5 +87,5 @@ def test_a_forgotten_page_is_not_found_and_is_free_once_nobody_holds_it() -> Non
     assert pool.find(b"held") is None
     assert (pool.cached_count, pool.free_count, pool.used_count) == (0, 2, 1)
     pool.release([held])
-    assert sorted(pool.take(3)) == [0, 1, 2]
+    assert sorted(pool.allocate(3)) == [0, 1, 2]
     assert not told, "only pages that are needed for something else are told"

@@ -243,7 +243,7 @@ def names_of_forgotten_pages(secret: bytes | None) -> list[bytes]:
     """Fills a small cache with one tenant's pages, then evicts all of them."""
     forgotten: list[bytes] = []
     runner = FakeRunner(kv_pages=20, max_context_tokens=80)
-    engine = Engine(runner, cache_secret=secret, on_page_forgotten=lambda page, digest: forgotten.append(digest))
+    engine = Engine(runner, cache_secret=secret, on_page_evicted=lambda page, digest: forgotten.append(digest))
     engine.start()
     counter = Counter(engine, runner)
     counter.run(ask("first", PROMPT, 1, tenant=b"a"))
@@ -326,6 +326,6 @@ def test_outputs_never_depend_on_the_cache(
     assert (counts.pages_used, counts.pages_free) == (0, kv_pages)
     pool = engine._scheduler.pool
     assert pool.repeat_count == 0
-    assert sorted(pool.take(kv_pages)) == list(range(kv_pages))
+    assert sorted(pool.allocate(kv_pages)) == list(range(kv_pages))
     assert pool.cached_count == 0
     assert_no_state_is_held(engine)

@@ -46,7 +46,7 @@ def test_pages_inside_a_step_are_none_and_those_to_cache_are_there() -> None:
     sequence.length += 3
     for _ in range(3):
         advance(states, sequence, 1)
-    states.give_back(sequence)
+    states.release(sequence)
     assert states.pool.cached_count == 6, "the last full page"
     assert states.pool.has(PageChain(text, 4, b"").digest(74))
 
@@ -58,7 +58,7 @@ def test_what_is_cached_already_takes_no_page() -> None:
         sequence = SequenceState(300, 5, PageChain(text, 4, b""))
         step = advance(states, sequence, 300)
         taken.append([index for _, index, page in step.new_state_pages if page != NONE])
-        states.give_back(sequence)
+        states.release(sequence)
     # The last ones, as there are only so many spare pages; the second time what was left out.
     assert taken == [[74, 73, 63, 47, 31], [74, 15]]
     assert states.pool.cached_count == 6
@@ -122,7 +122,7 @@ def test_a_sequence_holds_two_pages_between_steps_and_in_a_step_what_it_needs(
         last = sequence.computed // page_tokens
         assert set(sequence.states) == ({last - 1} if last else set()) | ({last} if filled else set())
         assert states.pool.used_count == len(sequence.states)
-    states.give_back(sequence)
+    states.release(sequence)
     assert states.pool.used_count == 0
     if cached:
         assert states.pool.has(PageChain(text, page_tokens, b"").digest(sequence.computed // page_tokens - 1))

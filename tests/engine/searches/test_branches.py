@@ -307,6 +307,6 @@ def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     assert (counts.pages_used, counts.pages_free) == (0, runner.kv_pages)
     pool = engine._scheduler.pool
     assert pool.repeat_count == 0
-    assert sorted(pool.take(runner.kv_pages)) == list(range(runner.kv_pages))
+    assert sorted(pool.allocate(runner.kv_pages)) == list(range(runner.kv_pages))
     assert sorted(engine._scheduler._free_slots) == list(range(max_sequences))
     assert_no_state_is_held(engine)

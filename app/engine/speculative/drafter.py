@@ -34,8 +34,8 @@ class NgramDrafter:
         "_agreement",
         "_begin",
         "_chances",
+        "_draft",
         "_followers",
-        "_guesses",
         "_indexed",
         "_mismatches",
         "_source",
@@ -52,11 +52,11 @@ class NgramDrafter:
         """Drops the index, because tokens were removed from the list; the learned probabilities stay."""
         self._followers: dict[tuple[int, ...], int] = {}  # two or three tokens -> the index after their last occurrence
         self._indexed = 0  # number of tokens that `_followers` covers
-        self._guesses: list[int] = []
+        self._draft: list[int] = []
         self._begin = 0  # index of the first draft token in the text
         self._source = 0  # index at which the source continues; 0: there is no source
-        self._agreement = 0  # tokens before the first guess that agree with the source
-        self._mismatches = 0  # in a row: the first guess was wrong, and hardly anything before it agreed
+        self._agreement = 0  # tokens before the draft that agree with the source
+        self._mismatches = 0  # in a row: the first draft token was wrong, and hardly anything before it agreed
 
     def look_up(self, most: int) -> list[int]:
         """Returns at most `most` draft tokens and keeps them for `learn`."""
@@ -65,14 +65,14 @@ class NgramDrafter:
         self._source = 0  # `learn` sets it
         # A draft that reaches the end of the text continues at its own beginning.
         piece = self._tokens[self._begin : self._begin + most] if self._begin else []
-        self._guesses = (piece * (most // len(piece) + 1))[:most] if piece else []
-        return self._guesses
+        self._draft = (piece * (most // len(piece) + 1))[:most] if piece else []
+        return self._draft
 
     def chances(self) -> list[float]:
         """For each draft token, the probability that it and all before it are accepted, without improbable ones."""
         chances: list[float] = []
         chance = 1.0
-        for agreement in range(self._agreement, self._agreement + len(self._guesses)):
+        for agreement in range(self._agreement, self._agreement + len(self._draft)):
             chance *= self._chances[min(agreement, _MOST_AGREEMENT)]
             if chance < _LEAST_CHANCE:
                 break
@@ -84,10 +84,10 @@ class NgramDrafter:
         if not sampled:
             return
         agreement = self._agreement
-        for guess, token in zip(self._guesses, sampled, strict=False):
+        for drafted, token in zip(self._draft, sampled, strict=False):
             level = min(agreement, _MOST_AGREEMENT)
-            self._chances[level] += _RATE * ((guess == token) - self._chances[level])
-            if guess != token:
+            self._chances[level] += _RATE * ((drafted == token) - self._chances[level])
+            if drafted != token:
                 break
             agreement += 1
         self._mismatches = self._mismatches + 1 if agreement < _SHORTEST_MATCH else 0

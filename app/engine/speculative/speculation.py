@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 from app.engine.expert_reads import ExpertReads
 from app.engine.generation import Generation
-from app.engine.guesses.step_cost import StepCost
 from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.speculative.step_cost import StepCost
 
 MAX_RUNNING = 16
 """With more running sequences than this, nothing is drafted: their rows already fill the kernels."""
@@ -34,15 +34,15 @@ class Speculation:
         self._cost = StepCost(experts)
         self.looked_up: list[Generation] = []
         """Generations with a draft in this step, whether it is computed or not."""
-        self.guessed_tokens = 0
+        self.drafted_tokens = 0
         """Draft tokens computed since the start."""
-        self.right_guesses = 0
+        self.accepted_tokens = 0
         """Draft tokens accepted since the start."""
 
-    def guess(
+    def draft(
         self, running: Sequence[SequenceState], generations: Mapping[SequenceState, Generation], spare: int
     ) -> None:
-        """Sets `guesses` of the generations and `drafts` of their sequences, at most `spare` tokens in all."""
+        """Sets `draft_tokens` of the generations and `drafts` of their sequences, at most `spare` tokens in all."""
         for generation in self.looked_up:
             generation.sequence.drafts = 0
         self.looked_up = []
@@ -54,8 +54,8 @@ class Speculation:
             room = sequence.end_length - sequence.length - 1
             if generation.drafter is None or room < 1 or sequence.length - sequence.computed != 1:
                 continue
-            generation.guesses = generation.drafter.look_up(min(self._most, room))
-            if generation.guesses:
+            generation.draft_tokens = generation.drafter.look_up(min(self._most, room))
+            if generation.draft_tokens:
                 self.looked_up.append(generation)
                 likely += [(chance, sequence) for chance in generation.drafter.chances()]
         likely.sort(key=lambda pair: -pair[0])
@@ -78,8 +78,8 @@ class Speculation:
         """Learns from the time of a step in which all sequences decoded."""
         rows, sequences = len(batch.token_ids), len(step.sequences)
         if sequences <= MAX_RUNNING:
-            guesses = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
-            if rows == sequences + guesses:
+            drafted = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
+            if rows == sequences + drafted:
                 self._cost.record(rows, seconds)
 
     def accept(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
@@ -87,16 +87,16 @@ class Speculation:
         taken: list[tuple[SequenceState, Sequence[int]]] = []
         begin = 0
         for index, (sequence, count) in enumerate(zip(step.sequences, step.query_lengths, strict=True)):
-            guesses = max(0, sequence.computed + count - sequence.length)
-            places = tokens[begin : begin + 1 + guesses]
+            drafted = max(0, sequence.computed + count - sequence.length)
+            places = tokens[begin : begin + 1 + drafted]
             begin += len(places)
-            if guesses:
+            if drafted:
                 if -1 in places:
                     places = places[: places.index(-1)]
                 right = len(places) - 1
-                step.query_lengths[index] -= guesses - right
-                self.guessed_tokens += guesses
-                self.right_guesses += right
+                step.query_lengths[index] -= drafted - right
+                self.drafted_tokens += drafted
+                self.accepted_tokens += right
             if step.samples[index]:
                 taken.append((sequence, places))
         by_sequence = dict(taken)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.guesses.drafter import NgramDrafter
+from app.engine.speculative.drafter import NgramDrafter
 
 
 def test_guesses_are_what_followed_the_last_tokens_before() -> None:

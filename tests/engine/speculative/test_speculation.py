@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from app.engine.engine import Engine
-from app.engine.guesses.speculation import Speculation
+from app.engine.speculative.speculation import Speculation
 from app.messages.requests import GenerateRequest, SamplingParams
 from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
@@ -49,10 +49,10 @@ def test_outputs_are_the_same_with_guesses(seed: int | None, vocab_size: int) ->
     engine.stop()
     counts = engine.statistics()
     assert counts.pages_used == 0
-    assert 0 <= counts.right_guesses <= counts.guessed_tokens
+    assert 0 <= counts.accepted_tokens <= counts.drafted_tokens
     assert counts.generated_tokens == sum(len(receiver.tokens(request.request_id)) for request in requests)
     if vocab_size == 2:
-        assert counts.right_guesses > 0
+        assert counts.accepted_tokens > 0
         assert runner.steps < counts.generated_tokens
 
 

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from app.engine.expert_reads import ExpertReads
-from app.engine.guesses.step_cost import StepCost
+from app.engine.speculative.step_cost import StepCost
 
 
 def bent(rows: int) -> float:

@@ -1,1 +1,0 @@
-"""Speculative decoding without a second model: guesses from the text so far."""

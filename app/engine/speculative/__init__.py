@@ -1,0 +1,1 @@
+"""Speculative decoding without a second model: drafts from the text so far."""

@@ -72,7 +72,7 @@ class Windows:
     windows: tuple[tuple[int, int], ...] = ()
     """Pairs (keys that a token sees, itself included; number of layers). The other layers see all keys."""
     by_queries: "Windows | None" = None
-    """The same weighted by query heads, if layers' heads differ; this object is then weighted by KV heads."""
+    """Windows weighted by query heads, if layers' heads differ; this object is then weighted by KV heads."""
 
     def seen(self, tokens: float) -> float:
         """Keys that a text's last token sees, so that their pages must be kept: `tokens` without windows."""

@@ -300,7 +300,7 @@ class Talk:
         self._write(_Turn(question, instead_of=instead_of), begin, seed=random.randrange(_SEEDS))
 
     def _last_turn(self) -> _Turn | None:
-        """This chat's last turn, or else the stored conversation's; shows a notice if there is none.
+        """The last turn of this chat, or of the stored conversation; shows a notice if there is none.
 
         Raises OpenAIError.
         """

@@ -12,7 +12,7 @@ from typing import Final
 # cancelled in between is never sent.
 _RESERVATION_S: Final = 1.0
 _LONGEST_INTERVAL: Final = 2.0
-"""In report periods: if two reports are further apart, a report between them was lost."""
+"""Two reports that are this many report periods apart have lost one in between."""
 
 
 class QueueLengths:

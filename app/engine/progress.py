@@ -21,7 +21,7 @@ class ProgressReports:
 
     def __init__(self, scheduler: Scheduler, outbox: Outbox) -> None:
         self.watched: dict[SequenceState, _Watch] = {}
-        """By the sequence that computes the prompt. If empty, a step has nothing to do here."""
+        """Watches by the sequence that computes the prompt. If empty, a step has nothing to do here."""
         self._scheduler = scheduler
         self._outbox = outbox
 

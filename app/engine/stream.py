@@ -299,7 +299,7 @@ class _Mailbox:
             self._waiter.set_result(None)
 
     def _delivery(self) -> "_Mailbox | _LineDelivery | None":
-        """What delivers the waiting tokens; None: the stream itself."""
+        """The sender of the waiting tokens; None: the stream itself."""
         delivery = self._reader.delivery
         only_tokens = self._finish_reason is None and self._error is None and self._prompt is None and not self._scores
         if (
@@ -322,7 +322,7 @@ class _Mailbox:
         return True
 
     def _own_part(self) -> Bundle:
-        """What the own stream must send now: one part or none. It repeats what others have delivered since its last."""
+        """The own stream's next message, at most one part; it repeats tokens that others have delivered meanwhile."""
         last = self._finish_reason is not None and not self.ended
         has_news = self._token_ids or self._must_resend or self._progress
         if not last and (not has_news or self._delivery() is not None):

@@ -16,7 +16,7 @@ from app.settings import SettingsError
 _HOST = "127.0.0.1"
 _FIRST_PORT = 30000
 _LAST_PORT = 32767
-"""Above it systems take ports for outgoing connections."""
+"""Systems use higher ports for outgoing connections."""
 
 
 class HeldPorts:

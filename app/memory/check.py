@@ -32,7 +32,7 @@ class FolderReport:
     temporary: int = 0
     """Files that are being written, or that a killed worker has left."""
     wrong: list[tuple[Path, str]] = field(default_factory=list)
-    """What can't be a page where it lies, and why."""
+    """Entries that can't be a page where they lie, with the reason."""
 
 
 def check_folder(root: Path) -> FolderReport:

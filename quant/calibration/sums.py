@@ -30,7 +30,7 @@ class InputSums:
         return weights @ self.against
 
     def missed(self, weights: F32) -> F32:
-        """The same, if d are the wanted outputs."""
+        """The deficit likewise, if d are the wanted outputs."""
         return self.against - weights @ self.moments
 
 

@@ -26,7 +26,7 @@ def quantize_sym_int4(name: str, values: NDArray[np.generic], group: int) -> Qua
 
 
 def sym_int4_blocks(name: str, x: F32) -> QuantizedMatrix:
-    """Does the same for weights [rows, groups, inputs] with groups of any size; see quantize_sym_int4."""
+    """Quantizes weights [rows, groups, inputs] with groups of any size; see quantize_sym_int4."""
     high, low = x.max(axis=-1), x.min(axis=-1)
     extreme = np.where(high > -low, high, low)
     ties = (high == -low) & (high > 0)
@@ -54,7 +54,7 @@ def quantize_asym_int4(name: str, values: NDArray[np.generic], group: int) -> Qu
 
 
 def asym_int4_blocks(name: str, x: F32) -> QuantizedMatrix:
-    """Does the same for weights [rows, groups, inputs] with groups of any size; see quantize_asym_int4."""
+    """Quantizes weights [rows, groups, inputs] with groups of any size; see quantize_asym_int4."""
     high, low = x.max(axis=-1), x.min(axis=-1)
     with np.errstate(over="ignore", invalid="ignore"):
         steps = (high - low) / np.float32(15)

@@ -19,7 +19,7 @@ def quantize_int8(name: str, values: NDArray[np.generic], group: int) -> Quantiz
 
 
 def int8_blocks(name: str, x: F32) -> QuantizedMatrix:
-    """The same for weights [rows, groups, inputs] with groups of any size; see quantize_int8."""
+    """Quantizes weights [rows, groups, inputs] with groups of any size; see quantize_int8."""
     scales = np.maximum(x.max(axis=-1), -x.min(axis=-1)) / np.float32(127)
     stored = fp16_scales(name, scales)
     usable = stored != 0

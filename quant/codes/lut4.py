@@ -45,7 +45,7 @@ def quantize_lut4(name: str, values: NDArray[np.generic], group: int, table: tup
 
 
 def lut4_blocks(name: str, x: F32, table: tuple[int, ...]) -> QuantizedMatrix:
-    """The same for weights [rows, groups, inputs] with groups of any size; see quantize_lut4."""
+    """Quantizes weights [rows, groups, inputs] with groups of any size; see quantize_lut4."""
     check_table(table)
     low, high = (np.float32(entry) for entry in (min(table[0], 0), max(table[-1], 0)))
     scales = np.zeros(x.shape[:-1], np.float32)

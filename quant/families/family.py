@@ -74,8 +74,8 @@ class Family:
     ignored: tuple[str, ...] = ()
     """Patterns (fnmatch) of stored tensors that the engine does not need: buffers, other modalities."""
     alternatives: tuple[Callable[[Config, Decoder], Mapping[str, Tensor]], ...] = ()
-    """The same tensors from other stored ones, for checkpoints that store them differently. Of `tensors` and these, the
-    first one is used whose stored tensors a checkpoint has."""
+    """Alternatives to `tensors`, for checkpoints that store them differently. Of `tensors` and these, the first one is
+    used whose stored tensors a checkpoint has."""
     brings_code: bool = False
     """Whether its checkpoints name Python code of their own (`auto_map`), which is never run."""
     predicts: bool = False

@@ -41,7 +41,7 @@ _OTHER_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor lies. shape has rows first, the reverse of GGUF's order; offset is from the start of `path`."""
+    """Position of a tensor. shape has rows first, the reverse of GGUF's order; offset is from the start of `path`."""
 
     path: Path
 

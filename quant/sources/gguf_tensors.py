@@ -110,7 +110,7 @@ def gguf_name(name: str) -> str:
 
 
 def rotate_half_rows(heads: int, head_dim: int) -> NDArray[np.int64]:
-    """For each row in the order "rotate half" the GGUF row that holds it.
+    """For each row in the order "rotate half", the GGUF row that holds it.
 
     Within a head, ggml keeps rotated pairs together: pair j's halves are rows 2j and 2j + 1; the engine has all first
     halves, then all second ones.

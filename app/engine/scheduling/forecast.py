@@ -102,7 +102,7 @@ class _Growing:
 
 
 class _Limited:
-    """As `_Growing`, for sequences with a page limit. `pages` must be called with ever fewer tokens."""
+    """Growing sequences with a page limit. `pages` must be called with ever fewer tokens."""
 
     __slots__ = ("_at_limit", "_below", "_last_tokens", "_limit")
 

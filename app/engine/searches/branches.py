@@ -23,7 +23,7 @@ MOST_ROW_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BranchChange:
-    """What a search has changed; the engine replaces its sequences accordingly, first those that leave."""
+    """Changes of a search; the engine replaces its sequences accordingly, first those that leave."""
 
     leaves: Sequence[SequenceState] = ()
     """Sequences that no longer belong to the search. One may leave with one generation and enter with another."""

@@ -27,7 +27,7 @@ from app.messages.requests import BeamParams, ContrastiveParams
 
 
 class Row(NamedTuple):
-    """What the model computed for one sequence."""
+    """The model's results for one sequence."""
 
     token_ids: Sequence[int]
     """The likeliest next tokens, the likeliest first."""

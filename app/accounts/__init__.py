@@ -1,1 +1,1 @@
-"""Users, their credentials and keys, limits, usage and audit: all that outlives the process but the pages."""
+"""Users, their credentials and keys, limits, usage and audit: everything that outlives the process except KV pages."""

@@ -1,4 +1,4 @@
-"""The accounts: everything over one database, for one process and one thread at a time. Knows neither Ray nor HTTP."""
+"""All accounts of one database, for one process and one thread at a time. Knows neither Ray nor HTTP."""
 
 from app.accounts.conversations import Conversations
 from app.accounts.key_source import read_kek
@@ -13,11 +13,11 @@ from app.messages.accounts import AuditPage
 from app.settings import AccountsSettings
 
 OPERATOR_ACTS = Actor(OPERATOR, "admin")
-"""Who works on the server's own machine, with its key."""
+"""The actor for commands that run on the server's own machine with its key."""
 
 
 class Accounts:
-    """Users, their credentials, their conversations' keys, what is stored of their texts, usage and audit."""
+    """Users, credentials, conversation keys, stored texts, usage and audit."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -32,25 +32,25 @@ class Accounts:
 
     @classmethod
     def open(cls, settings: AccountsSettings, *, make: bool = False) -> "Accounts":
-        """make: whether a database that is not there or empty is made.
+        """Opens the database. make: create it if it is missing or empty.
 
-        Raises SettingsError: the key can't be read, or the database can't be opened or has another key.
+        Raises SettingsError if the key can't be read, or the database can't be opened or belongs to another key.
         """
         return cls(open_store(settings, read_kek(settings.key), make=make))
 
     def actor(self, secret: str) -> Actor:
-        """Who shows that credential. Raises AccountsError as `Logins.identify` does."""
+        """Returns the user of a credential. Raises AccountsError as `Logins.identify` does."""
         identity = self.logins.identify(secret)
         return Actor(identity.user_id, identity.role)
 
     def audit(self, actor: Actor, after: int, limit: int) -> AuditPage:
-        """Rows in order, from the one after `after`. Raises AccountsError: `admin_only`."""
+        """Returns rows in order, from the one after `after`. Raises AccountsError `admin_only`."""
         check_admin(actor)
         with self.store.transaction() as connection:
             return self.store.audit.page(connection, after, limit)
 
     def close(self) -> None:
-        """Writes what is unwritten, destroys what is deleted, and frees the database."""
+        """Writes pending usage, destroys deleted conversations, and closes the database."""
         try:
             self.usage.write()
             self.stored_conversations.destroy_deleted(at_once=True)

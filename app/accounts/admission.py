@@ -1,4 +1,4 @@
-"""Whether a user's request may begin: requests a minute, tokens a day, requests at the same time. In memory only."""
+"""Decides whether a user's request is admitted: requests a minute, tokens a day, concurrency. In memory only."""
 
 import time
 from collections import Counter
@@ -15,15 +15,15 @@ _FAILURE_MINUTES = 15
 
 
 class Admissions:
-    """Counts users' requests, those of all ingresses together."""
+    """Counts users' requests over all ingresses."""
 
     def __init__(self) -> None:
         self._window = MovingWindowRateLimiter(MemoryStorage())
         self._open: dict[str, Counter[str]] = {}
-        """Of each ingress: running requests of each user."""
+        """Maps ingress to its number of running requests per user."""
 
     def admit(self, ingress: str, identity: Identity, tokens_today: int, now_s: float) -> Admission:
-        """Counts the request if it is let in. now_s: Unix seconds."""
+        """Counts the request if it is admitted. now_s: Unix seconds."""
         user_id, limits = identity.user_id, identity.limits
         until_tomorrow_s = _DAY_S - now_s % _DAY_S
         running = sum(users[user_id] for users in self._open.values())
@@ -45,7 +45,7 @@ class Admissions:
         return Admission(identity, self._rates(user_id, limits, tokens_today, now_s), refusal)
 
     def done(self, ingress: str, user_id: str) -> None:
-        """One running request less."""
+        """Ends one running request."""
         users = self._open.get(ingress, Counter())
         if users[user_id] > 1:
             users[user_id] -= 1
@@ -53,7 +53,7 @@ class Admissions:
             del users[user_id]
 
     def lost(self, ingress: str) -> None:
-        """An ingress has ended, and with it its requests."""
+        """Drops all running requests of an ingress that has ended."""
         self._open.pop(ingress, None)
 
     def _rates(self, user_id: str, limits: UserLimits, tokens_today: int, now_s: float) -> RateState:
@@ -72,24 +72,23 @@ class Admissions:
 
 
 class LoginFailures:
-    """Refuses logins with a name that was tried too often with wrong passwords, whether somebody has it or not."""
+    """Rate-limits logins per name after too many wrong passwords, whether or not a user has that name."""
 
     def __init__(self, most: int, before: "LoginFailures | None" = None) -> None:
-        """most: wrong passwords in a quarter of an hour. before: what was counted until now."""
+        """most: wrong passwords allowed in 15 minutes. before: an earlier instance whose counts are kept."""
         self._storage: MemoryStorage = MemoryStorage() if before is None else before._storage
         self._window = MovingWindowRateLimiter(self._storage)
         self._item = RateLimitItemPerMinute(most, _FAILURE_MINUTES)
 
     def wait_s(self, name: str) -> int | None:
-        """How long nobody may log in with this name; None: now. Any text is a name."""
+        """Returns how long logins with this name are refused; None if one is allowed now. Any text is a name."""
         if self._window.test(self._item, name):
             return None
         return max(1, int(self._window.get_window_stats(self._item, name).reset_time - time.time()) + 1)
 
     def add(self, name: str) -> None:
-        """A try, which counts as a failure as long as it is not known to be right."""
+        """Counts an attempt as a failure; `clear` takes it back once the password proves right."""
         self._window.hit(self._item, name)
 
     def clear(self, name: str) -> None:
-        """The password was right."""
         self._window.clear(self._item, name)

@@ -1,6 +1,6 @@
-"""How the accounts' service answers: work in the database's one thread, Refusals instead of errors, news of changes.
+"""How the accounts service answers calls: database work in one thread, Refusals instead of errors.
 
-Knows no method of the service.
+It wakes the ingresses that wait for changes. Knows no method of the service.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Answering:
-    """What all methods of the service share."""
+    """The base of the service's parts: the database thread and the signal of changes."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -26,9 +26,9 @@ class Answering:
     async def _answer(
         self, work: Callable[[], Result], *, undo: Callable[[Result], None] | None = None
     ) -> Result | Refusal:
-        """Does the work in the database's thread; then ingresses hear of what it has changed.
+        """Runs `work` in the database thread and returns its result, or the Refusal of an AccountsError.
 
-        undo: what takes the result back when nobody waits for it any more; the thread may be at it all the same.
+        undo: takes the result back if the caller is cancelled, even though the thread may still finish the work.
         """
         results: list[Result] = []
 

@@ -1,11 +1,11 @@
-"""The audit: who did what, without content, chained by MACs so that nobody without the server's key can change it.
+"""The audit log: who did what, without content. A chain of MACs under the server's key makes changes evident.
 
-A row holds the MAC of the rows before it; the last one's is kept with the number of rows in `meta`, with a MAC of its
-own. An old copy of the whole database can't be told from the new one by this.
+A row holds the MAC of the rows before it. `meta` holds the number of rows and the MAC of the last one, under a MAC of
+its own. Restoring an old copy of the whole database is not detected.
 
-A login has the client's address, sealed, and the chain has the digest of what is sealed. So old addresses can be
-forgotten and the chain stays whole; up to which row they are is in `meta` too, with a MAC. Without the address, or
-before there was any, a row's MAC is of the same bytes.
+A login's row has the client's address, sealed; the chain covers only a digest of the sealed value. So old addresses can
+be deleted without breaking the chain; `meta` says, under a MAC, up to which row. A row without an address has the same
+MAC as before addresses existed.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _START = bytes(_MAC_BYTES)
 
 
 class Audit:
-    """Notes rows and checks them."""
+    """Appends rows and verifies the chain."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -44,9 +44,9 @@ class Audit:
         outcome: str = "ok",
         address: str | None = None,
     ) -> None:
-        """Adds a row, in the transaction that it tells of."""
+        """Appends a row within the transaction that it describes."""
         head = self._head(connection)
-        if head is None:  # none yet, or somebody has changed it: then the chain shows it from here on
+        if head is None:  # no rows yet, or the head was tampered with: then the chain is visibly broken here
             head = (connection.execute(select(func.max(tables.audit.c.seq))).scalar() or 0, _START)
         seq, previous = head
         row = AuditRow(seq + 1, int(at_s), actor, action, target, outcome)
@@ -68,7 +68,7 @@ class Audit:
         write_meta(connection, _HEAD, self._sealed_head(row.seq, self._mac(row, digest, previous)))
 
     def page(self, connection: Connection, after: int, limit: int) -> AuditPage:
-        """At most `limit` rows from the one after `after`; checks all there are."""
+        """Returns at most `limit` rows after `after`, and whether the whole chain is intact."""
         shown = connection.execute(
             select(tables.audit).where(tables.audit.c.seq > after).order_by(tables.audit.c.seq).limit(limit)
         )
@@ -77,9 +77,9 @@ class Audit:
         return AuditPage(rows, self._is_intact(connection), last)
 
     def forget_addresses(self, connection: Connection, before_s: float) -> bool:
-        """Forgets those of rows that are older. False: somebody has changed the audit, so all are kept.
+        """Deletes the addresses of rows older than `before_s`. Returns False, and deletes none, if the chain is broken.
 
-        Else who turns a row's time back would have its address taken away, and the change would not show.
+        Otherwise an attacker who backdates a row would get its address deleted, and the tampering would not show.
         """
         seq, at = tables.audit.c.seq, tables.audit.c.at
         newer = connection.execute(select(func.min(seq)).where(at >= before_s)).scalar()
@@ -102,7 +102,7 @@ class Audit:
         return self._head(connection) == ((seq, previous) if seq else None)
 
     def _mac(self, row: AuditRow, digest: bytes | None, previous: bytes) -> bytes:
-        """digest: of the sealed address; None: the row was written without."""
+        """digest: SHA-256 of the sealed address; None if the row was written without an address."""
         *told, _ = astuple(row)
         return mac(self._key, previous + orjson.dumps(told if digest is None else [*told, digest.hex()]))
 
@@ -110,7 +110,7 @@ class Audit:
         try:
             sealed = row.address_sealed
             return None if sealed is None else unseal(self._address_key, sealed, _context(row.seq)).decode()
-        except SealError:  # then the audit is not intact, and says so
+        except SealError:  # the chain check reports this as tampering
             return None
 
     def _sealed_forgotten(self, seq: int) -> bytes:
@@ -118,7 +118,7 @@ class Audit:
         return last + mac(self._key, b"forgotten" + last)
 
     def _forgotten(self, connection: Connection) -> int:
-        """The number of the last row whose address may be missing."""
+        """Returns the number of the last row whose address may have been deleted."""
         sealed = read_meta(connection, _FORGOTTEN) or b""
         seq = int.from_bytes(sealed[:8], "big")
         return seq if self._sealed_forgotten(seq) == sealed else 0
@@ -128,7 +128,7 @@ class Audit:
         return head + mac(self._key, b"head" + head)
 
     def _head(self, connection: Connection) -> tuple[int, bytes] | None:
-        """The number of rows and the last one's MAC; None if none was ever noted, or the head is not ours."""
+        """Returns the number of rows and the last one's MAC; None if there are no rows or the head's MAC is wrong."""
         sealed = read_meta(connection, _HEAD)
         if sealed is None:
             return None

@@ -1,8 +1,8 @@
-"""The keys of conversations. To forget a conversation is to destroy its key; its pages are unlinked by who has them.
+"""Conversation keys. A conversation is forgotten by destroying its key; whoever has its KV pages unlinks them.
 
-A conversation is found by its name, of which the table has a MAC under the user's key. A request that names none goes
-on with the user's default conversation. A stored one (`stored_conversations`) has its id as name, and only gets another
-key when its pages are to be forgotten: its items stay.
+A conversation is found by a MAC of its name under the user's key. A request without a name uses the user's default
+conversation. A stored conversation (`stored_conversations`) has its id as name; forgetting it only replaces its key,
+and its items stay.
 """
 
 from typing import Any
@@ -17,21 +17,22 @@ from app.accounts.store import Store
 from app.messages.accounts import AccountsError, ConversationKey, Forgotten
 
 MOST_CONVERSATIONS = 1000
-"""Of one user, besides stored ones. A further one takes the place of the one that was unused for longest, whose key is
-destroyed."""
+"""The limit per user, stored conversations not counted. Another one evicts the least recently used, whose key is
+destroyed.
+"""
 _USED_PERIOD_S = 3600
-"""A conversation's last use is written down this often."""
+"""The last use of a conversation is written at most this often."""
 
 
 class Conversations:
-    """Keys for the user who shows a credential."""
+    """Keys of conversations, for the user whose credential is given."""
 
     def __init__(self, store: Store, logins: Logins) -> None:
         self._store = store
         self._logins = logins
 
     def key(self, text: str, name: str | None) -> ConversationKey:
-        """The key of the user's conversation of that name (None: the default one); made if there is none."""
+        """Returns the key of the conversation of that name (None: the default one), and makes it if there is none."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             now_s = int(self._store.now())
@@ -45,9 +46,9 @@ class Conversations:
         return ConversationKey(row.id, conversation_key, key_id(conversation_key))
 
     def forget(self, text: str, name: str | None) -> Forgotten:
-        """Destroys the key of the conversation of that name; with None those of all, and the user's shared key.
+        """Destroys the key of the named conversation; with None those of all, and the user's shared key.
 
-        Raises AccountsError: `not_found`.
+        Raises AccountsError `not_found`.
         """
         store = self._store
         with store.transaction() as connection:
@@ -68,7 +69,7 @@ class Conversations:
         return forgotten
 
     def _forget_all(self, connection: Connection, known: Known) -> int:
-        """How many there were."""
+        """Returns how many conversations there were."""
         mine = tables.conversations.c.user_id == known.identity.user_id
         stored = select(tables.conversations.c.id).where(mine, tables.conversations.c.sealed.is_not(None))
         ids = connection.execute(stored).scalars().all()
@@ -113,17 +114,17 @@ def _of_name(known: Known, name: str | None) -> ColumnElement[bool]:
 
 
 def sealed_key(known: Known, row_id: str, conversation_key: bytes) -> bytes:
-    """A CK as a conversation's row has it."""
+    """Seals a CK for its conversation's row."""
     return known.key.seal(conversation_key, _context(row_id))
 
 
 def opened_key(known: Known, row: Row[Any]) -> bytes:
-    """The CK of a conversation's row. Raises SealError."""
+    """Opens the CK of a conversation's row. Raises SealError."""
     return known.key.unseal(row.wrapped_ck, _context(row.id))
 
 
 def replace_shared_key(connection: Connection, known: Known) -> None:
-    """Gives the user another SK."""
+    """Gives the user a new SK."""
     user_id = known.identity.user_id
     shared = new_shared_key(known.key, user_id)
     connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))

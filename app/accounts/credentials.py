@@ -1,4 +1,4 @@
-"""What names, passwords, API keys, session tokens and recovery codes look like. Knows no table."""
+"""The formats of names, passwords, API keys, session tokens and recovery codes. Knows no table."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ from app.messages.accounts import AccountsError
 MIN_PASSWORD_CHARACTERS, MAX_PASSWORD_CHARACTERS = 12, 1024
 MAX_NAME_CHARACTERS = 64
 MAX_SECRET_CHARACTERS = 128
-"""No key and no token is longer."""
+"""The maximum length of keys and tokens."""
 
 _API_KEY = re.compile(r"rdbt_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 _SESSION = re.compile(r"rdbs_[A-Za-z0-9_-]{43}")
@@ -21,18 +21,18 @@ _NAME = re.compile(r"\w[\w.@+-]*")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A credential as somebody has shown it; not yet known to be right."""
+    """A well-formed credential that is not verified yet."""
 
     id: str
-    """An API key's id, or a session's: 16 hex digits."""
+    """The id of the API key or the session: 16 hex digits."""
     is_session: bool
     secret: bytes = field(repr=False)
     token_hash: bytes = field(repr=False)
-    """SHA-256 of the whole."""
+    """SHA-256 of the whole credential."""
 
 
 def read(text: str) -> Shown | None:
-    """An API key or a session token; None if it has the form of neither."""
+    """Parses an API key or a session token; returns None if the text is neither."""
     token_hash = hashlib.sha256(text.encode(errors="replace")).digest()
     if match := _API_KEY.fullmatch(text):
         return Shown(match[1], is_session=False, secret=match[2].encode(), token_hash=token_hash)
@@ -42,48 +42,48 @@ def read(text: str) -> Shown | None:
 
 
 def session_id(token_hash: bytes) -> str:
-    """16 hex digits."""
+    """Returns 16 hex digits."""
     return token_hash.hex()[:16]
 
 
 def looks_like_session(text: str) -> bool:
-    """Whether that is a session's token, of whatever age."""
+    """Whether the text has the prefix of a session token; it may have expired."""
     return text.startswith("rdbs_")
 
 
 def new_id() -> str:
-    """Of a user or a conversation: 32 hex digits."""
+    """Returns an id for a user or a conversation: 32 hex digits."""
     return secrets.token_hex(16)
 
 
 def new_key_id() -> str:
-    """Of a credential: 16 hex digits."""
+    """Returns an id for a credential: 16 hex digits."""
     return secrets.token_hex(8)
 
 
 def new_api_key(key_id: str) -> str:
-    """Of 256 bits."""
+    """Returns an API key with 256 random bits."""
     return f"rdbt_{key_id}_{secrets.token_urlsafe(32)}"
 
 
 def new_session_token() -> str:
-    """Of 256 bits."""
+    """Returns a session token with 256 random bits."""
     return f"rdbs_{secrets.token_urlsafe(32)}"
 
 
 def new_recovery_code() -> str:
-    """Of 160 bits, to be written on paper: eight groups of four letters and digits."""
+    """Returns 160 random bits to be written on paper: eight groups of four letters and digits."""
     code = base64.b32encode(secrets.token_bytes(20)).decode()
     return "-".join(code[i : i + 4] for i in range(0, len(code), 4))
 
 
 def recovery_secret(code: str) -> bytes:
-    """The secret of a recovery code, however it was typed."""
+    """Returns the secret of a recovery code, ignoring case, spaces and hyphens."""
     return re.sub(r"[\s-]", "", code[:MAX_SECRET_CHARACTERS]).upper().encode()
 
 
 def normalized_name(name: str) -> str:
-    """A user's name as it is compared. Raises AccountsError: 1 to 64 letters and digits, also . @ + - and _ in it."""
+    """Normalizes a user name for comparison. Raises AccountsError unless it has 1 to 64 letters, digits or `.@+-_`."""
     normal = unicodedata.normalize("NFKC", name[: MAX_NAME_CHARACTERS + 1]).casefold()
     if len(normal) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(normal):
         message = f"A name has 1 to {MAX_NAME_CHARACTERS} letters and digits; . @ + - _ may follow the first."
@@ -92,12 +92,12 @@ def normalized_name(name: str) -> str:
 
 
 def normalized_password(password: str) -> str:
-    """A password as it is stretched (NFKC, so that keyboards do not matter)."""
+    """Normalizes a password before hashing (NFKC, so that keyboards do not matter)."""
     return unicodedata.normalize("NFKC", password[: MAX_PASSWORD_CHARACTERS + 1])
 
 
 def check_new_password(password: str, param: str = "password") -> None:
-    """Raises AccountsError: too short or too long."""
+    """Raises AccountsError if the password is too short or too long."""
     if not MIN_PASSWORD_CHARACTERS <= len(password) <= MAX_PASSWORD_CHARACTERS:
         message = f"A password has {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters."
         raise AccountsError("invalid_value", message, param=param)

@@ -1,4 +1,4 @@
-"""Opens the database: SQLite's file or a Postgres, with the newest tables, and for one process alone."""
+"""Opens the database, SQLite or Postgres, migrates its tables, and locks it for this process."""
 
 import fcntl
 import os
@@ -21,13 +21,13 @@ from app.settings import SettingsError
 FIRST_USER = "Add the first user: redoubt user add NAME --admin --config FILE"
 _IN_USE = "a running service has it open. Ask the service (--url), or stop it."
 _POSTGRES_LOCK = 0x5244_4254
-"""Any number, always the same: the advisory lock of the process that owns the accounts."""
-# SQLite keeps what was deleted out of the file, and a transaction on the disk before it says that it is done. Its
-# write-ahead log is not used: before 3.51.3 it could lose transactions.
+"""The advisory lock of the process that owns the accounts; an arbitrary constant."""
+# SQLite overwrites deleted data in the file, and syncs a transaction to disk before it reports success. Write-ahead
+# logging is not used: before 3.51.3 it could lose transactions.
 _PRAGMAS = ("journal_mode=TRUNCATE", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON")
 
 _ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "hide_parameters": True}
-"""Errors, which are logged, have no values in them."""
+"""Errors are logged, so they must not contain values."""
 
 
 class InUseError(SettingsError):
@@ -35,13 +35,13 @@ class InUseError(SettingsError):
 
 
 class Database:
-    """One process' way to the tables. One thread at a time uses it."""
+    """This process's connection to the database. One thread at a time may use it."""
 
     def __init__(self, place: str, *, make: bool) -> None:
-        """Opens it and brings its tables up to date.
+        """Opens the database and migrates its tables.
 
-        place: a path of SQLite's file, or a URL of Postgres without a password. make: whether a file that is not there
-        is made. Raises SettingsError, also if another process has it open.
+        place: the path of an SQLite file, or a Postgres URL without a password. make: create a missing file. Raises
+        SettingsError, also if another process has it open.
         """
         self._closing = ExitStack()
         try:
@@ -58,12 +58,12 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A connection whose changes are there together when the block ends, or not at all."""
+        """Yields a connection; its changes are committed together at the end, or rolled back on an error."""
         with self._engine.begin() as connection:
             yield connection
 
     def close(self) -> None:
-        """Gives it free for another process."""
+        """Releases the database for other processes."""
         self._closing.close()
 
     def _open(self, place: str, *, make: bool) -> Engine:
@@ -91,7 +91,7 @@ class Database:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions are SQLAlchemy's to begin
+    connection.isolation_level = None  # SQLAlchemy begins transactions
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
 
@@ -102,7 +102,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def _locked_file(path: Path) -> Iterator[None]:
-    """Makes the database's file if there is none, for its owner alone, and locks another beside it."""
+    """Locks a file beside the database's, and creates the database's file, readable by its owner only, if missing."""
     lock = path.with_name(f"{path.name}.lock")
     with _private_file(lock) as file:
         try:
@@ -118,7 +118,7 @@ def _private_file(path: Path) -> IO[bytes]:
 
 
 def _lock_postgres(connection: Any, _: object) -> None:
-    """The lock is the connection's, of which there is one: who has it owns the database, after a new connect too."""
+    """Takes the advisory lock, which belongs to the only connection; a reconnect takes it again."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", (_POSTGRES_LOCK,))
         (owns,) = cursor.fetchone()
@@ -135,7 +135,7 @@ def _unlock_postgres(connection: Any, _: object) -> None:
 
 
 def _migrate(connection: Connection, place: str) -> None:
-    """Brings the tables up to date. Raises SettingsError, and changes nothing, if a newer version has made them."""
+    """Migrates the tables. Raises SettingsError, and changes nothing, if a newer version has made them."""
     config = Config()
     config.set_main_option("script_location", "app.accounts:migrations")
     config.attributes["connection"] = connection
@@ -152,7 +152,7 @@ def _migrate(connection: Connection, place: str) -> None:
 
 
 def read_meta(connection: Connection, name: str) -> bytes | None:
-    """A value of the table `meta`."""
+    """Reads a value of the table `meta`."""
     value: bytes | None = connection.execute(
         select(tables.meta.c.value).where(tables.meta.c.name == name)
     ).scalar_one_or_none()
@@ -160,7 +160,7 @@ def read_meta(connection: Connection, name: str) -> bytes | None:
 
 
 def write_meta(connection: Connection, name: str, value: bytes) -> None:
-    """Replaces the value, or adds it."""
+    """Inserts or replaces a value of the table `meta`."""
     changed = connection.execute(tables.meta.update().where(tables.meta.c.name == name).values(value=value))
     if not changed.rowcount:
         connection.execute(tables.meta.insert().values(name=name, value=value))

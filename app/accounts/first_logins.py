@@ -1,8 +1,7 @@
-"""The first login of a user, and the first one after a reset: until then an administrator knows the password.
+"""The first login of a user, and the first one after a reset, while an administrator knows the password.
 
-So that password opens nothing: it seals a key that is used for nothing else. When the user chooses a password, the
-user's key is made, or opened with the recovery code, and sealed with that password and with a new recovery code. Nobody
-but the user is told either.
+That password therefore seals only a placeholder key. When the user chooses a password, the user's key is created (or
+opened with the recovery code) and sealed under that password and a new recovery code, which nobody else learns.
 """
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
@@ -18,10 +17,10 @@ from app.sealing.records import SealError
 def choose_key(
     store: Store, connection: Connection, user_id: str, session: Shown, recovery_code: str | None, *, lose_saved: bool
 ) -> tuple[UserKey, ChangedPassword]:
-    """The key of a user who chooses a password, and what to tell the user. From now on the session has that key.
+    """Returns the key of a user who chooses a password, and what to tell the user; the session is sealed to that key.
 
-    After a reset it is the key of before, for who has its recovery code; who has lost that gives up what was saved.
-    Raises AccountsError: `recovery_code_required`, `invalid_value` for a wrong one.
+    After a reset, `recovery_code` restores the old key; without it, `lose_saved` must confirm that saved data is lost.
+    Raises AccountsError: `recovery_code_required`, or `invalid_value` for a wrong code.
     """
     row = connection.execute(select(tables.credentials).where(_code_of(user_id))).one_or_none()
     is_lost = row is not None and recovery_code is None
@@ -47,7 +46,7 @@ def choose_key(
 
 
 def set_recovery_code(store: Store, connection: Connection, user_id: str, key: UserKey) -> str:
-    """A new one, which is the user's only one from now on."""
+    """Replaces the user's recovery code by a new one and returns it."""
     connection.execute(delete(tables.credentials).where(_code_of(user_id)))
     code, credential_id = new_recovery_code(), new_key_id()
     connection.execute(

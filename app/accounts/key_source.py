@@ -1,6 +1,6 @@
 """Where the server's own key (KEK) is read from: a file, or a confidential guest's resources after attestation.
 
-Never the environment or the configuration, which Ray shows.
+Never from the environment or the configuration, which Ray displays.
 """
 
 import os
@@ -15,7 +15,7 @@ from app.settings import SettingsError
 
 
 def read_kek(source: str) -> bytes:
-    """32 bytes. source: `file:<path>` or `cdh:<repository>/<type>/<tag>`. Raises SettingsError that names it."""
+    """Returns 32 bytes. source: `file:<path>` or `cdh:<repository>/<type>/<tag>`. Raises SettingsError naming it."""
     kind, _, place = source.partition(":")
     try:
         key = _of_file(Path(place)) if kind == "file" else _of_guest(place)
@@ -27,7 +27,7 @@ def read_kek(source: str) -> bytes:
 
 
 def write_kek(path: Path) -> None:
-    """A new random key in a new file that only its owner reads. Raises FileExistsError, OSError."""
+    """Writes a random key to a new file that only its owner can read. Raises FileExistsError, OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
     with os.fdopen(descriptor, "wb") as file:
         file.write(new_key())

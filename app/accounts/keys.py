@@ -1,8 +1,8 @@
 """The keys of the accounts and how each is sealed, by `app.sealing.records`. Knows no table and no HTTP.
 
-KEK: 32 bytes that the operator keeps outside the database. It seals the root key, one record, so that a new KEK needs
-no user's help. UMK: random for each user, sealed once for each credential under root key and credential together:
-neither opens it alone. CK: random for each conversation; SK: random for each user; both sealed under the UMK.
+KEK: 32 bytes that the operator keeps outside the database. It seals only the root key, so it can be replaced without
+the users. UMK: a random key per user, sealed once per credential under root key and credential together; neither alone
+opens it. CK: a random key per conversation; SK: a random key per user; both sealed under the UMK.
 """
 
 import hashlib
@@ -23,28 +23,28 @@ _PREFIX = b"redoubt/v1/"
 
 
 def new_key() -> bytes:
-    """32 random bytes."""
+    """Returns 32 random bytes."""
     return os.urandom(KEY_BYTES)
 
 
 def derive(key: bytes, purpose: str, *, salt: bytes | None = None) -> bytes:
-    """HKDF-SHA256: a key of 32 bytes for one purpose; whoever has it does not have `key`."""
+    """Derives a 32-byte key for one purpose by HKDF-SHA256; `key` can't be recovered from it."""
     return HKDF(SHA256(), KEY_BYTES, salt, _PREFIX + purpose.encode()).derive(key)
 
 
 def mac(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256, 32 bytes."""
+    """Returns HMAC-SHA256, 32 bytes."""
     return hmac.digest(key, message, hashlib.sha256)
 
 
 def key_id(key: bytes) -> bytes:
-    """16 bytes that tell keys apart and tell nothing of them."""
+    """Returns 16 bytes that identify the key without revealing it."""
     return derive(key, "id")[:KEY_ID_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordCost:
-    """What one try of a password costs: Argon2id (RFC 9106)."""
+    """The cost of hashing a password: Argon2id (RFC 9106)."""
 
     memory_kib: int = 64 * 1024
     passes: int = 3
@@ -52,15 +52,15 @@ class PasswordCost:
 
 
 def stretch(password: str, salt: bytes, cost: PasswordCost) -> bytes:
-    """32 bytes from a password; takes most of a second and `cost.memory_kib`, without Python's lock."""
+    """Hashes a password to 32 bytes; takes most of a second and `cost.memory_kib`, and releases the GIL."""
     argon = Argon2id(salt=salt, length=KEY_BYTES, iterations=cost.passes, lanes=cost.lanes, memory_cost=cost.memory_kib)
     return argon.derive(password.encode())
 
 
 class RootKey:
-    """What the server's own key gives: half of what opens a user's key, and all that needs no user.
+    """The key from which all that needs no user is derived: names, lookups, folders, audit.
 
-    It can't open a UMK, and so no conversation.
+    A UMK needs a credential as well, so the root key alone opens no conversation.
     """
 
     def __init__(self, root: bytes) -> None:
@@ -72,40 +72,37 @@ class RootKey:
 
     @classmethod
     def open(cls, kek: bytes, sealed: bytes) -> "RootKey":
-        """Raises SealError if this KEK has not sealed it."""
+        """Raises SealError if another KEK has sealed it."""
         return cls(unseal(derive(kek, "root key"), sealed, "root key"))
 
     @classmethod
     def new(cls) -> "RootKey":
-        """A random one."""
         return cls(new_key())
 
     def sealed(self, kek: bytes) -> bytes:
-        """For `open` with the same KEK."""
+        """Returns the root key sealed for `open` with the same KEK."""
         return seal(derive(kek, "root key"), self._root, "root key")
 
     def name_lookup(self, name: str) -> bytes:
-        """32 bytes by which the user of a normalized name is found."""
+        """Returns the 32 bytes by which a user is found; the name is normalized."""
         return mac(self._lookup, name.encode())
 
     def seal_name(self, name: str, user_id: str) -> bytes:
-        """The name of a user."""
         return seal(self._names, name.encode(), f"name of {user_id}")
 
     def unseal_name(self, sealed: bytes, user_id: str) -> str:
-        """Raises SealError."""
         return unseal(self._names, sealed, f"name of {user_id}").decode()
 
     def owner(self, user_id: str) -> str:
-        """The name of the folder of the user's pages: 32 hex digits."""
+        """Returns the name of the folder of the user's KV pages: 32 hex digits."""
         return mac(self._owner, user_id.encode())[:16].hex()
 
     def wrap(self, umk: bytes, secret: bytes, user_id: str, credential: str) -> bytes:
-        """The user's key, sealed for one credential. secret: the credential's, of at least 128 bits or stretched."""
+        """Seals the user's key for one credential. secret: the credential's, of 128 bits or hashed by Argon2id."""
         return seal(self._wrapping(secret, user_id, credential), umk, f"key of {user_id}")
 
     def unwrap(self, wrapped: bytes, secret: bytes, user_id: str, credential: str) -> "UserKey":
-        """The user's key. Raises SealError for a wrong secret: that is how a credential is checked."""
+        """Opens the user's key. Raises SealError if the secret is wrong: this is how credentials are verified."""
         return UserKey(unseal(self._wrapping(secret, user_id, credential), wrapped, f"key of {user_id}"))
 
     def _wrapping(self, secret: bytes, user_id: str, credential: str) -> bytes:
@@ -113,7 +110,7 @@ class RootKey:
 
 
 def new_shared_key(key: "UserKey", user_id: str) -> bytes:
-    """A random SK, sealed under the user's key."""
+    """Returns a random SK, sealed under the user's key."""
     return key.seal(new_key(), f"shared key of {user_id}")
 
 
@@ -125,27 +122,26 @@ class UserKey:
 
     @classmethod
     def new(cls) -> "UserKey":
-        """A random one."""
         return cls(new_key())
 
     def wrap(self, root: RootKey, secret: bytes, user_id: str, credential: str) -> bytes:
-        """Sealed for one more credential."""
+        """Seals the key for one more credential."""
         return root.wrap(self._umk, secret, user_id, credential)
 
     def names_key(self) -> bytes:
-        """32 bytes: names of the user's pages begin from it."""
+        """Returns 32 bytes from which the names of the user's KV pages are derived."""
         return derive(self._umk, "names")
 
     def texts_key(self) -> bytes:
-        """32 bytes: the user's stored conversations and responses are sealed under it, by an ingress."""
+        """Returns the 32-byte key under which an ingress seals the user's stored conversations and responses."""
         return derive(self._umk, "texts")
 
     def conversation_mac(self, name: str | None) -> bytes:
-        """32 bytes by which the user's conversation of that name is found; None: the default one."""
+        """Returns 32 bytes by which the user's conversation of that name is found; None: the default one."""
         return mac(derive(self._umk, "conversation names"), b"default" if name is None else b"name " + name.encode())
 
     def seal(self, text: bytes, context: str) -> bytes:
-        """Anything of the user's."""
+        """Seals data of the user."""
         return seal(derive(self._umk, "records"), text, context)
 
     def unseal(self, sealed: bytes, context: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Credentials: who somebody is who shows one, and how credentials begin and end. Knows no administrator."""
+"""Credentials: verifies them, and creates and ends sessions, passwords and API keys. Knows no administrator."""
 
 import os
 from collections.abc import Sequence
@@ -38,35 +38,38 @@ from app.messages.accounts import (
 from app.sealing.records import SealError
 
 MOST_KEYS = 100
-"""API keys of one user."""
+"""The limit of API keys per user."""
 _MAX_LABEL_CHARACTERS = 100
 CHOOSE_FIRST = "Choose a password of your own first: log in on the page /login, or with login in redoubt chat."
 _SEEN_PERIOD_S = 60
-"""A session's last use is written down this often."""
+"""A session's last use is written at most this often."""
 _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A user whose credential was right, and the user's key."""
+    """A user whose credential was verified, and the user's key."""
 
     identity: Identity
     key: UserKey = field(repr=False)
     shown: Shown
     seen: int | None
-    """Of a session: its last use that is written down."""
+    """The written time of a session's last use; None for an API key."""
 
 
 class Logins:
-    """Checks credentials by opening the user's key with them: there is no second hash of any."""
+    """Verifies credentials by opening the user's key with them; no separate hash is stored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    # --- who it is
+    # --- identity
 
     def identify(self, text: str, *, at_first: bool = False) -> Identity:
-        """Raises AccountsError: `invalid_api_key`, `session_expired`, `password_change_required` unless `at_first`."""
+        """Verifies a credential; `at_first` also allows users who must still choose a password.
+
+        Raises AccountsError: `invalid_api_key`, `session_expired`, or `password_change_required`.
+        """
         with self._store.transaction() as connection:
             known = self.known(connection, text, at_first=at_first)
         now_s = int(self._store.now())
@@ -76,9 +79,9 @@ class Logins:
         return known.identity
 
     def known(self, connection: Connection, text: str, *, at_first: bool = False) -> Known:
-        """The user of an API key or session token. Raises AccountsError as `identify` does.
+        """Verifies an API key or session token within a transaction. Raises AccountsError as `identify` does.
 
-        at_first: also one who has to choose a password, and whose key opens nothing.
+        at_first: allow a user who must still choose a password, and whose key opens nothing.
         """
         shown = read(text)
         row = None if shown is None else self._credential(connection, shown)
@@ -98,7 +101,7 @@ class Logins:
         raise AccountsError("invalid_api_key", "That API key is not valid here.")
 
     def _credential(self, connection: Connection, shown: Shown) -> Any:
-        """The row of the credential, joined with its user's; None if there is none or it has expired."""
+        """Returns the credential's row, joined with its user's; None if there is none or it has expired."""
         now_s = int(self._store.now())
         table = tables.sessions if shown.is_session else tables.credentials
         wanted = (
@@ -138,7 +141,7 @@ class Logins:
     # --- passwords and sessions
 
     def challenge(self, name: str) -> Challenge:
-        """For a name as it was typed."""
+        """Returns the challenge for a name as it was typed; an unknown name gets a random one."""
         unknown = Challenge("", "", os.urandom(SALT_BYTES), self._store.password_cost, b"")
         try:
             normal = normalized_name(name)
@@ -149,7 +152,7 @@ class Logins:
             return unknown if user is None else self._challenge(connection, user.id)
 
     def challenge_of(self, text: str) -> Challenge:
-        """For the user of a credential. Raises AccountsError as `identify` does."""
+        """Returns the challenge for the user of a credential. Raises AccountsError as `identify` does."""
         with self._store.transaction() as connection:
             return self._challenge(connection, self.known(connection, text, at_first=True).identity.user_id)
 
@@ -160,9 +163,9 @@ class Logins:
         return Challenge(user_id, row.id, row.salt, cost, row.wrapped_umk, row.expires)
 
     def log_in(self, challenge: Challenge, stretched: bytes, address: str | None = None) -> Session:
-        """A new session. address: the client's, for the audit.
+        """Creates a session. address: the client's, for the audit.
 
-        Raises AccountsError: `invalid_login`, `password_expired`.
+        Raises AccountsError `invalid_login` or `password_expired`.
         """
         store = self._store
         with store.transaction() as connection:
@@ -170,7 +173,7 @@ class Logins:
             user = connection.execute(
                 select(tables.users).where(tables.users.c.id == challenge.user_id, tables.users.c.state == "active")
             ).one_or_none()
-            if user is None:  # meanwhile disabled
+            if user is None:  # disabled in the meantime
                 raise wrong_login()
             token = new_session_token()
             shown = read(token)
@@ -199,7 +202,7 @@ class Logins:
         action: str = "login",
         session: str = "",
     ) -> None:
-        """A refused password, for the audit. session: whose it was asked in."""
+        """Logs a refused password in the audit. session: the session in which it was given."""
         with self._store.transaction() as connection:
             self._store.note(connection, challenge.user_id or "unknown", action, session, outcome, address)
 
@@ -213,7 +216,7 @@ class Logins:
         except SealError:
             raise wrong_login() from None
         current = select(tables.credentials.c.id).where(tables.credentials.c.id == challenge.credential_id)
-        if connection.execute(current).one_or_none() is None:  # meanwhile changed
+        if connection.execute(current).one_or_none() is None:  # changed in the meantime
             raise wrong_login()
         if challenge.expires is not None and challenge.expires <= self._store.now():
             until = datetime.fromtimestamp(challenge.expires, UTC).date()
@@ -224,7 +227,7 @@ class Logins:
         return key
 
     def log_out(self, text: str, *, everywhere: bool) -> int:
-        """Ends the session, or all of the user's; how many. Raises AccountsError: also for a key without everywhere."""
+        """Ends this session, or all of the user's; returns how many. An API key may only end all (`everywhere`)."""
         with self._store.transaction() as connection:
             known = self.known(connection, text, at_first=True)
             if everywhere:
@@ -235,14 +238,14 @@ class Logins:
                 raise AccountsError(
                     "invalid_value", "An API key is no session: 'everywhere' ends the user's.", param="everywhere"
                 )
-            # What was deleted a moment ago can't be undone any more.
+            # Conversations whose deletion could still be undone are deleted for good.
             mine = tables.conversations.c.user_id == known.identity.user_id
             connection.execute(delete(tables.conversations).where(mine, tables.conversations.c.deleted.is_not(None)))
             self._store.note(connection, known.identity.user_id, "logout", known.identity.credential)
             return ended
 
     def sessions(self, text: str) -> Sequence[SessionInfo]:
-        """The user's that hold, the latest first."""
+        """Returns the user's valid sessions, newest first."""
         with self._store.transaction() as connection:
             known = self.known(connection, text)
             mine = tables.sessions.c.user_id == known.identity.user_id
@@ -260,7 +263,7 @@ class Logins:
             ]
 
     def end_session(self, text: str, wanted: str) -> None:
-        """Ends one of the user's. Raises AccountsError: `not_found`."""
+        """Ends one of the user's sessions. Raises AccountsError `not_found`."""
         with self._store.transaction() as connection:
             known = self.known(connection, text)
             mine = tables.sessions.c.user_id == known.identity.user_id
@@ -282,9 +285,10 @@ class Logins:
         *,
         lose_saved: bool = False,
     ) -> ChangedPassword:
-        """Ends all sessions of the user but this one. Raises AccountsError: `invalid_login`, and as `choose_key` does.
+        """Changes the password and ends all other sessions of the user.
 
-        recovery_code and lose_saved: for who has to choose a password.
+        recovery_code and lose_saved: for a user who must choose a password. Raises AccountsError `invalid_login`, and
+        as `choose_key` does.
         """
         with self._store.transaction() as connection:
             known = self.known(connection, text, at_first=True)
@@ -303,7 +307,7 @@ class Logins:
             return changed
 
     def new_recovery_code(self, text: str, challenge: Challenge, stretched: bytes) -> str:
-        """In place of the one so far. Raises AccountsError: `invalid_login`."""
+        """Replaces the recovery code. Raises AccountsError `invalid_login`."""
         with self._store.transaction() as connection:
             known = self.known(connection, text)
             if known.identity.user_id != challenge.user_id:
@@ -316,7 +320,7 @@ class Logins:
     # --- API keys
 
     def keys(self, text: str) -> Sequence[KeyInfo]:
-        """The user's, the oldest first."""
+        """Returns the user's API keys, oldest first."""
         with self._store.transaction() as connection:
             known = self.known(connection, text)
             rows = connection.execute(
@@ -330,7 +334,7 @@ class Logins:
             ]
 
     def add_key(self, text: str, label: str, days: int | None) -> NewKey:
-        """A new one. Raises AccountsError: `invalid_value` for a long label, `conflict` if there are too many."""
+        """Creates an API key. Raises AccountsError: `invalid_value` for a long label, `conflict` for too many keys."""
         if len(label) > _MAX_LABEL_CHARACTERS:
             raise AccountsError(
                 "invalid_value", f"A label has at most {_MAX_LABEL_CHARACTERS} characters.", param="label"
@@ -361,7 +365,7 @@ class Logins:
             return NewKey(info, secret)
 
     def revoke_key(self, text: str, wanted: str) -> None:
-        """Raises AccountsError: `not_found`, also for another user's."""
+        """Raises AccountsError `not_found`, also for a key of another user."""
         store = self._store
         with store.transaction() as connection:
             user_id = self.known(connection, text).identity.user_id
@@ -383,7 +387,7 @@ def _has(kind: str) -> Label[bool]:
 def end_sessions(
     store: Store, connection: Connection, user_id: str, *, only: Shown | None = None, keep: Shown | None = None
 ) -> int:
-    """Ends a user's sessions, or one of them, or all but one; how many."""
+    """Ends a user's sessions: all, `only` one, or all but `keep`. Returns how many."""
     where = [tables.sessions.c.user_id == user_id]
     if only is not None:
         where.append(tables.sessions.c.token_hash == only.token_hash)

@@ -1,6 +1,6 @@
-"""Calls from one process to another one of the same user, over a Unix socket: pickled, numbered, answered in any order.
+"""RPC between two processes of the same user over a Unix socket: pickled, numbered, answered in any order.
 
-Knows none of the calls. A call whose caller gives up is cancelled at the other end too.
+Knows none of the calls. If the caller is cancelled, the call is cancelled at the server too.
 """
 
 import asyncio
@@ -20,38 +20,38 @@ _TIMEOUT_S = 10.0
 
 
 class LineLostError(Exception):
-    """The connection has ended before the answer came."""
+    """The connection ended before the answer came."""
 
 
 class MovedError(Exception):
-    """Nothing was done: the other end does not answer such calls any more."""
+    """The other end no longer answers such calls; it did nothing."""
 
 
 class CallFailedError(Exception):
-    """The call has failed at the other end; the message is the error's type."""
+    """The call raised an error at the other end; the message is the error's type."""
 
 
 Answer = Callable[..., Awaitable[Any]]
 
 
 class LineServer:
-    """Answers calls at a path. For one event loop."""
+    """Answers calls on a Unix socket. For one event loop."""
 
     def __init__(self, path: Path, answer: Answer) -> None:
-        """answer: gets each call's arguments."""
+        """answer: is called with each call's arguments."""
         self._path = path
         self._answer = answer
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self) -> None:
-        """Listens, in place of whoever has before."""
+        """Listens, replacing any earlier listener on the path."""
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._connected, self._path)
         self._path.chmod(0o600)
 
     async def close(self) -> None:
-        """Sends what is written, and ends all connections."""
+        """Flushes pending answers and closes all connections."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):
@@ -90,18 +90,18 @@ class LineServer:
 
 
 class Line:
-    """Calls whoever listens at a path. For one event loop."""
+    """A client connection to a LineServer. For one event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._calls = 0
         self.lost = asyncio.Event()
-        """When the connection has ended."""
+        """Set when the connection has ended."""
         self._reading = asyncio.create_task(self._read_answers(reader))
 
     async def call(self, *arguments: Any) -> Any:
-        """The answer. Raises LineLostError, MovedError, CallFailedError."""
+        """Calls the server. Raises LineLostError, MovedError, CallFailedError."""
         if self.lost.is_set():
             raise MovedError
         self._calls += 1
@@ -117,7 +117,6 @@ class Line:
             self._waiting.pop(number, None)
 
     def close(self) -> None:
-        """Ends the connection."""
         self._reading.cancel()
         self._writer.close()
 
@@ -142,7 +141,7 @@ class Line:
 
 
 async def connect(path: Path) -> Line | None:
-    """None: nobody listens there."""
+    """Connects to the server; returns None if nobody listens there."""
     try:
         reader, writer = await asyncio.open_unix_connection(str(path))
     except OSError:
@@ -154,7 +153,7 @@ async def connect(path: Path) -> Line | None:
 
 
 def call_once(path: Path, *arguments: Any) -> Any:
-    """One call, which blocks. Raises OSError, EOFError, MovedError, CallFailedError."""
+    """Makes one blocking call. Raises OSError, EOFError, MovedError, CallFailedError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_TIMEOUT_S)
         connection.connect(str(path))

@@ -1,4 +1,4 @@
-"""Passwords: how one is checked, and how a new one seals the user's key. Knows no session."""
+"""Passwords: how one is verified, and how a new one seals the user's key. Knows no session."""
 
 import os
 from dataclasses import asdict, dataclass, field
@@ -13,13 +13,13 @@ from app.accounts.store import Store
 from app.messages.accounts import AccountsError
 
 PASSWORDS = ("password", "first")
-"""Kinds of credentials: the user's own, and one that an administrator has set."""
+"""Kinds of password credentials: chosen by the user, and set by an administrator for the first login."""
 _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What stretches a password that somebody shows. Made for names that nobody has too, so that both take as long."""
+    """What is needed to hash a password attempt. Unknown names get one too, so that both take equally long."""
 
     user_id: str
     """"": there is no such user."""
@@ -30,13 +30,13 @@ class Challenge:
     expires: int | None = None
 
     def stretched(self, password: str) -> bytes:
-        """32 bytes; takes most of a second, and belongs in a thread."""
+        """Hashes the password to 32 bytes; takes most of a second, so run it in a thread."""
         return stretch(normalized_password(password), self.salt, self.cost)
 
 
 @dataclass(frozen=True, slots=True)
 class NewPassword:
-    """A password, stretched with a new salt."""
+    """A password hashed with a new salt."""
 
     secret: bytes = field(repr=False)
     salt: bytes
@@ -44,12 +44,12 @@ class NewPassword:
 
 
 def wrong_login() -> AccountsError:
-    """The same for a wrong name and a wrong password."""
+    """The error is the same for a wrong name and a wrong password."""
     return AccountsError("invalid_login", "Name or password is wrong.")
 
 
 def new_password(password: str, cost: PasswordCost) -> NewPassword:
-    """Takes most of a second, and belongs in a thread. Raises AccountsError: `invalid_value`."""
+    """Checks and hashes a password in most of a second, so run it in a thread. Raises AccountsError `invalid_value`."""
     normal = normalized_password(password)
     check_new_password(normal)
     salt = os.urandom(SALT_BYTES)
@@ -59,7 +59,7 @@ def new_password(password: str, cost: PasswordCost) -> NewPassword:
 def set_password(
     store: Store, connection: Connection, user_id: str, key: UserKey, new: NewPassword, kind: str = "password"
 ) -> None:
-    """The user's only password. kind: `first` if somebody else knows it; then it expires."""
+    """Replaces the user's password. kind: `first` if an administrator knows it; then it expires."""
     owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(PASSWORDS)
     connection.execute(delete(tables.credentials).where(owned))
     credential_id, now_s = new_key_id(), int(store.now())

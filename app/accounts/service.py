@@ -1,7 +1,7 @@
-"""The accounts as ingresses call them: a Serve deployment of one replica (`app.deploy`), the database's only owner.
+"""The accounts as ingresses call them: a Serve deployment of one replica (`app.deploy`) that alone owns the database.
 
-It answers with a Refusal where the accounts refuse something, since Serve logs exceptions. One thread has the database,
-another stretches passwords. Every method takes the credential and checks it itself: an ingress vouches for nobody.
+Methods return a Refusal instead of raising, since Serve logs exceptions. One thread runs the database, another hashes
+passwords. Every method verifies the credential it is given; an ingress is never trusted to have done so.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ from app.settings import AccountsSettings
 logger = logging.getLogger(__name__)
 
 MOST_WAITING_PASSWORDS = 16
-"""Logins and new passwords at the same time. Each takes most of a second of one thread; further ones are refused."""
+"""The limit of concurrent logins and password changes; each takes most of a second of one thread. More are refused."""
 _WRITE_PERIOD_S = 2.0
 _SWEEP_PERIOD_S = 3600.0
 _POLL_S = 10.0
-"""How long `revocations` waits for news."""
+"""How long `revocations` waits for changes."""
 _LOST_AFTER_S = 60.0
-"""An ingress that has not asked for revocations for so long has ended."""
+"""An ingress that has not asked for revocations for this long counts as ended."""
 _SETTLE_S = 5.0
 _UNKNOWN = "unknown"
 
@@ -62,7 +62,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a service has in memory only, for the next owner. Times are of this machine's monotonic clock."""
+    """In-memory state that is handed to the next owner of the database. Times are of this machine's monotonic clock."""
 
     admissions: Admissions
     failures: LoginFailures | None
@@ -72,9 +72,9 @@ class Remembered:
 
 
 class AccountsService(StoredService):
-    """See the file, and `app.messages.accounts.AccountsClient` and `ConversationStore` for what each method does."""
+    """The methods do what `app.messages.accounts.AccountsClient` and `ConversationStore` say."""
 
-    _is_closed = True  # until the constructor is through: Python may call __del__ all the same
+    _is_closed = True  # until the constructor is done: Python may call __del__ even if it fails
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class AccountsService(StoredService):
         before: Remembered | None = None,
         known_after_s: float = _POLL_S + _SETTLE_S,
     ) -> None:
-        """before: what the owner before has given. known_after_s: when without it all ingresses have asked for news.
+        """before: the previous owner's state. known_after_s: see `_known_after_s`, if there is no previous owner.
 
-        Raises SettingsError: the key can't be read, or the database can't be opened or has another key.
+        Raises SettingsError if the key can't be read, or the database can't be opened or belongs to another key.
         """
         leave_no_core_files()
         super().__init__(open_accounts(settings))
@@ -96,25 +96,22 @@ class AccountsService(StoredService):
         self._admissions = before.admissions
         self._failures = LoginFailures(settings.login_failures, before.failures)
         self._seen = dict(before.seen)
-        """When each ingress last asked for revocations; of the monotonic clock."""
+        """The monotonic time at which each ingress last asked for revocations."""
         self._passwords = ThreadPoolExecutor(1, "passwords")
         self._waiting_passwords = 0
         self._ticking: asyncio.Task[None] | None = None
         self._known_after_s = before.known_after_s
-        """Then every ingress that lives has asked for revocations; None: those of before are known to be lost."""
+        """When every living ingress has asked for revocations; None once the dead ones' responses are closed."""
         self._next_sweep_s = 0.0
-        """When old responses are deleted; of the monotonic clock."""
+        """The monotonic time at which old responses are deleted next."""
         self._is_closed = False
 
     # --- requests
 
     async def identify(self, secret: str) -> Identity | Refusal:
-        """See AccountsClient; so do all that follow."""
         return await self._answer(lambda: self._accounts.logins.identify(secret, at_first=True))
 
     async def admit(self, ingress: str, secret: str) -> Admission | Refusal:
-        """ingress: the name of who calls."""
-
         def admitted() -> Admission:
             identity = self._accounts.logins.identify(secret)
             used = 0
@@ -129,8 +126,6 @@ class AccountsService(StoredService):
         return await self._answer(admitted, undo=given_back)
 
     async def done(self, ingress: str, row: UsageRow) -> None:
-        """See AccountsClient."""
-
         def counted() -> None:
             self._admissions.done(ingress, row.user_id)
             self._accounts.usage.add(row)
@@ -138,7 +133,6 @@ class AccountsService(StoredService):
         await self._in_database(counted)
 
     async def revocations(self, ingress: str, instance: str, position: int) -> Revocations:
-        """See AccountsClient."""
         self._seen[ingress] = time.monotonic()
         self._start_ticking()
         changes = self._accounts.store.changes
@@ -155,7 +149,6 @@ class AccountsService(StoredService):
     # --- the user's own credentials and conversations
 
     async def login(self, name: str, password: str, address: str | None = None) -> Session | Refusal:
-        """See AccountsClient."""
         return await self._try_password(_tried(name), lambda: self._log_in(name, password, address))
 
     async def _log_in(self, name: str, password: str, address: str | None) -> Session | Refusal:
@@ -168,13 +161,12 @@ class AccountsService(StoredService):
         return session
 
     async def logout(self, secret: str, everywhere: bool) -> int | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.log_out(secret, everywhere=everywhere))
 
     async def change_password(
         self, secret: str, password: str, new: str, recovery_code: str | None = None, lose_saved: bool = False
     ) -> ChangedPassword | Refusal:
-        """See AccountsClient. Wrong passwords count as failed logins."""
+        """Wrong passwords count as failed logins."""
         identity = await self.identify(secret)
         if isinstance(identity, Refusal):
             return identity
@@ -198,7 +190,7 @@ class AccountsService(StoredService):
         return await self._with_password(secret, identity, password, "change_password", changed)
 
     async def new_recovery_code(self, secret: str, password: str) -> str | Refusal:
-        """See AccountsClient. Wrong passwords count as failed logins."""
+        """Wrong passwords count as failed logins."""
         identity = await self._answer(lambda: self._accounts.logins.identify(secret))
         if isinstance(identity, Refusal):
             return identity
@@ -216,7 +208,7 @@ class AccountsService(StoredService):
         action: str,
         work: Callable[[Challenge, bytes], Coroutine[Any, Any, Result | Refusal]],
     ) -> Result | Refusal:
-        """Work for which a user who is logged in shows the password again."""
+        """Runs work for which a logged-in user must give the password again."""
         logins = self._accounts.logins
 
         async def tried() -> Result | Refusal:
@@ -234,46 +226,37 @@ class AccountsService(StoredService):
         subject = challenge.user_id or _UNKNOWN
         if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
             self._failures.add(subject)
-            self._later(note)  # after the answer, whose time must not tell whether there is such a user
+            self._later(note)  # after the answer, whose timing must not reveal whether the user exists
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo] | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.sessions(secret))
 
     async def end_session(self, secret: str, session_id: str) -> Refusal | None:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.end_session(secret, session_id))
 
     async def keys(self, secret: str) -> Sequence[KeyInfo] | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.keys(secret))
 
     async def add_key(self, secret: str, label: str, days: int | None) -> NewKey | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.add_key(secret, label, days))
 
     async def revoke_key(self, secret: str, key_id: str) -> Refusal | None:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.revoke_key(secret, key_id))
 
     async def conversation_key(self, secret: str, name: str | None) -> ConversationKey | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.conversations.key(secret, name))
 
     async def forget(self, secret: str, name: str | None) -> Forgotten | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.conversations.forget(secret, name))
 
     # --- administration
 
     async def users(self, secret: str) -> Sequence[UserInfo] | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.users.all(self._accounts.actor(secret)))
 
     async def add_user(
         self, secret: str, name: str, password: str, role: Role, limits: UserLimits
     ) -> UserInfo | Refusal:
-        """See AccountsClient."""
         new = await self._new_password_by_admin(secret, password)
         if isinstance(new, Refusal):
             return new
@@ -282,36 +265,30 @@ class AccountsService(StoredService):
         )
 
     async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.users.change(self._accounts.actor(secret), name, change))
 
     async def delete_user(self, secret: str, name: str) -> str | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.users.delete(self._accounts.actor(secret), name))
 
     async def reset_password(self, secret: str, name: str, password: str) -> UserInfo | Refusal:
-        """See AccountsClient."""
         new = await self._new_password_by_admin(secret, password)
         if isinstance(new, Refusal):
             return new
         return await self._answer(lambda: self._accounts.users.reset_password(self._accounts.actor(secret), name, new))
 
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow] | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.usage.rows(self._accounts.actor(secret), first_day, last_day))
 
     async def usage_by_user(self, secret: str) -> Sequence[UserUsage] | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.usage.by_user(self._accounts.actor(secret)))
 
     async def audit(self, secret: str, after: int, limit: int) -> AuditPage | Refusal:
-        """See AccountsClient."""
         return await self._answer(lambda: self._accounts.audit(self._accounts.actor(secret), after, limit))
 
-    # --- how it works
+    # --- internals
 
     async def _new_password_by_admin(self, secret: str, password: str) -> NewPassword | Refusal:
-        """Only an administrator may have a password stretched for somebody else."""
+        """Hashes a password that an administrator sets for somebody; anybody else is refused."""
         refused = await self._answer(lambda: check_admin(self._accounts.actor(secret)))
         if refused is not None:
             return refused
@@ -321,10 +298,10 @@ class AccountsService(StoredService):
     async def _try_password(
         self, tried: str | None, work: Callable[[], Coroutine[Any, Any, Result]]
     ) -> Result | Refusal:
-        """Does work that stretches passwords, unless too much of it waits.
+        """Runs work that hashes passwords, unless too much of it is waiting.
 
-        tried: whose password is tried; None: nobody's. The try counts as a failure until it is known to be right, or
-        else many at the same time would be more than are allowed.
+        tried: the name whose password is tried, if any. The attempt counts as a failure until it succeeds; otherwise
+        concurrent attempts would exceed the limit.
         """
         if tried is not None and (wait_s := self._failures.wait_s(tried)) is not None:
             return Refusal("too_many_logins", "Too many wrong passwords for this name.", retry_after_s=wait_s)
@@ -345,17 +322,17 @@ class AccountsService(StoredService):
         return result
 
     async def _stretched(self, work: Callable[[], Result]) -> Result:
-        """Stretches a password when those before it are done."""
+        """Hashes a password in the password thread."""
         return await asyncio.get_running_loop().run_in_executor(self._passwords, work)
 
     def _start_ticking(self) -> None:
-        """Not in the constructor, which runs outside the event loop."""
+        """Starts the periodic task; the constructor can't, since it runs outside the event loop."""
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._tick())
             self._tasks.add(self._ticking)
 
     async def _tick(self) -> None:
-        """Writes usage down, gives back what lost ingresses held, and deletes what is too old."""
+        """Periodically writes usage, releases what dead ingresses held, and deletes what is too old."""
         while not self._is_closed:
             await asyncio.sleep(_WRITE_PERIOD_S)
             lost_s = time.monotonic() - _LOST_AFTER_S
@@ -365,7 +342,7 @@ class AccountsService(StoredService):
                 self._admissions.lost(ingress)
             try:
                 await self._in_database(partial(self._tidy, lost, tuple(self._seen)))
-            except Exception as error:  # a full disk, say: what was not done is tried again
+            except Exception as error:  # a full disk, for example: the next round tries again
                 logger.error("the accounts were not tidied: %s", type(error).__qualname__)
 
     def _tidy(self, lost: Sequence[str], living: Sequence[str]) -> None:
@@ -383,11 +360,11 @@ class AccountsService(StoredService):
             self._next_sweep_s = time.monotonic() + _SWEEP_PERIOD_S
 
     async def sealed_root(self) -> bytes:
-        """With it somebody who has the server's own key can see that it is the right one."""
+        """Returns the sealed root key, with which another process can check its KEK."""
         return await self._in_database(self._accounts.store.sealed_root)
 
     async def let_go(self) -> Remembered:
-        """Closes; returns what the next owner goes on with. Nobody calls anything any more."""
+        """Closes the service and returns the state for the next owner. No method may be called afterwards."""
         if self._ticking is not None:
             self._ticking.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -395,7 +372,7 @@ class AccountsService(StoredService):
         return Remembered(self._admissions, self._failures, self._accounts.turns, self._seen, self._known_after_s)
 
     def close(self) -> None:
-        """Writes what is unwritten, and frees the database. Once is enough."""
+        """Writes pending changes and releases the database. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             try:
@@ -410,7 +387,7 @@ class AccountsService(StoredService):
 
 
 def _tried(name: str) -> str:
-    """A name as failed logins are counted, however it is spelled."""
+    """Returns the key under which failed logins are counted, whatever the name's spelling."""
     try:
         return f"name {normalized_name(name)}"
     except AccountsError:

@@ -1,13 +1,12 @@
-"""The accounts as a Serve deployment: of several Rays of one service, one owns the database, and the others ask it.
+"""The accounts as a Serve deployment: one replica owns the database, and those of other Rays forward calls to it.
 
-When `redoubt serve` starts another Ray beside the one that runs, both have a replica of the accounts. The one that has
-the database listens on a Unix socket in the service's private folder, and the other ones send their calls there. Once
-the newer Ray gets requests, its replica asks for the database: the owner answers what it has begun, closes, and says
-what it has in memory only; from then on it sends the calls of its own ingresses to the new owner. So settings of the
-newest Ray hold, and nothing depends on how the older one ends. If an owner is lost, whoever notices takes its place.
-Calls that come in between wait.
+When `redoubt serve` starts a new Ray beside the running one, both have a replica of the accounts. The owner of the
+database listens on a Unix socket in the service's private folder, and the others forward their calls to it. Once the
+new Ray gets requests, its replica takes over: the owner finishes the calls that it has begun, closes, and hands over
+its in-memory state; then it forwards its own ingresses' calls to the new owner. So the newest Ray's settings apply, and
+nothing depends on how the old one ends. If an owner dies, another replica takes its place. Calls in between wait.
 
-Without such a folder, as on a cluster, a replica waits until the Postgres is free; SQLite's file has one service only.
+Without such a folder, as on a cluster, a replica waits until Postgres is free; an SQLite file serves one service only.
 """
 
 import asyncio
@@ -33,12 +32,12 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.1
 _LONG_LOOK_S = 1.0
 _FIRST_LOOK_S = 20.0
-"""How long a start waits for an owner that lets go just now, or is being restarted."""
+"""How long a start waits for an owner that is handing over or restarting."""
 _TELL_S = 15.0
 _STAND_BACK_S = 5.0
-"""How long an owner that has let go leaves the database to the one that has asked for it."""
+"""After handing over, how long this replica leaves the database to the one that asked for it."""
 _KNOWN_AFTER_S = 60.0
-"""After the loss of an owner: so long ingresses of another Ray may need to be heard of again."""
+"""After the loss of an owner, how long until all ingresses of other Rays have asked for revocations again."""
 _NEWS, _TAKE, _START = "revocations", "take the database", "start of the owner"
 _ONCE: Final = frozenset({
     "done", "login", "logout", "change_password", "new_recovery_code", "end_session", "add_key", "revoke_key", "forget",
@@ -46,13 +45,13 @@ _ONCE: Final = frozenset({
     "delete_conversation", "restore_conversation",
     "add_items", "delete_item", "add_question", "begin_response", "store_response", "delete_response",
 })  # fmt: skip
-"""Calls that an owner which was lost may have done: they are refused, as with a replica that is lost."""
+"""Calls that a lost owner may have carried out: they are refused, not retried."""
 
 
 class SharedAccounts:
-    """See the file. `call` is what an ingress calls."""
+    """Answers ingresses' calls (`call`) as the owner, or forwards them to it."""
 
-    _is_closed = True  # until the constructor is through: Python may call __del__ all the same
+    _is_closed = True  # until the constructor is done: Python may call __del__ even if it fails
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class SharedAccounts:
         *,
         ray_folder: Path | None = None,
     ) -> None:
-        """Raises SettingsError: the key can't be read or is another's, or the database can't be opened or is in use."""
+        """Raises SettingsError if the key can't be read or is wrong, or the database can't be opened or is in use."""
         self._settings = settings
         self._open_service = open_service
         if ray_folder is None and RAY_FOLDER in os.environ:
@@ -71,8 +70,8 @@ class SharedAccounts:
         self._service: AccountsService | None = None
         self._line: Line | None = None
         self._owner_start = 0
-        self._wants = asyncio.Event()  # this replica is to own the database
-        self._changed = asyncio.Event()  # replaced whenever service or line are
+        self._wants = asyncio.Event()  # set when this replica must take over the database
+        self._changed = asyncio.Event()  # replaced whenever the service or the line changes
         self._calls: set[asyncio.Task[Any]] = set()
         self._has_let_go = asyncio.Event()
         self._not_before_s = 0.0
@@ -81,12 +80,12 @@ class SharedAccounts:
         self._is_closed = False
 
     async def check_health(self) -> None:
-        """Serve calls this before the replica is used, and then every few seconds."""
+        """Starts following the owner. Serve calls this before the replica is used, and then every few seconds."""
         if self._following is None:
             self._following = asyncio.create_task(self._follow())
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Calls that method of the service's, here or at the owner."""
+        """Calls that method of the accounts service, here or at the owner."""
         await self.check_health()
         while True:
             changed = self._changed
@@ -104,7 +103,7 @@ class SharedAccounts:
             await changed.wait()
 
     def close(self) -> None:
-        """Frees the database. Once is enough."""
+        """Releases the database. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             if self._following is not None:
@@ -117,10 +116,10 @@ class SharedAccounts:
         """Serve calls this when it stops the replica."""
         self.close()
 
-    # --- how it works
+    # --- internals
 
     def _open_or_check(self) -> None:
-        """Opens the database, or sees that an owner of this service has it and that our key is the right one."""
+        """Opens the database, or checks our key against the owner that has it open."""
         give_up_s = time.monotonic() + _FIRST_LOOK_S
         while True:
             try:
@@ -138,7 +137,7 @@ class SharedAccounts:
             time.sleep(_LOOK_S)
 
     async def _here(self, method: str, *arguments: Any) -> Any:
-        """Raises MovedError if this is not the owner; then nothing was done."""
+        """Calls a method here. Raises MovedError, having done nothing, if this is not the owner."""
         service = self._service
         if method == _START:
             return self._start
@@ -153,13 +152,13 @@ class SharedAccounts:
             return await task
         except asyncio.CancelledError:
             if self._service is not service and method == _NEWS:
-                raise MovedError from None  # it was `_let_go`
+                raise MovedError from None  # `_let_go` has cancelled it
             raise
         finally:
             self._calls.discard(task)
 
     async def _let_go(self, service: AccountsService) -> Remembered:
-        """When it has answered all that has begun, the database is free."""
+        """Finishes the running calls and releases the database."""
         self._set(None, None)
         self._not_before_s = time.monotonic() + _STAND_BACK_S
         for call in self._calls:
@@ -178,14 +177,14 @@ class SharedAccounts:
         self._changed = asyncio.Event()
 
     async def _follow(self) -> None:
-        """Owns the database, or follows whoever does, until it is cancelled."""
+        """Owns the database, or follows the owner, until cancelled."""
         while True:
             try:
                 if self._service is not None:
                     await self._own()
                 else:
                     await self._ask_the_owner()
-            except Exception as error:  # a full disk, say
+            except Exception as error:  # a full disk, for example
                 logger.error("the accounts can't be opened: %s", type(error).__qualname__, exc_info=error)
                 await asyncio.sleep(_LONG_LOOK_S)
 
@@ -228,7 +227,7 @@ class SharedAccounts:
                 line.close()
 
     async def _until_lost(self, line: Line) -> Remembered | None:
-        """What the owner has given on being asked; None: it is lost."""
+        """Waits until the owner dies (None) or must hand over (its state)."""
         self._wants.clear()
         waits = [asyncio.create_task(event.wait()) for event in (line.lost, self._wants)]
         try:
@@ -243,7 +242,7 @@ class SharedAccounts:
         return remembered
 
     async def _opens(self, **options: Any) -> bool:
-        """Whether the database is this process' now."""
+        """Tries to open the database; returns whether this process owns it now."""
         try:
             service = await asyncio.to_thread(self._open_service, self._settings, **options)
         except InUseError:

@@ -1,4 +1,4 @@
-"""What the parts of the accounts share: the database, the server's root key, the audit, the clock, and who has changed.
+"""What the parts of the accounts share: database, root key, audit, clock, and recent changes for the ingresses.
 
 `open_store` makes it from the settings.
 """
@@ -31,19 +31,19 @@ _ROOT = "root_key"
 _MOST_CHANGES = 10_000
 _DAY_S = 86_400
 OPERATOR = "operator"
-"""Who acts on the server's own machine, as the audit has it."""
+"""The audit's name for commands that run on the server's own machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks for something; made from a credential, or for the operator."""
+    """Who performs an action: the user of a credential, or the operator."""
 
     id: str
     role: Role
 
 
 class Changes:
-    """Ids of users and credentials that ingresses must not know by heart any more; in memory only. Any thread."""
+    """Ids of users and credentials that ingresses must no longer cache. In memory only; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,17 +53,17 @@ class Changes:
 
     @property
     def position(self) -> int:
-        """How many there have been."""
+        """Returns how many changes there have been."""
         return self._position
 
     def add(self, subject: str) -> None:
-        """The id of a user or a credential."""
+        """subject: the id of a user or a credential."""
         with self._lock:
             self._subjects.append(subject)
             self._position += 1
 
     def since(self, instance: str, position: int) -> Revocations:
-        """Those after a position of this process' life."""
+        """Returns the changes after a position; `instance` tells whether the position is of this process."""
         with self._lock:
             missed = self._position - position
             if instance != self._instance or not 0 <= missed <= len(self._subjects):
@@ -74,13 +74,13 @@ class Changes:
 
 @dataclass(slots=True)
 class Store:
-    """See the file."""
+    """The database, the root key and the settings, with what is made of them."""
 
     database: Database
     root: RootKey
     settings: AccountsSettings
     now: Callable[[], float] = time.time
-    """Unix seconds."""
+    """Returns Unix seconds."""
     password_cost: PasswordCost = field(default_factory=PasswordCost)
     audit: Audit = field(init=False)
     changes: Changes = field(init=False, default_factory=Changes)
@@ -90,7 +90,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """See Database.transaction."""
+        """Opens a transaction as `Database.transaction` does."""
         with self.database.transaction() as connection:
             yield connection
 
@@ -103,20 +103,20 @@ class Store:
         outcome: str = "ok",
         address: str | None = None,
     ) -> None:
-        """Adds a row to the audit. address: the client's."""
+        """Appends a row to the audit. address: the client's; dropped if the settings keep none."""
         if not self.settings.audit_addresses_days:
             address = None
         self.audit.note(connection, self.now(), actor, action, target, outcome, address)
 
     def forget_addresses(self) -> None:
-        """Those that the audit has kept long enough: of whole days, for the audit is checked before."""
+        """Deletes addresses older than the settings allow, by whole days: each deletion checks the whole chain."""
         before_s = (self.now() // _DAY_S - self.settings.audit_addresses_days) * _DAY_S
         with self.transaction() as connection:
             if not self.audit.forget_addresses(connection, before_s):
                 logger.error("the audit was changed: it keeps addresses that are to be forgotten")
 
     def write_use(self, statement: Update) -> None:
-        """Writes down a last use. A failure is logged only: a full disk must lock nobody out."""
+        """Writes a last use. A failure is only logged: a full disk must lock nobody out."""
         try:
             with self.transaction() as connection:
                 connection.execute(statement)
@@ -125,11 +125,11 @@ class Store:
 
     @property
     def default_limits(self) -> UserLimits:
-        """Of users who have none of their own."""
+        """The limits of users who have none of their own."""
         return UserLimits(**self.settings.limits.model_dump())
 
     def sealed_root(self) -> bytes:
-        """The root key as it is stored. Raises SettingsError if there is none."""
+        """Returns the root key as it is stored. Raises SettingsError if there is none."""
         with self.transaction() as connection:
             sealed = read_meta(connection, _ROOT)
         if sealed is None:
@@ -145,9 +145,9 @@ class Store:
 def open_store(settings: AccountsSettings, kek: bytes, *, make: bool, **options: Any) -> Store:
     """Opens the database.
 
-    make: whether one that is not there or empty is made, which this KEK then seals. A service does not: on another
-    machine than before it would begin without users. options: fields of Store. Raises SettingsError: the database
-    can't be opened, or another KEK has sealed it.
+    make: create it if it is missing or empty, with a new root key under this KEK. A service must not: on a wrong
+    machine it would start without users. options: fields of Store. Raises SettingsError if the database can't be
+    opened or belongs to another KEK.
     """
     database = Database(settings.database, make=make)
     try:
@@ -167,7 +167,7 @@ def open_store(settings: AccountsSettings, kek: bytes, *, make: bool, **options:
 
 
 def opened_root(settings: AccountsSettings, kek: bytes, sealed: bytes) -> RootKey:
-    """Raises SettingsError if another KEK has sealed it."""
+    """Opens the root key. Raises SettingsError if another KEK has sealed it."""
     try:
         return RootKey.open(kek, sealed)
     except SealError:
@@ -177,7 +177,7 @@ def opened_root(settings: AccountsSettings, kek: bytes, sealed: bytes) -> RootKe
 
 
 def rotate_kek(store: Store, new_kek: bytes) -> None:
-    """Seals the root key with another KEK; the one before opens the database no more."""
+    """Seals the root key under a new KEK; the old one no longer opens the database."""
     with store.transaction() as connection:
         write_meta(connection, _ROOT, store.root.sealed(new_kek))
         store.note(connection, OPERATOR, "rotate_key", "")

@@ -1,7 +1,7 @@
-"""Stored conversations and their items, for the user who shows a credential. Texts come sealed; none is opened here.
+"""Stored conversations and their items, for the user of a credential. Texts arrive sealed and are not opened here.
 
-A stored conversation is a row of the same table as every other one, so that its saved pages have a key in the same way.
-Its id is its name, and `conv_` before the row's id.
+A stored conversation is a row of the same table as every other one, so its saved KV pages get a key in the same way.
+Its id, which is also its name, is `conv_` and the row's id.
 """
 
 import re
@@ -20,11 +20,11 @@ from app.messages.accounts import AccountsError, Forgotten
 from app.messages.stored import NewItem, StoredConversation, StoredItem
 
 MOST_STORED = 10_000
-"""Stored conversations of one user."""
+"""The limit of stored conversations per user."""
 MOST_ITEMS = 2048
-"""Of one conversation."""
+"""The limit of items per conversation."""
 UNDO_S = 12
-"""How long a deleted conversation can be brought back: pages offer it for ten seconds, and a click takes its time."""
+"""How long a deletion can be undone: the web page offers it for ten seconds, and a click takes time."""
 _US = 1_000_000
 _PREFIX = "conv_"
 _CONVERSATION_ID = re.compile(rf"{_PREFIX}([0-9a-f]{{32}})")
@@ -32,7 +32,7 @@ _ITEM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class StoredConversations:
-    """See `app.messages.stored.ConversationStore`; every method raises AccountsError."""
+    """Implements the conversations of `app.messages.stored.ConversationStore`; every method raises AccountsError."""
 
     def __init__(self, store: Store, logins: Logins, turns: Turns) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class StoredConversations:
     # --- conversations
 
     def new(self, text: str, conversation_id: str, sealed: bytes, items: Sequence[NewItem]) -> StoredConversation:
-        """Refuses with `conflict` if there is something of that id or name."""
+        """Raises `conflict` if the id or name is taken."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             row_id, conversations = row_id_of(conversation_id), tables.conversations.c
@@ -83,7 +83,7 @@ class StoredConversations:
             return self.append(connection, known, self.row(connection, known, conversation_id), items)
 
     def page(self, text: str, after: str | None, limit: int) -> Sequence[StoredConversation]:
-        """Those updated last come first."""
+        """Returns conversations, last updated first."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             columns = tables.conversations.c
@@ -97,12 +97,11 @@ class StoredConversations:
             return [self._conversation(row) for row in connection.execute(asked)]
 
     def one(self, text: str, conversation_id: str) -> StoredConversation:
-        """One of them."""
         with self._store.transaction() as connection:
             return self._conversation(self.row(connection, self._logins.known(connection, text), conversation_id))
 
     def change(self, text: str, conversation_id: str, sealed: bytes) -> StoredConversation:
-        """Replaces its metadata, also while a turn runs."""
+        """Replaces the metadata, also while a turn runs."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             row = self.row(connection, known, conversation_id)
@@ -111,10 +110,10 @@ class StoredConversations:
             return self._changed(connection, row, sealed=sealed, bytes=size_bytes)
 
     def delete(self, text: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
-        """Deletes it with items, responses and key; with None all of the user's, unstored ones and responses too.
+        """Deletes a conversation with items, responses and key; None deletes all conversations and responses.
 
         undo: for `UNDO_S` items and responses are only hidden, and `restore` brings them back. The key is destroyed at
-        once: its pages are computed again.
+        once, so its KV pages are computed again.
         """
         store = self._store
         with store.transaction() as connection:
@@ -140,7 +139,7 @@ class StoredConversations:
         return forgotten
 
     def restore(self, text: str, conversation_id: str) -> StoredConversation:
-        """Brings one back whose deletion can be undone still."""
+        """Undoes a deletion within `UNDO_S`."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             row = self.row(connection, known, conversation_id, is_hidden=True)
@@ -150,11 +149,11 @@ class StoredConversations:
             return self._conversation(row)
 
     def destroy_deleted(self, *, at_once: bool = False) -> None:
-        """Those of everybody whose deletion can't be undone any more. at_once: the others too."""
+        """Destroys all users' deleted conversations that can't be restored any more; `at_once` the others too."""
         now_s, deleted = int(self._store.now()), tables.conversations.c.deleted
         over: ColumnElement[bool] = deleted.is_not(None)
         if not at_once:
-            over &= (deleted <= now_s - UNDO_S) | (deleted > now_s)  # the clock was put back
+            over &= (deleted <= now_s - UNDO_S) | (deleted > now_s)  # the clock was set back
         with self._store.transaction() as connection:
             users = connection.execute(select(tables.conversations.c.user_id).where(over)).scalars().all()
             if users:
@@ -167,7 +166,6 @@ class StoredConversations:
     def items(
         self, text: str, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
     ) -> Sequence[StoredItem]:
-        """In order, or the other way round."""
         with self._store.transaction() as connection:
             row = self.row(connection, self._logins.known(connection, text), conversation_id)
             columns = tables.items.c
@@ -179,13 +177,12 @@ class StoredConversations:
             return [_item(each) for each in connection.execute(asked.order_by(order).limit(max(0, limit)))]
 
     def item(self, text: str, conversation_id: str, item_id: str) -> StoredItem:
-        """One of them."""
         with self._store.transaction() as connection:
             row = self.row(connection, self._logins.known(connection, text), conversation_id)
             return _item(self._item(connection, row, item_id))
 
     def add_items(self, text: str, conversation_id: str, items: Sequence[NewItem]) -> StoredConversation:
-        """At the end."""
+        """Appends items."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             row = self.row(connection, known, conversation_id)
@@ -193,7 +190,6 @@ class StoredConversations:
             return self.append(connection, known, row, items)
 
     def delete_item(self, text: str, conversation_id: str, item_id: str) -> StoredConversation:
-        """One of them."""
         with self._store.transaction() as connection:
             row = self.row(connection, self._logins.known(connection, text), conversation_id)
             gone = self._item(connection, row, item_id)
@@ -207,7 +203,7 @@ class StoredConversations:
     # --- turns
 
     def begin_turn(self, text: str, ingress: str, conversation_id: str, response_id: str) -> StoredConversation:
-        """Its number is written down, so that no turn from before a restart passes for it."""
+        """Begins a turn under a new stored number, so that no turn from before a restart can pass for it."""
         now_s = self._store.now()
         check_id(response_id)
         with self._store.transaction() as connection:
@@ -220,7 +216,7 @@ class StoredConversations:
         return self._conversation(begun)
 
     def add_question(self, text: str, conversation_id: str, items: Sequence[NewItem], turn: int) -> StoredConversation:
-        """Items of the turn, which goes on; its number is the new `seq`."""
+        """Appends items of the running turn; its number becomes the new `seq`."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             row = self.row(connection, known, conversation_id)
@@ -231,12 +227,12 @@ class StoredConversations:
         return added
 
     def end_turn(self, text: str, conversation_id: str, turn: int) -> None:
-        """Refuses nothing: what is not running has ended."""
+        """Ends a turn; one that is not running has already ended."""
         row_id = row_id_of(conversation_id)
         if row_id is not None:
             self._turns.end(row_id, turn, text)
 
-    # --- for responses too
+    # --- shared with responses
 
     def row(
         self,
@@ -247,9 +243,9 @@ class StoredConversations:
         *,
         is_hidden: bool = False,
     ) -> Row[Any]:
-        """A stored conversation of the user's. Raises AccountsError: `not_found`, also for another user's.
+        """Returns a stored conversation's row. Raises AccountsError `not_found`, also for another user's.
 
-        is_hidden: one that was deleted a moment ago; else no such one is found.
+        is_hidden: find only one whose deletion can still be undone; otherwise only others.
         """
         columns = tables.conversations.c
         mine = (columns.user_id == known.identity.user_id) & columns.sealed.is_not(None)
@@ -263,7 +259,7 @@ class StoredConversations:
     def append(
         self, connection: Connection, known: Known, row: Row[Any], items: Sequence[NewItem]
     ) -> StoredConversation:
-        """Adds items at the end of a conversation's row. Refuses with `insufficient_quota`, `conflict`."""
+        """Appends items to a conversation. Raises AccountsError `insufficient_quota`, `conflict`."""
         if row.items + len(items) > MOST_ITEMS:
             message = f"A conversation has at most {MOST_ITEMS} items: delete some, or begin another one."
             raise AccountsError("insufficient_quota", message)
@@ -291,7 +287,7 @@ class StoredConversations:
         )
 
     def check_room(self, connection: Connection, known: Known, more_bytes: int) -> None:
-        """Raises AccountsError: `insufficient_quota`."""
+        """Raises AccountsError `insufficient_quota` if `more_bytes` exceed the user's storage."""
         user_id, most = known.identity.user_id, self._store.settings.stored_bytes_per_user
         if more_bytes <= 0:
             return
@@ -306,7 +302,7 @@ class StoredConversations:
             )
             raise AccountsError("insufficient_quota", message)
 
-    # --- how it works
+    # --- internals
 
     def _changed(self, connection: Connection, row: Row[Any], **values: Any) -> StoredConversation:
         found = tables.conversations.c.id == row.id
@@ -336,37 +332,37 @@ class StoredConversations:
 
 
 def of_no_hidden(responses: Any) -> ColumnElement[bool]:
-    """Whether a response, of those columns, is in no conversation that was deleted a moment ago."""
+    """Returns the condition that a response's conversation, if any, is not hidden by a deletion."""
     hidden = select(tables.conversations.c.id).where(tables.conversations.c.deleted.is_not(None))
     shown: ColumnElement[bool] = responses.conversation_id.is_(None) | responses.conversation_id.not_in(hidden)
     return shown
 
 
 def turn_is_over() -> AccountsError:
-    """Its conversation has changed, or another one has begun."""
+    """The error for a turn whose conversation has changed, or in which another turn has begun."""
     message = "The conversation has changed since this response began; it is not stored."
     return AccountsError("conversation_conflict", message)
 
 
 def row_id_of(conversation_id: str) -> str | None:
-    """The id of its row; None: no stored conversation has such an id."""
+    """Returns the id of the row; None if the text is no stored conversation's id."""
     match = _CONVERSATION_ID.fullmatch(conversation_id)
     return match and match[1]
 
 
 def conversation_id_of(row_id: str) -> str:
-    """The id of the stored conversation of that row."""
+    """Returns the stored conversation's id."""
     return _PREFIX + row_id
 
 
 def check_id(item_id: str) -> None:
-    """Raises AccountsError: `invalid_value` for what is no id of an item or a response."""
+    """Raises AccountsError `invalid_value` if the text is no id of an item or a response."""
     if not _ITEM_ID.fullmatch(item_id):
         raise AccountsError("invalid_value", "An id has 1 to 64 letters, digits, - and _.")
 
 
 def known_id(item_id: str) -> str:
-    """An id to look for: one that nothing has, where it can be none (Postgres refuses some texts)."""
+    """Returns the id, or "" if it is malformed: Postgres refuses some texts."""
     return item_id if _ITEM_ID.fullmatch(item_id) else ""
 
 

@@ -1,6 +1,6 @@
-"""Stored responses, for the user who shows a credential. Texts come sealed; none is opened here.
+"""Stored responses, for the user of a credential. Texts arrive sealed and are not opened here.
 
-A response in a conversation lives as long as it does; another one for some days.
+A response in a conversation lives as long as the conversation; any other one for some days.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,12 +24,12 @@ from app.messages.accounts import AccountsError
 from app.messages.stored import NewItem, StoredResponse
 
 MOST_HISTORY = 2048
-"""Responses that one goes on from."""
+"""The maximum length of a chain of previous responses."""
 _DAY_S = 86_400
 
 
 class StoredResponses:
-    """See `app.messages.stored.ConversationStore`; every method raises AccountsError."""
+    """Implements the responses of `app.messages.stored.ConversationStore`; every method raises AccountsError."""
 
     def __init__(self, store: Store, logins: Logins, conversations: StoredConversations) -> None:
         self._store = store
@@ -37,9 +37,9 @@ class StoredResponses:
         self._conversations = conversations
 
     def add(self, text: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None) -> None:
-        """In one transaction with the items of its conversation, whose turn ends in any case.
+        """Stores a response and its conversation's items in one transaction; the turn ends in any case.
 
-        What is refused is not open any more either: nobody writes it.
+        If that is refused, the response is no longer open, since nobody will write it.
         """
         try:
             with self._store.transaction() as connection:
@@ -54,7 +54,7 @@ class StoredResponses:
                 self._conversations.end_turn(text, response.conversation_id, turn)
 
     def begin(self, text: str, ingress: str, response: StoredResponse) -> None:
-        """It is open until `add`, or until its ingress is lost."""
+        """Stores a response as open, until `add` or until its ingress ends."""
         with self._store.transaction() as connection:
             known = self._logins.known(connection, text)
             row_id = None
@@ -63,19 +63,18 @@ class StoredResponses:
             self._insert(connection, known, response, row_id, ingress)
 
     def lost(self, ingress: str) -> None:
-        """An ingress has ended: nobody writes its responses."""
+        """Closes the open responses of an ingress that has ended."""
         with self._store.transaction() as connection:
             mine = tables.responses.c.ingress == ingress
             connection.execute(update(tables.responses).where(mine).values(ingress=None))
 
     def lost_but(self, living: Collection[str]) -> None:
-        """All ingresses of before have ended but these: nobody writes the others' responses."""
+        """Closes the open responses of all ingresses but the living ones."""
         with self._store.transaction() as connection:
             theirs = tables.responses.c.ingress.is_not(None) & tables.responses.c.ingress.not_in(living)
             connection.execute(update(tables.responses).where(theirs).values(ingress=None))
 
     def one(self, text: str, response_id: str) -> StoredResponse:
-        """One of the user's."""
         with self._store.transaction() as connection:
             mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
             mine &= of_no_hidden(tables.responses.c)
@@ -86,7 +85,7 @@ class StoredResponses:
             return self._response(row)
 
     def history(self, text: str, response_id: str) -> Sequence[StoredResponse]:
-        """The oldest first; the newest `MOST_HISTORY` at most."""
+        """Returns the response and those before it, oldest first; the newest `MOST_HISTORY` at most."""
         with self._store.transaction() as connection:
             user_id = self._logins.known(connection, text).identity.user_id
             responses, older = tables.responses.c, tables.responses.alias("older").c
@@ -96,7 +95,7 @@ class StoredResponses:
             link = (older.id == chain.c.previous_id) & (older.user_id == user_id) & (chain.c.nth < MOST_HISTORY)
             link &= of_no_hidden(older)
             chain = chain.union_all(select(older.id, older.previous_id, chain.c.nth + 1).where(link))
-            # Each once: who can choose ids could make a ring of them.
+            # Each response once: a client that chooses ids could make a cycle.
             places = select(chain.c.id, func.min(chain.c.nth).label("nth")).group_by(chain.c.id).subquery()
             found = select(tables.responses).join(places, places.c.id == responses.id).order_by(places.c.nth.desc())
             rows = connection.execute(found).all()
@@ -105,7 +104,6 @@ class StoredResponses:
         return [self._response(row) for row in rows]
 
     def delete(self, text: str, response_id: str) -> None:
-        """One of the user's."""
         with self._store.transaction() as connection:
             mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
             found = tables.responses.c.id == known_id(response_id)
@@ -113,7 +111,7 @@ class StoredResponses:
                 raise _no_such_response()
 
     def delete_old(self) -> int:
-        """Everybody's that are in no conversation and were stored for long enough; how many."""
+        """Deletes old responses of all users that are in no conversation; returns how many."""
         responses = tables.responses.c
         before_s = int(self._store.now()) - self._store.settings.responses_days * _DAY_S
         old = responses.conversation_id.is_(None) & (responses.created <= before_s)
@@ -121,7 +119,7 @@ class StoredResponses:
             return connection.execute(delete(tables.responses).where(old)).rowcount
 
     def _close(self, response: StoredResponse) -> None:
-        """With whatever credential: that it holds no more is a reason for refusing it."""
+        """Closes a response whatever the credential: an expired one may be why it was refused."""
         if response.is_open:
             with self._store.transaction() as connection:
                 found = tables.responses.c.id == known_id(response.id)
@@ -135,7 +133,7 @@ class StoredResponses:
         items: Sequence[NewItem],
         turn: int | None,
     ) -> str | None:
-        """Adds the items to the response's conversation; the id of its row."""
+        """Appends items to the response's conversation; returns the id of its row."""
         if response.conversation_id is None:
             if items or turn is not None:
                 raise AccountsError("invalid_value", "Only a conversation has items and turns.")
@@ -154,7 +152,7 @@ class StoredResponses:
         row_id: str | None,
         ingress: str | None = None,
     ) -> None:
-        """ingress: which one is going to write it; None: it has ended, and replaces what was open of it."""
+        """ingress: the one that will write the response; None: it has ended, and replaces its open row."""
         check_id(response.id)
         if response.previous_id is not None:
             check_id(response.previous_id)
@@ -163,7 +161,7 @@ class StoredResponses:
         if ingress is None:
             opened = (responses.id == response.id) & (responses.user_id == known.identity.user_id)
             found = connection.execute(delete(tables.responses).where(opened, responses.ingress.is_not(None))).rowcount
-            if response.is_open and not found:  # it was deleted, or its ingress counts as lost
+            if response.is_open and not found:  # it was deleted, or its ingress counts as ended
                 raise _no_such_response()
         self._conversations.check_room(connection, known, size_bytes)
         same = select(responses.id).where(responses.id == response.id)

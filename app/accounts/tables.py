@@ -1,7 +1,7 @@
-"""The tables, for SQLite and Postgres; `migrations/` makes them.
+"""The tables, for SQLite and Postgres; `migrations/` creates them.
 
-Without the server's key nothing in them is readable but ids, counts, sizes, times, order, roles and limits. What is a
-user's is sealed under the user's key; items and responses by the ingress.
+Without the server's key only ids, counts, sizes, times, order, roles and limits are readable. User data is sealed under
+the user's key; items and responses by the ingress.
 """
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table
@@ -32,7 +32,7 @@ credentials = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
-    Column("kind", String(8), nullable=False),  # password, api_key or recovery
+    Column("kind", String(8), nullable=False),  # password, first, api_key or recovery
     Column("label_sealed", LargeBinary),
     Column("salt", LargeBinary),
     Column("params", String),
@@ -61,13 +61,13 @@ conversations = Table(
     Column("wrapped_ck", LargeBinary, nullable=False),
     Column("created", _Seconds, nullable=False),
     Column("used", _Seconds, nullable=False),
-    # Of stored conversations, which have items; null in all others.
+    # The following columns are null in conversations that are not stored.
     Column("items", Integer),
-    Column("seq", BigInteger),  # of the last change of items and the last turn
-    Column("bytes", BigInteger),  # of everything sealed, items included and responses not
+    Column("seq", BigInteger),  # the number of the last change of items or the last turn
+    Column("bytes", BigInteger),  # the size of everything sealed, items included, responses not
     Column("updated_us", BigInteger),
     Column("sealed", LargeBinary),
-    Column("deleted", _Seconds),  # when; null: it is not. Hidden until it is destroyed or brought back.
+    Column("deleted", _Seconds),  # the time of deletion; hidden until destroyed or restored
     Index("conversations_by_deletion", "deleted"),
     Index("conversations_by_name", "user_id", "name_mac", unique=True),
     Index("conversations_by_update", "user_id", "updated_us"),
@@ -90,12 +90,12 @@ responses = Table(
     Column("id", _ItemId, primary_key=True),
     Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
     Column("conversation_id", _Id, ForeignKey("conversations.id", ondelete="CASCADE"), index=True),
-    Column("previous_id", _ItemId),  # no foreign key: that one may be deleted
+    Column("previous_id", _ItemId),  # no foreign key: the previous response may be deleted
     Column("created", _Seconds, nullable=False, index=True),
     Column("bytes", BigInteger, nullable=False),
     Column("sealed_input", LargeBinary, nullable=False),
     Column("sealed_response", LargeBinary, nullable=False),
-    Column("ingress", String(64)),  # which one is still writing it; null: it has ended
+    Column("ingress", String(64)),  # the ingress that is writing it; null: it has ended
     Index("responses_bytes", "user_id", "bytes"),
 )
 
@@ -122,7 +122,7 @@ audit = Table(
     Column("action", String(32), nullable=False),
     Column("object", String(64), nullable=False),
     Column("outcome", String(32), nullable=False),
-    Column("address_sealed", LargeBinary),  # of a login's client; null: not known, or forgotten
-    Column("address_digest", LargeBinary),  # SHA-256 of what was sealed; null: it never had one
+    Column("address_sealed", LargeBinary),  # of a login's client; null if unknown or deleted
+    Column("address_digest", LargeBinary),  # SHA-256 of what was sealed; null if there never was an address
     Column("previous_mac", LargeBinary, nullable=False),
 )

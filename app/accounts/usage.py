@@ -1,4 +1,4 @@
-"""What users took: counted in memory, written every few seconds. Knows no limit."""
+"""Token usage: counted in memory, written every few seconds. Knows no limit."""
 
 import datetime
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ _Key = tuple[str, str, str, str]
 
 
 class Usage:
-    """Adds up rows. What was not written yet is lost with the process: some seconds' counts."""
+    """Sums up usage. Counts that are not written yet, of some seconds, are lost with the process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._unwritten: dict[_Key, UsageRow] = {}
         self._today: dict[str, int] = {}
-        """Tokens of each user today, as far as somebody asked."""
+        """Today's tokens of each user, loaded on demand."""
         self._day = ""
 
     def today(self) -> str:
-        """The day in UTC."""
+        """Returns the day in UTC."""
         return _day(self._store.now())
 
     def add(self, row: UsageRow) -> None:
-        """Counts it to today, whatever day the row says."""
+        """Counts the row for today, whatever its day."""
         row = replace(row, day=self.today())
         key = (row.user_id, row.credential, row.day, row.model)
         self._unwritten[key] = row if (before := self._unwritten.get(key)) is None else _sum(before, row)
@@ -38,7 +38,7 @@ class Usage:
             self._today[row.user_id] += row.prompt + row.output
 
     def tokens_today(self, user_id: str) -> int:
-        """Prompt and output tokens."""
+        """Returns prompt and output tokens."""
         day = self.today()
         if day != self._day:
             self._day, self._today = day, {}
@@ -52,7 +52,6 @@ class Usage:
         return self._today[user_id]
 
     def write(self) -> None:
-        """Writes what was not written yet."""
         if not self._unwritten:
             return
         counts = tables.usage.c
@@ -67,7 +66,7 @@ class Usage:
         self._unwritten.clear()
 
     def rows(self, actor: Actor, first_day: str, last_day: str) -> Sequence[UsageRow]:
-        """Everybody's, these days included. Raises AccountsError: `admin_only`."""
+        """Returns all users' rows, both days included. Raises AccountsError `admin_only`."""
         check_admin(actor)
         self.write()
         columns = tables.usage.c
@@ -77,7 +76,7 @@ class Usage:
             return [UsageRow(*row) for row in connection.execute(asked)]
 
     def by_user(self, actor: Actor) -> Sequence[UserUsage]:
-        """Of whoever took anything in the last 30 days, in the order of ids. Raises AccountsError: `admin_only`."""
+        """Returns the usage of each user active in the last 30 days, by id. Raises AccountsError `admin_only`."""
         check_admin(actor)
         self.write()
         now_s, columns = self._store.now(), tables.usage.c
@@ -98,7 +97,7 @@ def _day(at_s: float) -> str:
 
 
 def _user_usage(user_id: str, *sums: int) -> UserUsage:
-    """sums: four of each period. Postgres gives decimals."""
+    """sums: four a period; Postgres returns decimals."""
     counts = [int(value) for value in sums]
     return UserUsage(user_id, *(UsageCounts(*counts[first : first + 4]) for first in (0, 4, 8)))
 

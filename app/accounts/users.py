@@ -1,4 +1,4 @@
-"""What administrators do: add, list, change, disable, delete and reset users. They see nothing of what was said."""
+"""What administrators do: add, list, change, disable, delete and reset users. No texts are visible here."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,20 +17,20 @@ from app.messages.accounts import AccountsError, Role, UserChange, UserInfo, Use
 
 
 class Users:
-    """Every method takes who asks, and raises AccountsError (`admin_only`) for who is no administrator."""
+    """Every method raises AccountsError `admin_only` unless the actor is an administrator."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def all(self, actor: Actor) -> Sequence[UserInfo]:
-        """In the order of their names."""
+        """Returns all users by name."""
         check_admin(actor)
         with self._store.transaction() as connection:
             rows = connection.execute(_users()).all()
         return sorted((self._info(row) for row in rows), key=lambda user: user.name)
 
     def add(self, actor: Actor, name: str, password: NewPassword, role: Role, limits: UserLimits) -> UserInfo:
-        """password: for the first login. Raises AccountsError: `conflict` for a name that is taken, `invalid_value`."""
+        """password: for the first login. Raises AccountsError: `conflict` if the name is taken, `invalid_value`."""
         check_admin(actor)
         store, user_id, name = self._store, new_id(), normalized_name(name)
         with store.transaction() as connection:
@@ -44,7 +44,7 @@ class Users:
                     role=role,
                     state="active",
                     limits=_written(limits),
-                    wrapped_sk=b"",  # there is none before the user has a password
+                    wrapped_sk=b"",  # none until the user chooses a password
                     created=int(store.now()),
                 )
             )
@@ -75,12 +75,12 @@ class Users:
         return info
 
     def delete(self, actor: Actor, name: str) -> str:
-        """The folder of the pages that nobody can open any more. Raises AccountsError as `change` does."""
+        """Returns the folder of KV pages that nobody can open any more. Raises AccountsError as `change` does."""
         check_admin(actor)
         store = self._store
         with store.transaction() as connection:
             user = self._user(connection, name)
-            # First all that opens the user's key; on SQLite and Postgres alike the rest follows by itself.
+            # Credentials open the user's key, so they go first; everything else is deleted by cascade.
             connection.execute(delete(tables.credentials).where(tables.credentials.c.user_id == user.id))
             connection.execute(delete(tables.users).where(tables.users.c.id == user.id))
             self._check_an_admin_is_left(connection, user)
@@ -89,9 +89,9 @@ class Users:
         return store.root.owner(user.id)
 
     def reset_password(self, actor: Actor, name: str, password: NewPassword) -> UserInfo:
-        """Sets a password for the next login; all keys and sessions of the user end.
+        """Sets a password for the next login and ends all keys and sessions of the user.
 
-        What was saved stays, sealed: the user's recovery code opens it then. Raises AccountsError: `not_found`.
+        Saved data stays sealed; the user's recovery code opens it then. Raises AccountsError `not_found`.
         """
         check_admin(actor)
         store, credentials = self._store, tables.credentials.c
@@ -118,7 +118,7 @@ class Users:
 
     @staticmethod
     def _check_an_admin_is_left(connection: Connection, changed: Row[Any]) -> None:
-        """changed: the user as it was. Raises AccountsError, which undoes the transaction."""
+        """Raises AccountsError, which rolls the transaction back. changed: the user before the change."""
         if (changed.role, changed.state) != ("admin", "active"):
             return
         active = (tables.users.c.role == "admin") & (tables.users.c.state == "active")
@@ -127,13 +127,13 @@ class Users:
 
 
 def check_admin(actor: Actor) -> None:
-    """Raises AccountsError: `admin_only`."""
+    """Raises AccountsError `admin_only`."""
     if actor.role != "admin":
         raise AccountsError("admin_only", "Only administrators may do that.")
 
 
 def _users() -> Select[Any]:
-    """Their rows, with when a password for the first login expires."""
+    """Selects users, with when a password for the first login expires."""
     first = tables.credentials.c.kind == "first"
     expires = select(tables.credentials.c.expires).where(first, tables.credentials.c.user_id == tables.users.c.id)
     return select(tables.users, expires.scalar_subquery().label("first_password_expires"))

@@ -1,1 +1,1 @@
-"""The playground: a page on which two models answer the same question, with every decoding that the service has."""
+"""The playground: a web page on which two models answer the same question, with every decoding of the service."""

@@ -1,4 +1,4 @@
-"""Answers of `/v1` as they come, with how long they take. Knows nothing of the page."""
+"""Streams answers of `/v1` and times them. Knows nothing of the web page."""
 
 import asyncio
 import time
@@ -13,36 +13,36 @@ from app.client import v1
 
 _REDRAW_S = 0.1
 _NO_RATE_S = 0.05
-"""An answer that comes within it came at once, as beams do: it has no rate."""
+"""Below this duration an answer came at once, as beams do, and has no rate."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What has come so far."""
+    """An answer as far as it has been received."""
 
     texts: dict[int, str] = field(default_factory=dict)
-    """By the choice's number: beams are several."""
+    """Texts by choice index; beam search returns several."""
     thought: str = ""
     first_token_s: float | None = None
     last_token_s: float = 0.0
     tokens: int = 0
-    """Pieces while it is written, tokens when it has ended."""
+    """The number of chunks while streaming; of tokens once it has ended."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     finish_reason: str = ""
     failure: str = ""
-    """One line; empty: all is well."""
+    """One line; empty if there is none."""
 
     @property
     def text(self) -> str:
-        """The answer; several are numbered."""
+        """The answer's text; several choices are numbered."""
         if len(self.texts) == 1:
             return next(iter(self.texts.values()))
         return "\n\n".join(f"**{index + 1}.** {text}" for index, text in sorted(self.texts.items()))
 
     @property
     def tokens_per_s(self) -> float | None:
-        """After the first token; None: there are too few to say."""
+        """The rate after the first token; None if there are too few tokens."""
         if self.first_token_s is None or self.last_token_s - self.first_token_s < _NO_RATE_S:
             return None
         return (self.tokens - 1) / (self.last_token_s - self.first_token_s)
@@ -51,7 +51,7 @@ class Answer:
 async def written(
     client: AsyncOpenAI, model: str, messages: Sequence[Any], fields: Mapping[str, Any]
 ) -> AsyncGenerator[Answer, None]:
-    """The same answer after each piece. What the service refuses is the answer's failure."""
+    """Yields the same answer after each chunk. An error of the service becomes `Answer.failure`."""
     began_s = time.monotonic()
     answer = Answer()
     try:
@@ -88,7 +88,7 @@ def _take(answer: Answer, chunk: Any, now_s: float) -> None:
 
 
 async def side_by_side(streams: Sequence[AsyncGenerator[Answer, None]]) -> AsyncGenerator[Sequence[Answer], None]:
-    """All answers as far as they have come, ten times a second and at their end. Closing it ends them."""
+    """Yields all answers as far as received, ten times a second and at their end. Closing it cancels them."""
     latest = [Answer() for _ in streams]
 
     async def follow(place: int) -> None:

@@ -1,7 +1,7 @@
-"""From what a person sets on the page to the fields of a request. Knows neither the page nor HTTP.
+"""Turns the web page's settings into fields of a request. Knows neither the web page nor HTTP.
 
-A setting that is left empty is not sent, so the model's own value holds. One that the chosen decoding does not use is
-not sent either; what does not go together for other reasons the service refuses, in its own words.
+An empty setting is not sent, so the model's default applies. Nor is one that the chosen decoding does not use. Other
+invalid combinations are left to the service to refuse.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class SettingError(Exception):
-    """A setting is no number; the message names it."""
+    """A setting is not a number; the message names it."""
 
 
 class Decoding(StrEnum):
@@ -41,9 +41,9 @@ _WINDOW = ("context_window", "n_keep", "n_discard")
 
 
 def request_fields(decoding: Decoding, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a chat completion that say how it is decoded. Raises SettingError.
+    """Returns the decoding fields of a chat completion. Raises SettingError.
 
-    settings: by the names of the page's components.
+    settings: by the names of the web page's components.
     """
     names = [*_BOUNDS, *_USED[decoding], *(_WINDOW if settings["endless"] else ())]
     fields: dict[str, Any] = {name: _number(name, settings[name]) for name in names if settings[name].strip()}

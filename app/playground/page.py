@@ -1,6 +1,6 @@
-"""The playground's page, a Gradio application: two columns, each with its model, its decoding and its answer.
+"""The playground's web page, a Gradio application: two columns, each with its model, decoding and answer.
 
-A key or a session stays in this process, for the tab that gave it. Nothing of the page comes from another host.
+A key or session stays in this process, for the tab that gave it. Nothing is loaded from another host.
 """
 
 import re
@@ -27,23 +27,23 @@ Turn = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One column."""
+    """One column of the web page."""
 
     model: gr.Dropdown
     decoding: gr.Dropdown
     chat: gr.Chatbot
     told: gr.Markdown
     history: gr.State
-    """The turns so far: a list of messages as the API has them."""
+    """The messages so far, as in the API."""
 
 
 def theme() -> gr.themes.Base:
-    """Gradio's base theme with fonts of the system only."""
+    """Returns Gradio's base theme with system fonts only."""
     return gr.themes.Base(font=_FONTS, font_mono=_FONTS_MONO)
 
 
 def build(service: PlaygroundService) -> gr.Blocks:
-    """The page of one service."""
+    """Builds the web page for one service."""
     page = gr.Blocks(title="Redoubt playground", analytics_enabled=False, fill_width=True)
     page.queue(api_open=False)
     with page:
@@ -96,7 +96,7 @@ def _side(name: str, decoding: Decoding) -> Side:
 
 
 def _credentials(service: PlaygroundService, key: gr.State) -> None:
-    """The fields of a key and a login. They are emptied when they have been read."""
+    """Adds the fields for a key and a login, which are emptied once read."""
     with gr.Accordion("API key or login", open=False), gr.Row():
         given = gr.Textbox(label="API key", type="password")
         name, password = gr.Textbox(label="Name"), gr.Textbox(label="Password", type="password")
@@ -117,7 +117,7 @@ def _look(service: PlaygroundService) -> Any:
         seen = await service.look(key)
         fields = [gr.skip()] * len(chosen)
         if seen.models:
-            # On a page that has just been opened, or whose models have gone, each side has the next one.
+            # When the web page was just opened, or its models are gone, each side gets the next model.
             known, last = [*seen.models, NOBODY], len(seen.models) - 1
             is_new = not any(one in seen.models for one in chosen)
             values = [seen.models[min(place, last)] if is_new else one for place, one in enumerate(chosen)]
@@ -160,7 +160,7 @@ def _ask(service: PlaygroundService, names: Sequence[str]) -> Any:
 
 
 def _shown(asked: Sequence[Turn], answer: Answer) -> list[Any]:
-    """What a side shows: its turns, how the answer went, and what the next question follows."""
+    """Returns what a side shows: its turns, the statistics line, and the history for the next question."""
     turns: list[Turn] = [*asked]
     if answer.thought:
         turns.append({"role": "assistant", "content": answer.thought, "metadata": {"title": "Thought"}})
@@ -171,7 +171,7 @@ def _shown(asked: Sequence[Turn], answer: Answer) -> list[Any]:
 
 
 def numbers(answer: Answer) -> str:
-    """What an answer cost, in one line."""
+    """Formats an answer's statistics in one line."""
     if answer.first_token_s is None:
         return "Waiting for the first token"
     parts = [f"first token {answer.first_token_s:.2f} s", f"{answer.tokens} tokens"]
@@ -185,5 +185,5 @@ def numbers(answer: Answer) -> str:
 
 
 def _line(text: str) -> str:
-    """What Markdown shows as this text."""
+    """Escapes text for Markdown."""
     return re.sub(r"([^\w\s,:])", r"\\\1", text)

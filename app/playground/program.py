@@ -1,10 +1,10 @@
-"""`redoubt playground`: serves the page in a process of its own, for this machine's browsers by default."""
+"""`redoubt playground`: serves the web page in a process of its own, by default for browsers on this machine."""
 
 import os
 import socket
 from contextlib import suppress
 
-# Before Gradio is imported, which would otherwise ask hosts of its makers.
+# Must be set before Gradio is imported, which otherwise contacts its makers' hosts.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
@@ -21,7 +21,7 @@ from app.playground.service import PlaygroundService
 _POLICY = "; ".join(
     (
         "default-src 'self'",
-        "script-src 'self' 'unsafe-inline'",  # Gradio's document has scripts in it
+        "script-src 'self' 'unsafe-inline'",  # Gradio's document has inline scripts
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "font-src 'self' data:",
@@ -35,11 +35,11 @@ _POLICY = "; ".join(
 
 
 class PlaygroundError(Exception):
-    """It cannot be served; the message says why and what to do."""
+    """The playground can't be served; the message says why and what to do."""
 
 
 class _Policy:
-    """Adds the Content-Security-Policy to every answer: what a model writes loads nothing from anywhere."""
+    """Adds a Content-Security-Policy to every response: a model's output can load nothing from other hosts."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class _Policy:
 
 
 def application(url: str, host: str) -> FastAPI:
-    """The ASGI application: the page of the service at `url`, under the name `host` or this machine's own."""
+    """Builds the ASGI application for the service at `url`, reachable as `host`, localhost or 127.0.0.1."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     gr.mount_gradio_app(
         app,
@@ -70,7 +70,7 @@ def application(url: str, host: str) -> FastAPI:
         ssr_mode=False,
     )
     app.add_middleware(_Policy)
-    # A site whose name is pointed at this machine gets nothing.
+    # Against DNS rebinding.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", host])
     return app
 
@@ -85,7 +85,7 @@ def serve(url: str, host: str, port: int) -> None:
             raise PlaygroundError(f"{host}:{port}: {error.strerror}; choose another --port.") from None
         app = application(url, host)
         print(f"The playground of {url} is at http://{host}:{listener.getsockname()[1]}", flush=True)
-        # Errors of a server quote what was asked.
+        # Server errors could quote prompts.
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2)
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])

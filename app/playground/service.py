@@ -1,4 +1,4 @@
-"""What the playground asks the service besides answers: its models, its workers, and who somebody is."""
+"""What the playground asks the service besides answers: models, workers and logins."""
 
 import asyncio
 import time
@@ -29,29 +29,29 @@ WORKER_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The service as it is now."""
+    """The state of the service."""
 
     models: tuple[str, ...] = ()
-    """Those that can chat."""
+    """The models that can chat."""
     workers: tuple[tuple[Any, ...], ...] = ()
     trouble: str = ""
-    """One line; empty: none."""
+    """One line; empty if there is none."""
     needs_key: bool = False
 
 
 class PlaygroundService:
-    """One service, for people who each have a key of their own, or none. It logs no key."""
+    """A client of one service, for people with keys of their own or none. Logs no key."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
 
     def client(self, key: str) -> AsyncOpenAI:
-        """Asks as whoever has the key; "": as nobody."""
+        """Returns a client with this key; "": without one."""
         timeout = Timeout(None, connect=5)
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key or "none", timeout=timeout, max_retries=0)
 
     async def look(self, key: str) -> Seen:
-        """Asks for models and workers. Where that fails there are none."""
+        """Asks for models and workers; returns none if that fails."""
         async with self.client(key) as client:
             try:
                 listed, table = await asyncio.gather(
@@ -66,7 +66,7 @@ class PlaygroundService:
         return Seen(models, tuple(_row(row) for row in rows["data"]), "" if models else "No model here can chat.")
 
     def log_in(self, name: str, password: str) -> tuple[str, str]:
-        """A session's token, or "" and why there is none."""
+        """Returns a session token, or "" and the reason."""
         client = v1.connect(self.url, None)
         try:
             token = log_in(client, name, password).token

@@ -1,4 +1,4 @@
-"""The settings of the playground's page, by group; their names are those of the API's fields. Knows no event."""
+"""The web page's settings, by group, named as the API's fields. Knows no event."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import gradio as gr
 
 
 def settings() -> dict[str, Any]:
-    """Adds the components to the page that is being built. Returns them by name."""
+    """Adds the components to the web page under construction; returns them by name."""
     made: dict[str, Any] = {}
 
     def number(name: str, label: str, value: str = "") -> None:
-        # Not gr.Number, which has no empty value.
+        # gr.Number has no empty value.
         made[name] = gr.Textbox(value, label=label, placeholder="the model's own", max_lines=1, min_width=120)
 
     with gr.Tab("Lengths and penalties"):

@@ -1,1 +1,1 @@
-"""Alembic's migrations of the tables, one file a version; `app.accounts.database` runs them."""
+"""The Alembic migrations, one file a version; `app.accounts.database` runs them."""

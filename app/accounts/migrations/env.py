@@ -1,4 +1,4 @@
-"""Alembic runs this file; the connection comes from `app.accounts.database`."""
+"""The script that Alembic runs; the connection comes from `app.accounts.database`."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""The versions, in the order of their numbers."""
+"""The migrations, in the order of their numbers."""

@@ -1,4 +1,4 @@
-"""Users, credentials, sessions, conversations' keys, usage and audit."""
+"""Creates users, credentials, sessions, conversation keys, usage and audit."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """From nothing."""
+    """Creates all tables."""
     op.create_table("meta", sa.Column("name", sa.String(32), primary_key=True), sa.Column("value", sa.LargeBinary))
     op.create_table(
         "users",

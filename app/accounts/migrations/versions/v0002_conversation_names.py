@@ -1,4 +1,4 @@
-"""Conversations have names, as MACs, and the time of their last use."""
+"""Gives conversations names, as MACs, and the time of their last use."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """From 0001, which nothing filled with conversations: no request had one."""
+    """Recreates the table: revision 0001 never filled it."""
     op.drop_table("conversations")
     op.create_table(
         "conversations",

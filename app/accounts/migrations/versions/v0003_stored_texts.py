@@ -1,4 +1,4 @@
-"""Conversations may be stored, with items; and responses."""
+"""Adds stored conversations with items, and stored responses."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """From 0002, whose conversations stay as they are: none of them is a stored one."""
+    """Adds columns and tables; existing conversations stay, and are not stored ones."""
     for column in (
         sa.Column("items", sa.Integer),
         sa.Column("seq", sa.BigInteger),

@@ -1,4 +1,4 @@
-"""Responses may be stored before they have ended."""
+"""Allows a response to be stored before it has ended."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,5 +8,5 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """From 0003, all of whose responses have ended."""
+    """Adds a column; all existing responses have ended."""
     op.add_column("responses", sa.Column("ingress", sa.String(64)))

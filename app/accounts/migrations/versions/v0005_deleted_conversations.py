@@ -1,4 +1,4 @@
-"""A deleted conversation is hidden for some seconds, in which it can be brought back."""
+"""Hides a deleted conversation for some seconds, in which the deletion can be undone."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,6 +8,6 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """From 0004, which has none of them."""
+    """Adds a column; no existing conversation is deleted."""
     op.add_column("conversations", sa.Column("deleted", sa.BigInteger))
     op.create_index("conversations_by_deletion", "conversations", ["deleted"])

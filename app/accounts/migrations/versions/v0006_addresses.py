@@ -1,4 +1,4 @@
-"""A login's row of the audit has the client's address, until it is forgotten."""
+"""Adds the client's address to the audit row of a login, until it is deleted."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,6 +8,6 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """From 0005, whose rows have none."""
+    """Adds columns; existing rows have no address."""
     for name in ("address_sealed", "address_digest"):
         op.add_column("audit", sa.Column(name, sa.LargeBinary))

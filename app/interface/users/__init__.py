@@ -1,1 +1,1 @@
-"""Users in the ingress: who sent a request, whether it may begin, what it took."""
+"""Users in the ingress: authentication, admission, limits and stored texts. Exists only with accounts."""

@@ -1,4 +1,4 @@
-"""Dependencies of the routes: who sent a request, whether that is an administrator, and whether it may begin."""
+"""FastAPI dependencies of the routes: authentication, the administrator check and admission by the user's limits."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -14,23 +14,23 @@ from app.messages.accounts import AccountsError, Identity, RateState
 
 SESSION_COOKIE = "redoubt_session"
 USER_HEADER = "x-redoubt-user"
-"""Whose session a page believes to have: the user's id, or "none". The cookie may be another user's since."""
+"""The header in which a web page says whose session it has: the user's id, or "none". The cookie may be newer."""
 _NOBODY = "none"
 _OURS = ("rdbt_", "rdbs_")
-"""How our credentials begin. Other keys are what stock clients send where none is needed."""
+"""The prefixes of our credentials. Stock clients send other keys where none is needed."""
 _AT_FIRST = ("/v1/auth/session", "/v1/auth/password", "/v1/auth/logout")
-"""All that is served to a user who has to choose a password."""
+"""The only paths that are served to a user who must choose a password."""
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
 class UserCheck:
-    """Finds the user of an API key, or of a session's token as key or cookie."""
+    """Authenticates the user of an API key, or of a session token sent as key or cookie."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
 
     async def __call__(self, request: Request) -> None:
-        """Leaves the caller in `request.state.caller`. Raises ApiError (401, 403), AccountsError."""
+        """Sets `request.state.caller`. Raises ApiError (401, 403), AccountsError."""
         secret, believed = bearer(request), request.headers.get(USER_HEADER)
         if secret is None and believed != _NOBODY and (cookie := request.cookies.get(SESSION_COOKIE)) is not None:
             check_origin(request)
@@ -53,13 +53,13 @@ class UserCheck:
 
 
 class LoginCheck:
-    """Whether a browser gets a page only after a login."""
+    """Decides whether a browser must log in before it gets a web page."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
 
     async def __call__(self, request: Request) -> bool:
-        """Of a user, or a guest. Raises AccountsError (503)."""
+        """Returns whether a login is needed; never where guests are served. Raises AccountsError (503)."""
         if self._gate.guests:
             return False
         try:
@@ -70,39 +70,39 @@ class LoginCheck:
 
 
 def check_origin(request: Request) -> None:
-    """Raises ApiError (403) if a page of another site may have sent this with a user's cookie."""
+    """Raises ApiError (403) if another site's web page may have sent this with a user's cookie (CSRF)."""
     if request.method not in _READING and not has_own_origin(request):
         raise errors.foreign_origin()
 
 
 def has_own_origin(request: Request) -> bool:
-    """Whether a page of this service has sent it."""
+    """Returns whether a web page of this service sent the request."""
     try:
         host = urlsplit(request.headers.get("origin", "")).netloc
-    except ValueError:  # no URL at all, such as http://[
+    except ValueError:  # not a URL, such as http://[
         return False
     return bool(host) and host == request.headers.get("host")
 
 
 async def check_admin(request: Request) -> None:
-    """Raises ApiError (403) unless an administrator has sent it. The accounts check it again."""
+    """Raises ApiError (403) unless the caller is an administrator. The accounts check it again."""
     refuse_others(caller_of(request).identity)
 
 
 def refuse_others(identity: Identity | None) -> None:
-    """Raises ApiError (403) for all but administrators."""
+    """Raises ApiError (403) unless the user is an administrator."""
     if identity is None or identity.role != "admin":
         raise errors.of_accounts(AccountsError("admin_only", "Only administrators may do that.").refusal)
 
 
 class AdmissionCheck:
-    """Lets a user's request begin if the user's limits allow it, and counts what it takes until it has ended."""
+    """Admits a user's request if the user's limits allow it, and counts its tokens until it has ended."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
 
     async def __call__(self, request: Request) -> AsyncIterator[None]:
-        """Leaves the meter with the caller, and the headers for the answer. Raises AccountsError (401, 429, 503)."""
+        """Adds the meter to the caller, and sets the rate-limit headers. Raises AccountsError (401, 429, 503)."""
         caller = caller_of(request)
         if caller.identity is None:
             yield
@@ -125,7 +125,7 @@ class AdmissionCheck:
 
 
 def rate_headers(rates: RateState) -> dict[str, str]:
-    """`x-ratelimit-*` as OpenAI names and writes them."""
+    """Returns `x-ratelimit-*` headers, named and formatted as OpenAI's."""
     headers = {}
     if rates.limit_requests is not None:
         headers["x-ratelimit-limit-requests"] = str(rates.limit_requests)
@@ -139,7 +139,7 @@ def rate_headers(rates: RateState) -> dict[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """As Go writes durations: 6m0s, 1.5s, 20ms."""
+    """Formats a duration as Go does: 6m0s, 1.5s, 20ms."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest_s = divmod(seconds, 60)

@@ -1,6 +1,6 @@
-"""What one ingress knows of users: identities for some seconds, and the requests that run.
+"""The cache of users in one ingress: identities for some seconds, and the running requests.
 
-It hears of revocations from the accounts, and ends the requests of who may no longer be served. It knows no path.
+It follows the accounts' revocations and ends requests of users who may no longer be served. It knows no path.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 
 
 class Meter:
-    """One request of a user: counts what it takes, and can end it."""
+    """Counts the tokens of one user's request, and can end the request."""
 
     def __init__(self, identity: Identity, secret: str) -> None:
-        """secret: the credential, to ask again whether it holds."""
+        """secret: the credential, to check again whether it is valid."""
         self.identity = identity
         self.secret = secret
         self.is_detached = False
-        """Whether it goes on after its HTTP request."""
+        """Whether the request continues after its HTTP request."""
         self._model = ""
         self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
         self._has_begun = False
@@ -43,23 +43,23 @@ class Meter:
         self._tasks: set[asyncio.Task[object]] = set()
 
     def check(self) -> None:
-        """Raises AccountsError if the request was ended."""
+        """Raises AccountsError if `end` was called."""
         if self._refusal is not None:
             raise self._refusal
 
     def end(self, refusal: AccountsError) -> None:
-        """Ends the request at once: its client gets this refusal."""
+        """Ends the request at once; its client gets this refusal."""
         self._refusal = refusal
         for task in self._tasks:
             task.cancel()
 
     def asks(self, model: str, prompt_tokens: int) -> None:
-        """A worker is asked. prompt_tokens: of the request, each prompt counted once."""
+        """Notes the model that is asked. prompt_tokens: of the request, each prompt counted once."""
         self._model, self._prompt_tokens = model, prompt_tokens
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Around a sequence: `end` ends it, if it is still there. Raises AccountsError then."""
+        """Wraps the reading of a sequence, so that `end` can cancel it. Raises AccountsError then."""
         self.check()
         task = asyncio.current_task()
         assert task is not None
@@ -69,17 +69,17 @@ class Meter:
         except asyncio.CancelledError:
             if self._refusal is None:
                 raise
-            task.uncancel()  # it was `end`
+            task.uncancel()  # cancelled by `end`
             raise self._refusal from None
         finally:
             self._tasks.discard(task)
 
     def observer(self, request: GenerateRequest) -> Observer:
-        """Counts what a sequence makes."""
+        """Counts a sequence's tokens."""
         return Observer(self._count)
 
     def usage(self) -> UsageRow:
-        """What it has taken. The day is the accounts' to say."""
+        """Returns the usage so far. The accounts fill in the day."""
         return UsageRow(
             user_id=self.identity.user_id,
             credential=self.identity.credential,
@@ -112,9 +112,9 @@ class AccountsGate:
     ) -> None:
         """stored: users' conversations and responses. guests: whether requests without a credential are served.
 
-        revocation_s: how long an identity is kept.
-        pages: those that workers save; None: they save none.
-        most_running: answers at the same time that go on without their clients.
+        revocation_s: how long an identity is cached.
+        pages: the workers' saved KV pages; None if they save none.
+        most_running: the limit of answers that continue without their clients.
         """
         self.accounts = accounts
         self.stored = stored
@@ -123,14 +123,14 @@ class AccountsGate:
         self.guests = guests
         self._revocation_s = revocation_s
         self._identities: dict[bytes, tuple[Identity, float]] = {}
-        """By the credential's SHA-256: until when it is kept, of the monotonic clock."""
+        """Maps the SHA-256 of a credential to its identity and the monotonic time until which it is cached."""
         self._open: set[Meter] = set()
         self._settling: set[asyncio.Task[Any]] = set()
         self.running = RunningAnswers(most_running)
-        """Answers that go on without their clients."""
+        """Answers that continue without their clients."""
 
     async def identify(self, secret: str) -> Identity:
-        """Whose credential it is. Raises AccountsError."""
+        """Returns the identity of a credential. Raises AccountsError."""
         digest = hashlib.sha256(secret.encode(errors="replace")).digest()
         identity, until_s = self._identities.get(digest, (None, 0.0))
         if identity is not None and time.monotonic() < until_s and not _has_expired(identity):
@@ -139,46 +139,46 @@ class AccountsGate:
         identity = await self.accounts.identify(secret)
         if len(self._identities) >= _MOST_IDENTITIES:
             self._identities.clear()
-        # From when it was asked: the answer may be as old.
+        # counted from the call: the answer may be that old
         self._identities[digest] = identity, asked_s + self._revocation_s
         return identity
 
     def forget(self, identity: Identity) -> None:
-        """The user's credentials and conversations are to be asked for again."""
+        """Drops what is cached of the user."""
         self._drop({identity.user_id})
 
     async def destroyed(self, identity: Identity, forgotten: Forgotten) -> AllForgotten:
-        """Keys of the user's are destroyed: they are kept here no longer, and workers remove what they opened."""
+        """Drops what is cached of a user whose keys were destroyed, and has workers remove their KV pages."""
         self.forget(identity)
         if self.pages is None:
             return AllForgotten(0, 0)
         return await self.pages.forget(identity.pages.owner, forgotten.key_id)
 
     def opened(self, meter: Meter) -> None:
-        """A request begins. Before it is admitted, so that no revocation in between is missed."""
+        """Registers a request before its admission, so that no revocation in between is missed."""
         self._open.add(meter)
 
     async def admit(self, meter: Meter) -> Admission:
-        """Asks whether it may begin. Raises AccountsError."""
+        """Asks the accounts for admission. Raises AccountsError."""
         admitting = asyncio.create_task(self.accounts.admit(meter.secret))
         try:
             return await asyncio.shield(admitting)
-        except asyncio.CancelledError:  # the client has gone, but the accounts may have counted it
+        except asyncio.CancelledError:  # the client has gone, but the accounts may have counted the request
             self.in_background(self._give_back(admitting, meter))
             raise
 
     def closed(self, meter: Meter, *, admitted: bool) -> None:
-        """It has ended; what it took goes to the accounts without waiting for them."""
+        """Unregisters a request; its usage is sent to the accounts in the background."""
         self._open.discard(meter)
         if admitted:
             self.in_background(self._settle(meter))
 
     async def to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Does all of the work, even if the client goes: what destroys a key must reach the workers too."""
+        """Finishes the work even if the client disconnects: a destroyed key must reach the workers too."""
         return await asyncio.shield(self._started(work))
 
     async def watch(self) -> None:
-        """Follows revocations until it is cancelled."""
+        """Follows revocations until cancelled."""
         instance, position = "", 0
         while True:
             try:
@@ -186,7 +186,7 @@ class AccountsGate:
                 await self._apply(news)
                 instance, position = news.instance, news.position
             except Exception as error:
-                if not isinstance(error, AccountsError):  # else they are being replaced
+                if not isinstance(error, AccountsError):  # otherwise they are being replaced
                     errors.logger.error("revocations are not followed: %s", type(error).__qualname__)
                 await asyncio.sleep(_RETRY_S)
 
@@ -203,7 +203,7 @@ class AccountsGate:
                     await self.accounts.identify(meter.secret)
                 except AccountsError as error:
                     if error.refusal.code not in errors.NOT_WHO_THEY_WERE:
-                        raise  # to be tried again, all of it
+                        raise  # all of it is tried again
                     meter.end(error)
 
     def _drop(self, subjects: frozenset[str] | set[str]) -> None:
@@ -214,11 +214,11 @@ class AccountsGate:
             del self._identities[key]
 
     def in_background(self, work: Coroutine[Any, Any, Result]) -> None:
-        """Does the work without anybody who waits for it; a failure is logged by its type."""
+        """Runs the work in the background; a failure is logged by its type."""
         self._started(work).add_done_callback(_log_failure)
 
     def _started(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        # In its own context: Serve cancels the calls that were made in that of a request whose client has gone.
+        # In its own context: Serve cancels calls that were made in the context of a request whose client has gone.
         task = asyncio.create_task(work, context=Context())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)

@@ -1,4 +1,4 @@
-"""What a request may do with its user's saved pages, from who the user is and which conversation it goes on with."""
+"""Permission to use saved KV pages, derived from the user and the conversation of a request."""
 
 import asyncio
 import logging
@@ -17,21 +17,21 @@ _MOST_KEYS = 10_000
 
 
 class Grants:
-    """Gives users' requests leave to their saved pages. Keeps conversations' keys as long as identities are kept."""
+    """Grants users' requests access to their saved KV pages. Caches conversation keys as long as identities."""
 
     def __init__(self, accounts: AccountsClient, *, revocation_s: float) -> None:
         self._accounts = accounts
         self._revocation_s = revocation_s
         self._keys: dict[tuple[str, str | None], tuple[ConversationKey, float]] = {}
-        """By user and conversation: until when it is kept, of the monotonic clock."""
+        """Maps user and conversation to the key and the monotonic time until which it is cached."""
         self._drops = 0
 
     def permit(self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int) -> Permit:
-        """Gives a request leave to the pages of a conversation of the user's; None: the default one.
+        """Returns a function that adds access to a conversation's KV pages to a worker request.
 
-        shared_tokens: of system prompt and tools at the beginning of each prompt. secret: the credential that
-        `identity` came from. If the accounts do not give the key, the request is answered without saved pages, unless
-        they refuse the credential: then it raises AccountsError.
+        conversation: its name; None: the default one. shared_tokens: of system prompt and tools at the beginning of
+        each prompt. secret: the credential of `identity`. If the accounts do not return the key, the request runs
+        without saved pages; if they refuse the credential, it raises AccountsError.
         """
         grant: asyncio.Task[MemoryGrant | None] | None = None
 
@@ -44,7 +44,7 @@ class Grants:
         return with_grant
 
     def drop(self, users: Collection[str] | None) -> None:
-        """The keys of these users are to be asked for again; None: everybody's."""
+        """Drops the cached keys of these users; None: of all."""
         self._drops += 1
         if users is None:
             self._keys.clear()
@@ -69,7 +69,7 @@ class Grants:
             return key
         asked_s, drops = time.monotonic(), self._drops
         key = await self._accounts.conversation_key(secret, conversation)
-        if drops == self._drops:  # else it may be one that was forgotten meanwhile
+        if drops == self._drops:  # otherwise the key may have been forgotten meanwhile
             if len(self._keys) >= _MOST_KEYS:
                 self._keys.clear()
             self._keys[user_id, conversation] = key, asked_s + self._revocation_s
@@ -79,7 +79,7 @@ class Grants:
 def memory_grant(identity: Identity, conversation: ConversationKey, *, shared_tokens: int, save: bool) -> MemoryGrant:
     """identity and conversation: of the same credential, from the accounts.
 
-    shared_tokens: tokens of system prompt and tools at the beginning of the prompt. save: whether new pages may be
+    shared_tokens: tokens of system prompt and tools at the beginning of the prompt. save: whether new KV pages may be
     saved; a user whose limit is 0 bytes saves none.
     """
     pages = identity.pages

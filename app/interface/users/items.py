@@ -1,4 +1,4 @@
-"""A request's items as they are stored and shown."""
+"""Converts a request's items to the form in which they are stored and returned."""
 
 import uuid
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ _PREFIXES = {
     "reasoning": "rs",
 }
 _KEPT = ("type", "call_id", "name", "namespace", "arguments", "input", "output", "summary", "content")
-"""Fields of items that are no messages; what only an answer has is not stored."""
+"""The stored fields of items other than messages; fields that only an answer has are dropped."""
 
 
 def items_of(given: str | Sequence[InputItem]) -> list[Item]:
-    """A request's items as they are stored and shown, with new ids."""
+    """Converts a request's items to stored items with new ids."""
     if isinstance(given, str):
         return [_message("user", [{"type": "input_text", "text": given}])]
     kept = [item for item in given if not isinstance(item, HostedCallItem)]

@@ -1,7 +1,7 @@
-"""Responses that a user wants stored, or that go on from stored texts: what comes before, and what is kept after.
+"""Responses that are stored, or that continue stored texts: loading the history, and storing the result.
 
-`begin` reads what the request goes on from. The answer's writer then says how it ended: `complete` stores it before the
-client hears that it is complete, `leave` keeps what the client has seen of it.
+`begin` loads the history of a request. The answer's writer then reports how it ended: `complete` stores it before the
+client learns that it is complete; `leave` stores what the client has seen of it.
 """
 
 import asyncio
@@ -45,38 +45,38 @@ from app.messages.requests import GenerateRequest
 _INPUT = TypeAdapter(list[InputItem])
 _NO_ROOM = ("insufficient_quota", "service_unavailable")
 _TRY_AGAIN_S = (0.2, 1.0, 5.0, 25.0)
-"""Waits between calls to accounts that do not answer."""
+"""Delays between retries while the accounts do not answer."""
 
 
 @dataclass(slots=True)
 class StoredAnswer:
-    """One response of a user's, from its request until it is stored or given up."""
+    """One response of a user, from its request until it is stored or discarded."""
 
     request: ResponseRequest = field(repr=False)
-    """With all that was said before in its input."""
+    """The request, with the history in its input."""
     asked: Sequence[Item] = field(repr=False)
     """The request's own input."""
     conversation: Conversation | None
-    """Whose turn it is."""
+    """The conversation, if the response is a turn of one."""
     stores: bool
     is_asked_for: bool
-    """Whether the request says that it is to be stored, and not only the default."""
+    """Whether the request asks to store it, rather than the default."""
     response_id: str
     user_id: str
     meter: Meter
-    """Counts what it takes, until it has ended."""
+    """Counts its tokens until it has ended."""
     _texts: Texts
     _gate: AccountsGate
     answers: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
-    """The model's own tokens of the answers before, by their texts."""
+    """Maps the texts of earlier answers to the model's own tokens."""
     _token_ids: list[int] = field(default_factory=list, repr=False)
     _is_over: bool = False
     _runs: bool = False
     _has_question: bool = False
-    """Whether its conversation has `asked`."""
+    """Whether `asked` is stored in the conversation already."""
 
     def observer(self, request: GenerateRequest) -> Observer:
-        """Keeps the answer's tokens beside its text."""
+        """Collects the answer's token ids."""
 
         def saw(delta: TokenDelta) -> None:
             self._token_ids += delta.token_ids
@@ -84,11 +84,11 @@ class StoredAnswer:
         return Observer(saw)
 
     def keeper(self, writer: ResponseBody | ResponseEvents) -> "ResponseKeeper":
-        """Keeps what the writer has."""
+        """Returns a keeper for the writer's result."""
         return ResponseKeeper(self, writer)
 
     def detached(self, answer: StreamedAnswer[ResponseEvents]) -> DetachedAnswer:
-        """The answer, which goes on without its client and is found by its id meanwhile."""
+        """Wraps the answer so that it continues without its client, and can be found by its id."""
 
         async def start(as_api_error: Callable[[Exception], ApiError]) -> RunningAnswer:
             running = RunningAnswer(answer, RunningResponse(self), as_api_error, is_awaited=bool(self.request.stream))
@@ -99,7 +99,7 @@ class StoredAnswer:
         return DetachedAnswer(start, is_streamed=bool(self.request.stream))
 
     async def _start(self, running: RunningAnswer) -> None:
-        """If it fails, its client may have gone already: the turn and the request end here."""
+        """Starts the answer; if that fails, the turn and the request end here, since the client may be gone."""
         try:
             await self._gate.running.start(self.response_id, running)
         except BaseException:
@@ -109,11 +109,11 @@ class StoredAnswer:
             raise
 
     async def begin(self, response: ResponseObject) -> None:
-        """Stores it as one that is being written. Raises AccountsError."""
+        """Stores it as in progress. Raises AccountsError."""
         await self._texts.begin(self._record(response))
 
     async def add_question(self) -> None:
-        """Stores what it answers, so that its conversation has it whatever happens to the answer."""
+        """Stores the question, so that the conversation keeps it even if the answer fails."""
         if self.conversation is None or self._has_question:
             return
         adding = self._texts.add_question(self.conversation, self.asked, self.request.parent)
@@ -121,7 +121,7 @@ class StoredAnswer:
         self._has_question = True
 
     async def store_to_the_end(self, response: ResponseObject) -> None:
-        """Stores it as it has ended; tries for some time to reach the accounts. Raises AccountsError."""
+        """Stores the ended response, with retries while the accounts do not answer. Raises AccountsError."""
         self._is_over = True
         try:
             await self._gate.to_the_end(_tried(lambda: self._texts.store(self._record(response), was_open=True)))
@@ -130,19 +130,19 @@ class StoredAnswer:
             raise
 
     async def give_up(self) -> None:
-        """Nothing of it is stored."""
+        """Deletes the response."""
         self._is_over = True
         self._end_turn()
         await self._gate.to_the_end(self._texts.delete_response(self.response_id))
 
     def ended(self) -> None:
-        """What it took is counted."""
+        """Sends its usage to the accounts."""
         self._gate.closed(self.meter, admitted=True)
 
     async def complete(self, response: ResponseObject) -> None:
-        """Stores it, even if the client goes meanwhile.
+        """Stores the response even if the client disconnects meanwhile.
 
-        A response that nobody asked to store and that can't be is answered all the same, and says that it is not
+        If storing was only the default and is impossible, the answer is sent all the same and says that it is not
         stored. Raises AccountsError, ApiError.
         """
         if self._is_over:
@@ -158,9 +158,10 @@ class StoredAnswer:
             response.store = False
 
     def leave(self, response: ResponseObject | None = None) -> None:
-        """The answer has failed, or its client has gone: what the client has seen of it is kept, if it is anything.
+        """Ends a failed or abandoned answer; what the client has seen of it is stored.
 
-        Does nothing after `complete` and `runs`. response: what the client has seen; None: nothing.
+        Does nothing after `complete`, or if it runs without its client. response: what the client has seen; None:
+        nothing.
         """
         if self._is_over or self._runs:
             return
@@ -175,7 +176,7 @@ class StoredAnswer:
             self._gate.in_background(_end_turn(self._texts, self.conversation))
 
     def _record(self, response: ResponseObject) -> NewResponse:
-        is_text = [item.type for item in response.output] == ["message"]  # a thought's tokens would not spell the text
+        is_text = [item.type for item in response.output] == ["message"]  # tokens of a thought would not spell the text
         return NewResponse(
             id=self.response_id,
             body=response.model_dump(),
@@ -190,88 +191,80 @@ class StoredAnswer:
     async def _store(self, response: ResponseObject) -> None:
         try:
             await self._texts.store(self._record(response))
-        except BaseException:  # the accounts may not have heard of it, and then the turn goes on
+        except BaseException:  # the accounts may not have received it: then the turn would stay open
             self._end_turn()
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class RunningResponse:
-    """A stored answer that goes on without its client: see `app.interface.generate.answers.running.RunningKeeper`."""
+    """A stored answer that continues without its client: implements `RunningKeeper` of `generate.answers.running`."""
 
     _answer: StoredAnswer
 
     @property
     def owner(self) -> str:
-        """See RunningKeeper; so do all that follow."""
         return self._answer.user_id
 
     @property
     def conversation_id(self) -> str | None:
-        """See RunningKeeper."""
         return None if self._answer.conversation is None else self._answer.conversation.id
 
     async def begin(self, response: ResponseObject) -> None:
-        """See RunningKeeper."""
         await self._answer.begin(response)
 
     async def began(self) -> None:
-        """See RunningKeeper."""
         await self._answer.add_question()
 
     async def complete(self, response: ResponseObject) -> None:
-        """See RunningKeeper."""
         await self._answer.store_to_the_end(response)
 
     async def give_up(self) -> None:
-        """See RunningKeeper."""
         await self._answer.give_up()
 
     def ended(self) -> None:
-        """See RunningKeeper."""
         self._answer.ended()
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseKeeper:
-    """A stored answer while its writer collects it."""
+    """A stored answer while its writer collects it: implements `app.interface.generate.answers.answer.Keeper`."""
 
     _answer: StoredAnswer
     _writer: ResponseBody | ResponseEvents
 
     async def complete(self) -> None:
-        """See `app.interface.generate.answers.answer.Keeper`."""
         await self._answer.complete(self._writer.so_far())
 
     def leave(self) -> None:
-        """A stream's client has seen what was written; of a whole answer nothing."""
+        """A stream's client has seen what was written so far; the client of a whole answer nothing."""
         self._answer.leave(self._writer.so_far() if isinstance(self._writer, ResponseEvents) else None)
 
 
 class StoredGeneration(Generation[ResponseRequest]):
-    """The stages of a request that goes on from what is stored, or whose answer is stored."""
+    """The stages of a request that continues stored texts, or whose answer is stored."""
 
     may_plan_again = False
 
     def __init__(self, plain: Generation[ResponseRequest], answer: StoredAnswer) -> None:
-        """plain: the stages of the request as it came. How long its history is nobody knows."""
+        """plain: the stages of the request as received. The body counts as long: its history's length is unknown."""
         came = plain.received
         received = replace(came, body=answer.request, size_bytes=max(came.size_bytes, LONG_BODY_BYTES))
         super().__init__(plain.service, plain.family, received)
         self._answer = answer
 
     def plan(self, chat: ChatModel) -> Job:
-        """Answers before are planned as the model's own tokens."""
+        """Plans with earlier answers as the model's own tokens."""
         return super().plan(chat.knowing(self._answer.answers))
 
     def run(
         self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
     ) -> Deltas:
-        """With the saved pages of its conversation."""
+        """Runs with the saved KV pages of its conversation."""
         return super().run(served, job, stored=self._answer.observer, conversation=self._answer.request.conversation_id)
 
     def write(self, head: AnswerHead, job: Job, deltas: Deltas) -> Answer:
-        """The answer is stored at its end; one in the background goes on without its client."""
+        """Writes an answer that is stored at its end; one in the background continues without its client."""
         body = self.received.body
         if body.background:
             return self._answer.detached(StreamedAnswer(deltas, ResponseEvents(body, head, job)))
@@ -282,18 +275,18 @@ class StoredGeneration(Generation[ResponseRequest]):
         return WholeAnswer(lambda: collected(whole, deltas, self._answer.keeper(whole)))
 
     def leave(self) -> None:
-        """Its turn ends, unless it runs without its client."""
+        """Ends the turn, unless it runs without its client."""
         self._answer.leave()
 
 
 class StoredAnswers:
-    """Begins them, for the users of one ingress."""
+    """Creates stored generations for one ingress."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
 
     async def begin(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
-        """The stages of that request; `plain`: nothing comes before it, and nothing is stored.
+        """Returns the stages of the request; `plain` if it has no history and nothing is stored.
 
         Raises ApiError (400, 500), AccountsError: `not_found`, `conversation_conflict`.
         """
@@ -308,7 +301,7 @@ class StoredAnswers:
         if request.conversation is not None and request.previous_response_id is not None:
             message = "'conversation' and 'previous_response_id' exclude each other."
             raise errors.invalid(message, "previous_response_id", "invalid_value")
-        assert isinstance(caller.meter, Meter)  # the route asks a worker
+        assert isinstance(caller.meter, Meter)  # the route generates, so it has a meter
         texts = Texts(self._gate.stored, caller.identity, caller.secret)
         stores = request.store is not False
         if request.background and not stores:
@@ -342,7 +335,7 @@ class StoredAnswers:
         return answer
 
     async def _begin_turn(self, texts: Texts, conversation_id: str, response_id: str) -> Conversation:
-        """If the client goes meanwhile, the turn ends once it has begun, or else the conversation would stay closed."""
+        """Begins a turn. If the client disconnects meanwhile, ends it, or else the conversation would stay locked."""
         beginning = asyncio.ensure_future(texts.begin_turn(conversation_id, response_id))
         try:
             return await asyncio.shield(beginning)
@@ -356,12 +349,12 @@ async def _end_begun(texts: Texts, beginning: "asyncio.Future[Conversation]") ->
 
 
 async def _end_turn(texts: Texts, conversation: Conversation) -> None:
-    """The conversation is closed until the accounts know."""
+    """Ends the turn with retries: the conversation stays locked until the accounts know."""
     await _tried(lambda: texts.end_turn(conversation))
 
 
 async def _tried(call: Callable[[], Awaitable[None]]) -> None:
-    """Calls the accounts, and for some time again while they do not answer."""
+    """Calls the accounts, with retries while they do not answer."""
     for wait_s in _TRY_AGAIN_S:
         try:
             await call()

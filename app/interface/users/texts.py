@@ -1,6 +1,6 @@
-"""A user's stored conversations and responses, in plain text: sealed before they go to the accounts, opened here.
+"""A user's stored conversations and responses in plain text: sealed here before they go to the accounts, opened here.
 
-Each record is sealed with its user's id, its kind and its own ids, so that none opens in the place of another. Knows
+Each record is sealed with its user's id, its kind and its own ids, so that none opens in place of another. Knows
 neither HTTP nor how a request is answered.
 """
 
@@ -20,15 +20,15 @@ from app.messages.stored import ConversationStore, NewItem, StoredConversation, 
 from app.sealing.records import SealError, seal, unseal
 
 MOST_ITEMS: Final = 2048
-"""Of one conversation, as the accounts have it."""
+"""The accounts' limit of items per conversation."""
 ROOT: Final = "root"
-"""In place of an item's id: nothing comes before."""
+"""A parent id that means that no item comes before."""
 _TITLE_CHARS: Final = 60
 _LONG_BYTES: Final = 256 << 10
-"""So much is worked on in a thread."""
+"""Texts of this size are handled in a thread."""
 
 Item = dict[str, Any]
-"""A message, function call or function's result as the API shows it, with its id."""
+"""A message, function call or tool result as the API returns it, with its id."""
 Made = TypeVar("Made")
 
 
@@ -42,16 +42,16 @@ class Conversation:
     updated: int
     items: int
     turn: int
-    """Of an answer that is being written: what the accounts know it by."""
+    """The number of the running turn in the accounts."""
     metadata: dict[str, str] = field(repr=False)
     first_words: str = field(repr=False)
-    """Of its first question; empty before there is one."""
+    """The beginning of the first question; empty before there is one."""
     response_id: str | None = None
-    """Of the answer that is being written in it now."""
+    """The id of the answer that is being generated."""
 
     @property
     def title(self) -> str:
-        """What the client has called it, or else how it began."""
+        """Returns the client's title, or else the beginning of the first question."""
         return self.metadata.get("title") or self.first_words
 
 
@@ -61,28 +61,28 @@ class Record:
 
     item: Item = field(repr=False)
     token_ids: list[int] = field(repr=False)
-    """Of an answer in text that a model has made here; else empty."""
+    """The token ids of a text answer generated here; otherwise empty."""
     parent: str | None
-    """The id of the item that it follows, or `ROOT`; None: the one that was stored before it."""
+    """The id of the preceding item, or `ROOT`; None: the item that was stored before."""
 
     @property
     def shown(self) -> Item:
-        """As the API shows it."""
+        """The item as the API returns it."""
         return self.item if self.parent is None else {**self.item, "parent": self.parent}
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said before, and the tokens that the model's answers in it are made of."""
+    """The history of a turn, with the token ids of the model's answers."""
 
     items: list[Item] = field(default_factory=list, repr=False)
     answers: dict[str, list[int]] = field(default_factory=dict, repr=False)
-    """By their texts."""
+    """Token ids by the answer's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A stored response and the items that it answers."""
+    """A stored response and its input items."""
 
     id: str
     conversation_id: str | None
@@ -90,33 +90,33 @@ class Response:
     body: dict[str, Any] = field(repr=False)
     """A `ResponseObject`."""
     token_ids: list[int] = field(repr=False)
-    """Of its answer, if that is one text; else empty."""
+    """The answer's token ids if it is one text; otherwise empty."""
     is_open: bool = False
-    """Whether it is still being written; `body` is how it was when it began."""
+    """Whether it is still being written; then `body` is its state at the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewResponse:
-    """A response that is to be stored."""
+    """A response to be stored."""
 
     id: str
     body: dict[str, Any] = field(repr=False)
     """A `ResponseObject`."""
     answered: Sequence[Item] = field(repr=False)
-    """What it answers."""
+    """The input that it answers."""
     token_ids: list[int] = field(repr=False)
-    """Of its answer, if that is one text; else empty."""
+    """The answer's token ids if it is one text; otherwise empty."""
     previous_id: str | None
     conversation: Conversation | None
-    """Whose turn it is."""
+    """The conversation, if the response is a turn of one."""
     parent: str | None = None
-    """Which of its items the first new one follows, if that is not the newest."""
+    """The item that the first new item follows, if not the newest."""
     has_question: bool = False
-    """Whether its conversation has `answered` already."""
+    """Whether `answered` is stored in the conversation already."""
 
 
 class Texts:
-    """The texts of the user who shows a credential. Methods raise AccountsError, and ApiError (500) for damage."""
+    """The texts of a credential's user. Methods raise AccountsError, and ApiError (500) if a record is damaged."""
 
     def __init__(self, store: ConversationStore, identity: Identity, secret: str) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class Texts:
     # --- conversations
 
     async def new(self, metadata: dict[str, str], items: Sequence[Item]) -> Conversation:
-        """A conversation of these items."""
+        """Creates a conversation of these items."""
         conversation_id = f"conv_{uuid.uuid4().hex}"
         sealed = self._sealed_metadata(conversation_id, metadata, first_words(items))
         made = await self._store.new_conversation(
@@ -136,32 +136,31 @@ class Texts:
         return self._conversation(made)
 
     async def page(self, after: str | None, limit: int) -> list[Conversation]:
-        """Those that changed last come first."""
+        """Returns conversations, last updated first."""
         return [self._conversation(one) for one in await self._store.conversations(self._secret, after, limit)]
 
     async def one(self, conversation_id: str) -> Conversation:
-        """One of them."""
         return self._conversation(await self._store.conversation(self._secret, conversation_id))
 
     async def change(self, conversation: Conversation, metadata: dict[str, str]) -> Conversation:
-        """Replaces its metadata."""
+        """Replaces the metadata."""
         return await self._change(conversation.id, metadata, conversation.first_words)
 
     async def restore(self, conversation_id: str) -> Conversation:
-        """Brings one back that was deleted some seconds ago."""
+        """Undoes a deletion of some seconds ago."""
         return self._conversation(await self._store.restore_conversation(self._secret, conversation_id))
 
     async def begin_turn(self, conversation_id: str, response_id: str) -> Conversation:
-        """For a response of this id. Nobody else changes its items until `end_turn` or `store`."""
+        """Begins a turn for a response of this id, which locks the items until `end_turn` or `store`."""
         begun = await self._store.begin_turn(self._secret, conversation_id, response_id)
         try:
             return self._conversation(begun)
-        except BaseException:  # the caller does not hear its number
+        except BaseException:  # the caller does not learn its number
             await self._store.end_turn(self._secret, conversation_id, begun.seq)
             raise
 
     async def end_turn(self, conversation: Conversation) -> None:
-        """Nothing is stored of the turn."""
+        """Ends the turn without storing anything."""
         await self._store.end_turn(self._secret, conversation.id, conversation.turn)
 
     # --- items
@@ -169,29 +168,28 @@ class Texts:
     async def items(
         self, conversation_id: str, *, after: str | None = None, limit: int = MOST_ITEMS, newest_first: bool = False
     ) -> list[Item]:
-        """In order, or the other way round. after: the id of the one before the first in that order."""
+        """Returns items in order or newest first. after: the id of the item before the first one."""
         records = await self._records(conversation_id, after, limit, newest_first=newest_first)
         return [record.shown for record in records]
 
     async def said(self, conversation_id: str, last: str | None = None) -> Said:
-        """What leads to an item of a conversation; None: to the newest; `ROOT`: nothing. Raises ApiError (400)."""
+        """Returns the history up to the item `last`; None: the newest; `ROOT`: empty. Raises ApiError (400)."""
         records = await self._records(conversation_id, None, MOST_ITEMS, newest_first=False)
         path = path_to(records, last)
         return Said([one.item for one in path], {text_of(one.item): one.token_ids for one in path if one.token_ids})
 
     async def item(self, conversation_id: str, item_id: str) -> Item:
-        """One of them."""
         return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id)).shown
 
     async def add(self, conversation_id: str, items: Sequence[Item], parent: str | None = None) -> None:
-        """At the end. parent: which item the first of them follows, if that is not the newest; or `ROOT`."""
+        """Appends items. parent: the item that the first one follows, if not the newest; or `ROOT`."""
         if parent not in (None, ROOT):
             await self.item(conversation_id, str(parent))
         sealed = self._sealed_items(conversation_id, items, parent=parent)
         await self._name(self._conversation(await self._store.add_items(self._secret, conversation_id, sealed)), items)
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Conversation:
-        """Returns the conversation without it."""
+        """Returns the conversation without the item."""
         return self._conversation(await self._store.delete_item(self._secret, conversation_id, item_id))
 
     # --- responses
@@ -203,15 +201,15 @@ class Texts:
             await self._name(response.conversation, response.answered)
 
     async def add_question(self, conversation: Conversation, asked: Sequence[Item], parent: str | None) -> Conversation:
-        """Stores what a turn of the conversation answers; the turn goes on, under the number that this returns."""
+        """Stores the question of a running turn; returns the conversation with the turn's new number."""
         items = self._sealed_items(conversation.id, asked, parent=parent)
         added = await self._store.add_question(self._secret, conversation.id, items, conversation.turn)
         return replace(conversation, turn=added.seq)
 
     async def store(self, response: NewResponse, *, was_open: bool = False) -> None:
-        """Stores a response and what it answers; in a conversation both become its last items, and the turn ends.
+        """Stores a response with its question; in a conversation both become its last items, and the turn ends.
 
-        was_open: whether `begin` has stored it. If it was deleted meanwhile it is `not_found`.
+        was_open: `begin` has stored it; if it was deleted since, raises `not_found`.
         """
         stored, conversation = self._sealed_response(response, is_open=was_open), response.conversation
         if conversation is None:
@@ -225,15 +223,13 @@ class Texts:
         await self._name(conversation, response.answered)
 
     async def response(self, response_id: str) -> Response:
-        """One of the user's."""
         return self._response(await self._store.response(self._secret, response_id))
 
     async def delete_response(self, response_id: str) -> None:
-        """One of the user's."""
         await self._store.delete_response(self._secret, response_id)
 
     async def history(self, response_id: str) -> Said:
-        """All that was said up to and with a response, whose earlier responses it goes on from."""
+        """Returns the history up to and including a response, with the responses before it."""
         stored = await self._store.history(self._secret, response_id)
         if stored[-1].is_open:
             raise errors.invalid("This response has not ended yet.", "previous_response_id", "invalid_value")
@@ -243,12 +239,12 @@ class Texts:
         answers = {text_of(one.body["output"][0]): one.token_ids for one in responses if one.token_ids}
         return Said(items, answers)
 
-    # --- how it works
+    # --- internals
 
     async def _name(self, conversation: Conversation, items: Sequence[Item]) -> None:
-        """Keeps how a conversation began, from the first items that have a question.
+        """Stores the beginning of the first question, once there is one.
 
-        If the accounts do not answer, the next question is taken: the items are stored, and must not be sent again.
+        An AccountsError is ignored, and the next question is used: the items are stored and must not be sent again.
         """
         if conversation.first_words or not (words := first_words(items)):
             return
@@ -289,7 +285,7 @@ class Texts:
     def _sealed_items(
         self, conversation_id: str, items: Sequence[Item], token_ids: Sequence[int] = (), parent: str | None = None
     ) -> list[NewItem]:
-        """token_ids: of the only one of them; empty: not known. parent: of the first."""
+        """token_ids: of the only item; empty if unknown. parent: of the first item."""
         sealed = []
         for place, item in enumerate(items):
             record = {"item": item, "token_ids": token_ids}
@@ -336,9 +332,9 @@ class Texts:
 
 
 def path_to(records: Sequence[Record], last: str | None) -> list[Record]:
-    """What leads to an item, the first one first. last: its id; None: the newest; `ROOT`: none. Raises ApiError (400).
+    """Returns the branch that ends with the item `last` (None: the newest; `ROOT`: none). Raises ApiError (400).
 
-    An item whose parent was deleted follows the one that was stored before it.
+    An item whose parent was deleted follows the item stored before it.
     """
     places = {record.item["id"]: place for place, record in enumerate(records)}
     if last not in (None, ROOT) and last not in places:
@@ -348,38 +344,38 @@ def path_to(records: Sequence[Record], last: str | None) -> list[Record]:
     while place >= 0:
         record = records[place]
         path.append(record)
-        # Only what is older can come before: no ring of parents is followed for ever.
+        # A parent must be older, so cycles can't occur.
         parent = -1 if record.parent == ROOT else places.get(record.parent or "", place)
         place = parent if parent < place else place - 1
     return path[::-1]
 
 
 def damaged(what: str) -> ApiError:
-    """500: somebody has changed the database. what: kind and ids."""
+    """500: the database was tampered with. what: the kind and ids of the record."""
     errors.logger.error("a stored record does not open: %s", what)
     return ApiError(500, f"A stored record does not open: {what}.", type="server_error", code="stored_record_damaged")
 
 
 def first_words(items: Sequence[Item]) -> str:
-    """How the first question begins, on one line; empty without one."""
+    """Returns the beginning of the first question on one line; empty without one."""
     text = next((text_of(item) for item in items if item.get("role") == "user"), "")
     words = " ".join(text[: 8 * _TITLE_CHARS].split())
     return words if len(words) <= _TITLE_CHARS else words[: _TITLE_CHARS - 1].rstrip() + "…"
 
 
 def text_of(item: Item) -> str:
-    """The text of a message; of a call its arguments, of a tool's result that, of a thought its text."""
+    """Returns the text of a message or thought, the arguments of a call, or a tool's result."""
     content = _said(item)
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def size_of(items: Iterable[Item]) -> int:
-    """Characters of these items' texts, roughly; quick."""
+    """Returns the approximate number of characters of the items' texts, quickly."""
     return sum(_length(_said(item)) for item in items)
 
 
 async def off_loop(size: int, work: Callable[[], Made]) -> Made:
-    """Works on texts of `size` bytes; on long ones in a thread, so that streams go on."""
+    """Runs work on texts of `size` bytes; long ones in a thread, so that streams continue."""
     return work() if size < _LONG_BYTES else await asyncio.to_thread(work)
 
 

@@ -1,6 +1,6 @@
-"""Users' saved pages, over all workers of all models: what they take, saving them, forgetting them.
+"""Users' saved KV pages over all workers of all models: their size, saving and forgetting them.
 
-It calls every worker, so that none goes on with what another one has forgotten. What did not answer is counted.
+Every worker is called, so that none uses what another has forgotten. Workers that did not answer are counted.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from app.messages.memory import CallEachWorker, SavedPages
 
 @dataclass(frozen=True, slots=True)
 class PageUse:
-    """What a user's saved pages take."""
+    """The size of a user's saved KV pages."""
 
     pages: int
     bytes: int
@@ -21,7 +21,7 @@ class PageUse:
 
 @dataclass(frozen=True, slots=True)
 class AllSaved:
-    """What became of a user's pages on all workers."""
+    """The result of saving a user's KV pages on all workers."""
 
     saved_pages: int = 0
     saved_bytes: int = 0
@@ -31,38 +31,38 @@ class AllSaved:
 
 @dataclass(frozen=True, slots=True)
 class AllForgotten:
-    """What was removed of a user's pages."""
+    """The removed KV pages of a user."""
 
     files: int
     unacknowledged: int
-    """Workers that failed or did not answer: what they have can't be opened by anybody, but is still there."""
+    """Workers that failed or did not answer: they still have pages, which nobody can open."""
 
 
 class UserPages:
-    """The pages that all workers save, by the owner in a user's keys."""
+    """The saved KV pages of all workers, by owner (`PageKeys.owner`)."""
 
     def __init__(self, call_each: CallEachWorker, bytes_per_user: int) -> None:
-        """bytes_per_user: what a folder holds of one user."""
+        """bytes_per_user: the quota of a user in a folder."""
         self._call_each = call_each
         self.bytes_per_user = bytes_per_user
 
     async def use(self, owner: str) -> PageUse:
-        """In the folder that has most of them, if there are several: the quota is for each."""
+        """Returns the use in the fullest folder, if there are several: the quota is per folder."""
         answers: Sequence[tuple[int, int] | None] = await self._call_each("memory_use", owner)
         known = [answer for answer in answers if answer is not None]
         pages, bytes_ = max(known, key=lambda answer: answer[1], default=(0, 0))
         return PageUse(pages, bytes_, len(answers) - len(known))
 
     async def save(self, owner: str) -> AllSaved:
-        """Saves them now; they survive a loss of power."""
+        """Saves the KV pages durably now."""
         return _sum(await self._call_each("flush_memory", owner))
 
     async def clear(self, owner: str) -> AllSaved:
-        """As `save`, and then removes them from memory."""
+        """Saves the KV pages and then removes them from memory."""
         return _sum(await self._call_each("clear_memory", owner))
 
     async def forget(self, owner: str, key_id: bytes | None) -> AllForgotten:
-        """Removes those that are encrypted with that key, or all, from memory and disk. Destroy the key before."""
+        """Removes all KV pages, or those under one key, from memory and disk. Destroy the key before."""
         answers: Sequence[int | None] = await self._call_each("forget_memory", owner, key_id)
         known = [answer for answer in answers if answer is not None]
         return AllForgotten(sum(known), len(answers) - len(known))

@@ -1,6 +1,6 @@
-"""Which path leads to which route of users: their accounts, saved pages and stored texts, and the administration.
+"""The routes about users: accounts, saved KV pages, stored texts and administration. Only with accounts.
 
-`http_api` has the rest, and serves both. Only with accounts.
+`http_api` has the other routes, and serves both.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ _LIST = {
 
 
 def user_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
-    """All of them. reception: of the same service."""
+    """Returns all routes of one service's users."""
     routes = [*account_routes(accounts), *conversation_routes(accounts, reception)]
     if accounts.pages is not None:
         routes += memory_routes(MemoryRoutes(accounts, accounts.pages))
@@ -77,7 +77,7 @@ def user_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]
 
 
 def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
-    """The endpoints about stored conversations and responses."""
+    """Returns the routes of stored conversations and responses."""
     texts = ConversationRoutes(accounts, reception.service.settings.max_body_bytes)
     responses = StoredResponseRoutes(accounts, reception.service.settings.keep_alive_comment_s)
     warm = WarmRoute(reception, accounts)
@@ -185,7 +185,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
 
 
 def account_routes(accounts: AccountsGate) -> Sequence[Route]:
-    """The endpoints about users, their keys and their administration."""
+    """Returns the routes of users, their keys and their administration."""
     users, admin = UserRoutes(accounts), AdminRoutes(accounts)
     one_user = "/v1/admin/users/{name}"
     period = {"first": "The first day in UTC, as 2026-01-31; today by default.", "last": "The last day."}
@@ -283,7 +283,7 @@ def account_routes(accounts: AccountsGate) -> Sequence[Route]:
 
 
 def operator_routes(operator: OperatorRoutes, capacity: CapacityRoutes) -> Sequence[Route]:
-    """The endpoints about the service as a whole."""
+    """Returns the routes about the whole service."""
     users = {"users": "How many to serve; 10 by default."}
     return (
         Route(
@@ -301,7 +301,7 @@ def operator_routes(operator: OperatorRoutes, capacity: CapacityRoutes) -> Seque
 
 
 def memory_routes(memory: MemoryRoutes) -> Sequence[Route]:
-    """The endpoints about users' saved pages."""
+    """Returns the routes of users' saved KV pages."""
     one = {"conversation": "The `prompt_cache_key` of the one to forget; without it everything is forgotten."}
     return (
         Route("GET", "/v1/memory", memory.use, "What your saved pages take.", MemoryUse),

@@ -1,4 +1,4 @@
-"""`/v1/admin`: users, usage and audit, for administrators. Nothing here tells what anybody has said."""
+"""`/v1/admin`: users, usage and audit, for administrators. No texts are visible here."""
 
 import datetime
 from typing import Any
@@ -30,7 +30,7 @@ MOST_AUDIT_ROWS = 1000
 
 
 class AdminRoutes:
-    """The routes, over one ingress' accounts."""
+    """The routes of one ingress."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._accounts = gate.accounts
@@ -69,7 +69,7 @@ class AdminRoutes:
         return json_response(UserObject(**_user(user)).model_dump())
 
     async def _delete(self, secret: str, name: str) -> None:
-        """Removes the pages, which nobody can open any more; where that fails their lifetime ends them."""
+        """Deletes a user; workers then remove KV pages that nobody can open. Missed ones go by their lifetime."""
         owner = await self._accounts.delete_user(secret, name)
         if self._gate.pages is not None:
             forgotten = await self._gate.pages.forget(owner, None)

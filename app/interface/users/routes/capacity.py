@@ -1,6 +1,6 @@
-"""`/v1/admin/capacity`: how many users the workers serve, by their own measurement, and which machines would.
+"""`/v1/admin/capacity`: how many users the workers can serve, as measured, and which machines would serve more.
 
-The calculation runs in a process of its own, one at a time. Knows what workers report, and not how it is computed.
+The calculation runs in a separate process, one at a time. Knows what workers report, not how capacity is computed.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 class CapacityRoutes:
-    """The route, over one ingress."""
+    """The route of one ingress."""
 
     def __init__(self, service: Service, gate: AccountsGate) -> None:
-        """gate: who may ask."""
+        """gate: authenticates the caller."""
         self._service = service
         self._accounts = gate.accounts
         self._turn = asyncio.Lock()
@@ -63,7 +63,7 @@ def _users(request: Request) -> int:
 
 
 def _question(name: str, rows: Sequence[WorkerRow]) -> dict[str, Any]:
-    """One model's workers, with the measurement of the slowest."""
+    """Returns one model's workers, with the measurement of the slowest."""
     own = [row for row in rows if name in row.model_names]
     slowest = min(own, key=lambda row: row.speed)
     assert slowest.capacity is not None
@@ -82,7 +82,7 @@ def _question(name: str, rows: Sequence[WorkerRow]) -> dict[str, Any]:
 async def _computed(
     question: dict[str, Any], command: Sequence[str] = _COMMAND, timeout_s: float = _TIMEOUT_S
 ) -> list[dict[str, Any]]:
-    """Asks the other process, which never outlives this call. Raises ApiError (503) if no answer comes of it."""
+    """Runs the calculation in a child process, which never outlives this call. Raises ApiError (503) on failure."""
     child = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

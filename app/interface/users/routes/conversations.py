@@ -1,6 +1,6 @@
-"""`/v1/conversations`: users' stored conversations as OpenAI has them; a list, search and export besides.
+"""`/v1/conversations`: users' stored conversations as in OpenAI's API, and a list, search and export.
 
-What they hold is opened here and nowhere else (`app.interface.users.texts`); a search reads it in memory only.
+Texts are opened by `app.interface.users.texts`; a search reads them in memory only.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from app.interface.wire.parse import parse
 from app.messages.accounts import Forgotten, Identity
 
 _MOST_SEARCHED = 1000
-"""Conversations of which one search reads the texts; those that changed last."""
+"""The limit of conversations whose texts one search reads, last updated first."""
 _SEARCHED_AT_ONCE = 100
 _MOST_SEARCHES = 2
-"""At the same time; each has the accounts read all that its user has stored."""
+"""The limit of concurrent searches; each may read all stored texts of its user."""
 
 
 class ConversationRoutes:
-    """The routes, over one ingress' accounts."""
+    """The routes of one ingress."""
 
     def __init__(self, gate: AccountsGate, max_body_bytes: int) -> None:
         self._gate = gate
@@ -57,7 +57,7 @@ class ConversationRoutes:
         return json_response(_shown(made))
 
     async def conversations(self, request: Request) -> Response:
-        """`GET /v1/conversations?after=&limit=&q=`: q is searched in titles and texts, upper and lower case alike."""
+        """`GET /v1/conversations?after=&limit=&q=`: q is searched in titles and texts, ignoring case."""
         page = page_of(request, "q")
         texts = texts_of(self._gate, request)
         words = request.query_params.get("q", "").casefold().strip()
@@ -79,9 +79,9 @@ class ConversationRoutes:
         return json_response(_shown(await texts.change(await texts.one(_id(request)), body.metadata)))
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/conversations/{id}?undo=true`: its texts and responses, and the key and files of its saved pages.
+        """`DELETE /v1/conversations/{id}?undo=true`: deletes texts, responses, the key and the files of saved KV pages.
 
-        undo: for some seconds the texts are hidden only.
+        undo: the texts are only hidden for some seconds.
         """
         undo = request.query_params.get("undo", "false")
         if undo not in ("true", "false") or request.query_params.keys() - {"undo"}:
@@ -93,7 +93,7 @@ class ConversationRoutes:
         return json_response(deleted.model_dump())
 
     async def delete_all(self, request: Request) -> Response:
-        """`DELETE /v1/conversations`: all texts of the user's, and all keys and files of saved pages."""
+        """`DELETE /v1/conversations`: deletes all texts of the user, and all keys and files of saved KV pages."""
         if request.query_params:
             raise errors.invalid("There are no parameters: all conversations are deleted.", code="unknown_parameter")
         caller, identity = user_of(request)
@@ -104,11 +104,11 @@ class ConversationRoutes:
         return json_response(deleted.model_dump())
 
     async def restore(self, request: Request) -> Response:
-        """`POST /v1/conversations/{id}/restore`: one that was deleted with `undo` some seconds ago."""
+        """`POST /v1/conversations/{id}/restore`: undoes a deletion with `undo` of some seconds ago."""
         return json_response(_shown(await texts_of(self._gate, request).restore(_id(request))))
 
     async def export(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/export?format=md|json`: a file to download."""
+        """`GET /v1/conversations/{id}/export?format=md|json`: returns a file to download."""
         form = request.query_params.get("format", "json")
         if form not in ("md", "json") or request.query_params.keys() - {"format"}:
             raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
@@ -141,11 +141,11 @@ class ConversationRoutes:
         return json_response(await texts_of(self._gate, request).item(_id(request), request.path_params["item_id"]))
 
     async def delete_item(self, request: Request) -> Response:
-        """`DELETE /v1/conversations/{id}/items/{item_id}`: the answer is the conversation without it."""
+        """`DELETE /v1/conversations/{id}/items/{item_id}`: returns the conversation."""
         texts = texts_of(self._gate, request)
         return json_response(_shown(await texts.delete_item(_id(request), request.path_params["item_id"])))
 
-    # --- how it works
+    # --- internals
 
     async def _delete(
         self, secret: str, identity: Identity, conversation_id: str | None, *, undo: bool = False
@@ -169,7 +169,7 @@ def _exported(one: Conversation, items: Sequence[Item], form: str) -> Response:
         metadata=one.metadata,
         items=[],
     )
-    return json_response({**exported.model_dump(), "items": items})  # which a model would copy
+    return json_response({**exported.model_dump(), "items": items})  # a model would copy the items
 
 
 async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[Conversation]:

@@ -1,4 +1,4 @@
-"""Parts of lists as OpenAI has them: `after`, `limit` and `order` in a query, and what is behind."""
+"""Pagination of lists as in OpenAI's API: `after`, `limit` and `order` in a query, and the list object."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _KNOWN = frozenset({"after", "limit", "order", "include", "include[]"})
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list is wanted."""
+    """The pagination parameters of a request."""
 
     after: str | None
     limit: int
     newest_first: bool
 
     def cut(self, items: Sequence[Item]) -> list[Item]:
-        """Of a whole list, in its order: this part and one item more, if there is one. Raises ApiError (404)."""
+        """Cuts this part, and one more item if there is one, out of a whole list. Raises ApiError (404)."""
         ordered = list(reversed(items)) if self.newest_first else list(items)
         if self.after is not None:
             place = next((place for place, item in enumerate(ordered) if item["id"] == self.after), None)
@@ -34,13 +34,13 @@ class Page:
 
 
 def page_of(request: Request, *further: str) -> Page:
-    """From a request's query, which may have `further` parameters. Raises ApiError (400)."""
+    """Parses the query, which may have `further` parameters. Raises ApiError (400)."""
     query = request.query_params
     if unknown := query.keys() - _KNOWN - set(further):
         name = min(unknown)
         raise errors.invalid(f"There is no parameter '{name}'.", name, "unknown_parameter")
     limit, order = query.get("limit", str(_USUAL)), query.get("order", "desc")
-    # Python refuses, by another error, to read thousands of digits.
+    # Python raises another error for thousands of digits.
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= _MOST):
         raise errors.invalid(f"'limit' is a number from 1 to {_MOST}.", "limit", "invalid_value")
     if order not in ("asc", "desc"):
@@ -49,7 +49,7 @@ def page_of(request: Request, *further: str) -> Page:
 
 
 def listed(found: Sequence[Any], limit: int) -> dict[str, Any]:
-    """OpenAI's list of these objects; of more than the limit only that many, and there are more."""
+    """Builds OpenAI's list object; `has_more` is set if there are more objects than the limit."""
     data = list(found[:limit])
     return {
         "object": "list",

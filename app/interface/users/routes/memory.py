@@ -1,4 +1,4 @@
-"""`/v1/memory`: what users do with their own saved pages."""
+"""`/v1/memory`: users' own saved KV pages."""
 
 from dataclasses import asdict
 
@@ -15,7 +15,7 @@ from app.messages.accounts import Identity
 
 
 class MemoryRoutes:
-    """The routes, over one ingress' accounts and the pages of its workers."""
+    """The routes of one ingress."""
 
     def __init__(self, gate: AccountsGate, pages: UserPages) -> None:
         self._gate = gate
@@ -30,7 +30,7 @@ class MemoryRoutes:
         return json_response(MemoryUse(quota_bytes=quota, **asdict(use)).model_dump())
 
     async def save(self, request: Request) -> Response:
-        """`POST /v1/memory/save`. Raises ApiError (507) if a page could not be saved."""
+        """`POST /v1/memory/save`. Raises ApiError (507) if a KV page could not be saved."""
         _, identity = user_of(request)
         saved = await self._pages.save(identity.pages.owner)
         if saved.unsaved_pages:
@@ -38,9 +38,9 @@ class MemoryRoutes:
         return json_response(SavedMemory(**asdict(saved)).model_dump())
 
     async def forget(self, request: Request) -> Response:
-        """`DELETE /v1/memory`: destroys the key or keys, then has all workers remove what those opened.
+        """`DELETE /v1/memory`: destroys one or all keys, then has all workers remove the KV pages of these keys.
 
-        Raises ApiError (400) for a parameter that it does not know: a misspelled one must not forget everything.
+        Raises ApiError (400) for an unknown parameter: a misspelled one must not forget everything.
         """
         caller, identity = user_of(request)
         names = request.query_params.getlist("conversation")

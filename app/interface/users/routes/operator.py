@@ -1,4 +1,4 @@
-"""`/v1/admin/overview` and `/v1/admin/usage/users`: the service as who operates it sees it, and never a text."""
+"""`/v1/admin/overview` and `/v1/admin/usage/users`: the state of the service for its operator, without texts."""
 
 import time
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ _NOTHING = UsageCounts(0, 0, 0, 0)
 
 
 class OperatorRoutes:
-    """The routes, over one ingress."""
+    """The routes of one ingress."""
 
     def __init__(self, service: Service, gate: AccountsGate, places: Places, failures: RecentFailures) -> None:
-        """places: those of the ingress' open requests. failures: the ingress'."""
+        """places: those of the ingress's open requests. failures: the ingress's."""
         self._service = service
         self._accounts = gate.accounts
         self._places = places
@@ -39,7 +39,7 @@ class OperatorRoutes:
 
     async def overview(self, request: Request) -> Response:
         """`GET /v1/admin/overview`."""
-        # The ingress keeps identities for some seconds; as of all routes, the accounts have the last word.
+        # Identities are cached here for some seconds; as on all routes, the accounts decide.
         refuse_others(await self._accounts.identify(caller_of(request).secret))
         facts, rows = self._service.ingress, list(self._service.workers())
         overview = Overview(

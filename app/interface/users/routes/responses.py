@@ -26,7 +26,7 @@ _LAST_EVENTS = {
 
 
 class StoredResponseRoutes:
-    """The routes for users' stored responses."""
+    """The routes of one ingress."""
 
     def __init__(self, gate: AccountsGate, keep_alive_s: float = 0.0) -> None:
         """keep_alive_s: see `EventStream`."""
@@ -34,7 +34,7 @@ class StoredResponseRoutes:
         self._keep_alive_s = keep_alive_s
 
     async def response(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}`, with `?stream=true&starting_after=N` as events, from the one after that number."""
+        """`GET /v1/responses/{id}`; with `?stream=true&starting_after=N` as events, from event N + 1."""
         after = _starting_after(request)
         running = self._running(request)
         if running is not None:
@@ -51,7 +51,7 @@ class StoredResponseRoutes:
         return Response(b"event: %b\ndata: %b\n\n" % (kind.encode(), data), media_type="text/event-stream")
 
     async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`: an answer in the background ends with what it has, which is stored."""
+        """`POST /v1/responses/{id}/cancel`: ends a background response; what it has so far is stored."""
         running = self._running(request)
         if running is not None:
             await running.cancel()
@@ -71,7 +71,7 @@ class StoredResponseRoutes:
         return json_response(listed(page.cut(found), page.limit))
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/responses/{id}`: what goes on from it begins after it; in a conversation its items stay."""
+        """`DELETE /v1/responses/{id}`: later responses lose it as history; in a conversation its items stay."""
         running = self._running(request)
         if running is not None:
             await running.cancel()
@@ -85,7 +85,7 @@ class StoredResponseRoutes:
         return self._gate.running.find(_id(request), identity.user_id)
 
     async def _stored(self, request: Request) -> dict[str, Any]:
-        """As it is stored; another ingress may be writing it, and one whose ingress has died has failed."""
+        """Returns the stored body. Another ingress may be writing it; if that one has died, the status is `failed`."""
         stored = await texts_of(self._gate, request).response(_id(request))
         if stored.body["status"] not in _OPEN or stored.is_open:
             return stored.body
@@ -98,7 +98,7 @@ def _id(request: Request) -> str:
 
 
 def _starting_after(request: Request) -> int | None:
-    """The number of the last event that the client has seen; -1: none; None: it wants no events."""
+    """Returns the number of the last event the client has seen; -1 for none; None if it wants no events."""
     values = request.query_params
     if unknown := sorted(values.keys() - {"stream", "starting_after", "include_obfuscation"}):
         raise errors.invalid(f"There is no parameter {unknown[0]!r}.", unknown[0], "unknown_parameter")

@@ -43,12 +43,12 @@ MAX_BODY_BYTES = 64 << 10
 
 
 async def body_of(request: Request, kind: type[Body]) -> Body:
-    """The request's body. Raises ApiError (400, 413, 415)."""
+    """Reads and validates the body. Raises ApiError (400, 413, 415)."""
     return parse(kind, await read_body(request, MAX_BODY_BYTES))
 
 
 def user_of(request: Request) -> tuple[Caller, Identity]:
-    """The user who has sent it. Raises ApiError (401) for a guest."""
+    """Returns the caller and its user. Raises ApiError (401) for a guest."""
     caller = caller_of(request)
     if caller.identity is None:
         raise errors.unauthorized()
@@ -56,13 +56,13 @@ def user_of(request: Request) -> tuple[Caller, Identity]:
 
 
 def texts_of(gate: AccountsGate, request: Request) -> Texts:
-    """The stored texts of the user who has sent it. Raises ApiError (401) for a guest."""
+    """Returns the caller's stored texts. Raises ApiError (401) for a guest."""
     caller, identity = user_of(request)
     return Texts(gate.stored, identity, caller.secret)
 
 
 class UserRoutes:
-    """The routes, over one ingress' accounts."""
+    """The routes of one ingress."""
 
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
@@ -90,10 +90,10 @@ class UserRoutes:
         return response
 
     async def _end_replaced(self, secret: str, identity: Identity) -> None:
-        """Ends the browser's former session; what the same user has in memory stays there.
+        """Ends the browser's former session; if the same user logs in again, KV pages stay in memory.
 
-        A cookie that is no session of anybody's is only replaced. So is one whose accounts do not answer, which is
-        logged: who has logged in is not kept out for that.
+        An invalid cookie is only replaced. So is one that the accounts do not answer for, which is logged: that must
+        not keep the user from logging in.
         """
         try:
             former = await self._accounts.identify(secret)
@@ -196,7 +196,7 @@ class UserRoutes:
 
 
 def limits_object(limits: UserLimits) -> LimitsObject:
-    """Limits as clients read them."""
+    """Converts limits for a response."""
     return LimitsObject(
         requests_per_minute=limits.requests_per_minute,
         tokens_per_day=limits.tokens_per_day,

@@ -1,4 +1,4 @@
-"""`POST /v1/memory/warm`: a stored conversation's pages are brought into memory, before its next turn asks for them."""
+"""`POST /v1/memory/warm`: loads a stored conversation's KV pages into memory before its next turn."""
 
 import uuid
 from contextlib import aclosing
@@ -24,7 +24,7 @@ from app.interface.wire.responses import ResponseRequest
 
 
 class WarmRoute:
-    """The route, over one service with accounts. It asks for one token, which nobody sees."""
+    """The route of a service with accounts. It generates one token, which is discarded."""
 
     def __init__(self, reception: Reception, gate: AccountsGate) -> None:
         self._reception = reception
@@ -46,14 +46,14 @@ class WarmRoute:
         return json_response(warmed.model_dump())
 
     def _plan(self, name: str, served: ServedModel, said: Said, instructions: str | None, caller: Caller) -> Job:
-        """As the next turn will be, up to its question."""
+        """Plans the next turn without its question."""
         values = {"model": name, "input": said.items, "instructions": instructions, "max_output_tokens": 1}
         request = ResponseRequest.model_validate(values)
         limits = self._reception.service.settings.limits
         return plan_response(served.chat.knowing(said.answers), request, limits, caller, f"warm_{uuid.uuid4().hex}")
 
     async def _run(self, job: Job, conversation_id: str, name: str, served: ServedModel, caller: Caller) -> int:
-        """Returns how many of the tokens were not computed."""
+        """Returns how many of the prompt's tokens were cached."""
         generate = sequences(
             self._reception.service,
             served.generate,

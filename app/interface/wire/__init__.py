@@ -1,1 +1,1 @@
-"""What clients send and read, a file a family. Types only."""
+"""The request and response types of the API, one file a family of endpoints."""

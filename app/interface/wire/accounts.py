@@ -1,4 +1,4 @@
-"""`/v1/auth`, `/v1/keys` and `/v1/admin`: what clients send and read. Times are Unix seconds."""
+"""The types of `/v1/auth`, `/v1/keys` and `/v1/admin`. Times are Unix seconds."""
 
 from typing import Annotated, Literal
 
@@ -19,11 +19,11 @@ class LoginRequest(Wire):
     name: Name
     password: Password
     cookie: bool | None = None
-    """Whether the token comes as a cookie, for browsers, and not in the answer."""
+    """Whether the token is set as a cookie, for browsers, instead of returned."""
 
 
 class UserSession(BaseModel):
-    """Who a credential stands for."""
+    """The user of a credential."""
 
     object: Literal["session"] = "session"
     user_id: str
@@ -33,96 +33,96 @@ class UserSession(BaseModel):
     expires_at: int | None
     """None: it does not expire by itself."""
     limits: "LimitsObject"
-    """Those that hold: the user's own, or the service's."""
+    """The limits in effect: the user's own, or the service's."""
     must_choose_password: bool
-    """Whether nothing else is served before `POST /v1/auth/password`: an administrator has set the present one."""
+    """Whether `POST /v1/auth/password` is needed first: an administrator has set the current password."""
     can_recover: bool
-    """Where that is so: whether your recovery code opens what was saved before."""
+    """In that case: whether your recovery code opens what was saved before."""
 
 
 class NewSession(UserSession):
-    """The answer to a login."""
+    """The response of a login."""
 
     token: str | None
-    """To be sent as a key is; None: it is in the cookie."""
+    """The token, to be sent like an API key; None: it is in the cookie."""
 
 
 class LogoutRequest(Wire):
     """`POST /v1/auth/logout`."""
 
     everywhere: bool | None = None
-    """Whether all sessions of the user end."""
+    """Whether to end all sessions of the user."""
 
 
 class EndedSessions(BaseModel):
-    """The answer to a logout."""
+    """The response of a logout."""
 
     object: Literal["session.ended"] = "session.ended"
     sessions: int
     saved_pages: int
-    """Of the user's, those that were still to be saved and are on disk now; 0, as the rest, where none are saved."""
+    """The user's pages that were unsaved and are on disk now; 0, like the next fields, where nothing is saved."""
     saved_bytes: int
     unsaved_pages: int
-    """They could not be saved, and are computed again."""
+    """Pages that could not be saved; they are computed again."""
     unacknowledged: int
     """Workers that failed or did not answer: they may still have the user's pages in memory."""
 
 
 class SessionObject(BaseModel):
-    """One of your sessions."""
+    """A session of the caller."""
 
     object: Literal["session.info"] = "session.info"
     id: str
     created_at: int
     seen_at: int
-    """Its last use, to within some minutes."""
+    """The last use, to within some minutes."""
     expires_at: int
     current: bool
-    """Whether it is the one that asks."""
+    """Whether this request uses it."""
 
 
 class SessionList(BaseModel):
-    """`GET /v1/auth/sessions`: those that hold, the latest first."""
+    """`GET /v1/auth/sessions`: valid sessions, newest first."""
 
     object: Literal["list"] = "list"
     data: list[SessionObject]
 
 
 class PasswordRequest(Wire):
-    """`POST /v1/auth/password`: all other sessions of the user end."""
+    """`POST /v1/auth/password`: changes the password and ends all other sessions of the user."""
 
     password: Password
     new_password: Password
     recovery_code: Annotated[str, StringConstraints(max_length=256)] | None = None
     """After a reset: opens what was saved before."""
     lose_saved: bool | None = None
-    """After a reset: the recovery code is lost, and all that was saved before is deleted."""
+    """After a reset: confirms that the recovery code is lost and that everything saved before is deleted."""
 
 
 class PasswordChanged(BaseModel):
-    """The answer to that."""
+    """The response of `POST /v1/auth/password`."""
 
     object: Literal["done"] = "done"
     recovery_code: str | None
-    """A new one, where an administrator had set the password before. Keep it: with it a forgotten password can be
-    reset without loss. It is shown this once, and to nobody else."""
+    """A new code, if an administrator had set the previous password. It is shown only once. Keep it: with it a
+    forgotten password can be reset without loss."""
     memory_lost: bool
-    """Whether what was saved before is deleted."""
+    """Whether everything saved before is deleted."""
 
 
 class RecoveryRequest(Wire):
-    """`POST /v1/auth/recovery`: the recovery code so far is lost, and opens nothing any more."""
+    """`POST /v1/auth/recovery`: replaces the recovery code; the old one becomes invalid."""
 
     password: Password
-    """The present one."""
+    """The current password."""
 
 
 class RecoveryCode(BaseModel):
-    """The answer to that."""
+    """The response of `POST /v1/auth/recovery`."""
 
     object: Literal["recovery_code"] = "recovery_code"
     recovery_code: str
-    """The new one; it is shown this once."""
+    """The new code. It is shown only once."""
 
 
 class KeyRequest(Wire):
@@ -143,7 +143,7 @@ class KeyObject(BaseModel):
 
 
 class NewKeyObject(KeyObject):
-    """An API key, the only time that it is shown."""
+    """A new API key, with its secret, which is shown only once."""
 
     secret: str
 
@@ -156,13 +156,13 @@ class KeyList(BaseModel):
 
 
 class Done(BaseModel):
-    """It is done, and there is nothing else to say."""
+    """The response of requests that return nothing else."""
 
     object: Literal["done"] = "done"
 
 
 class LimitsObject(BaseModel):
-    """What a user may take; none: no limit."""
+    """A user's limits; null: unlimited."""
 
     requests_per_minute: int | None
     tokens_per_day: int | None
@@ -171,7 +171,7 @@ class LimitsObject(BaseModel):
 
 
 class LimitsRequest(Wire):
-    """A user's own limits; none: the service's."""
+    """A user's own limits; null: the service's."""
 
     requests_per_minute: AtLeastOne | None = None
     tokens_per_day: AtLeastOne | None = None
@@ -184,7 +184,7 @@ class UserRequest(Wire):
 
     name: Name
     password: Password
-    """For the first login, at which the user chooses another. It expires (`accounts.first_password_days`)."""
+    """For the first login, at which the user chooses another password. It expires (`accounts.first_password_days`)."""
     role: RoleName | None = None
     """None: user."""
     limits: LimitsRequest | None = None
@@ -200,9 +200,9 @@ class UserObject(BaseModel):
     state: Literal["active", "disabled"]
     created_at: int
     limits: LimitsObject
-    """The user's own."""
+    """The user's own limits."""
     first_password_expires_at: int | None
-    """Until when the password that an administrator has set is good for the first login; none: the user has chosen."""
+    """When the password set by an administrator expires; null: the user has chosen one."""
 
 
 class UserList(BaseModel):
@@ -213,7 +213,7 @@ class UserList(BaseModel):
 
 
 class UserChangeRequest(Wire):
-    """`POST /v1/admin/users/{name}`: what is given is changed. Limits are replaced as a whole."""
+    """`POST /v1/admin/users/{name}`: changes the given fields. Limits are replaced as a whole."""
 
     role: RoleName | None = None
     state: Literal["active", "disabled"] | None = None
@@ -221,13 +221,13 @@ class UserChangeRequest(Wire):
 
 
 class ResetRequest(Wire):
-    """`POST /v1/admin/users/{name}/reset`: a password for the next login. All keys and sessions of the user end."""
+    """`POST /v1/admin/users/{name}/reset`: sets a password for the next login; all keys and sessions end."""
 
     password: Password
 
 
 class UsageObject(BaseModel):
-    """What a user took in a day, with one credential and one model."""
+    """A user's usage of a day, for one credential and one model."""
 
     user_id: str
     credential: str
@@ -247,7 +247,7 @@ class UsageList(BaseModel):
 
 
 class AuditObject(BaseModel):
-    """What somebody did."""
+    """A row of the audit log."""
 
     seq: int
     at: int
@@ -256,7 +256,7 @@ class AuditObject(BaseModel):
     object: str
     outcome: str
     address: str | None
-    """Of a login's client; none: any other row, or it is not known, or forgotten (`accounts.audit_addresses_days`)."""
+    """The client of a login; null for other rows, or if unknown or deleted (`accounts.audit_addresses_days`)."""
 
 
 class AuditList(BaseModel):
@@ -265,6 +265,6 @@ class AuditList(BaseModel):
     object: Literal["list"] = "list"
     data: list[AuditObject]
     intact: bool
-    """Whether nobody has changed, taken out or cut off a row of the whole audit."""
+    """Whether no row of the whole audit log was changed, removed or cut off."""
     last: int
-    """The number of the newest row there is; 0: none."""
+    """The number of the newest row; 0 if there is none."""

@@ -1,7 +1,7 @@
-"""`/v1/chat/completions`: what clients send and read, as pydantic models that validate and do nothing else.
+"""The types of `/v1/chat/completions`: pydantic models that only validate.
 
-A documented field is honoured, or refused by name: it is never ignored. A field that only describes the caller or the
-call (`user`, `metadata`, ...) is accepted and has no effect. It knows no tokenizer, no model and no HTTP.
+A documented field is honoured, or refused by name, never ignored. A field that only describes the caller or the call
+(`user`, `metadata`, ...) is accepted and has no effect. It knows no tokenizer, no model and no HTTP.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -45,17 +45,17 @@ class TextPart(Wire):
 
 
 class FunctionCall(Wire):
-    """A call that the assistant made, in an earlier turn."""
+    """A call that the assistant made in an earlier turn."""
 
     name: Identifier
     arguments: Text | None = None
-    """JSON, as a string. It may be cut, as an answer that reached its limit leaves it."""
+    """JSON as a string. It may be truncated, as in an answer that reached its limit."""
     parsed_arguments: Dropped = None
     provider_specific_fields: Dropped = None
 
     @property
     def arguments_text(self) -> str:
-        """The arguments as they were written; an empty object where nothing was."""
+        """The arguments as written; an empty object if there are none."""
         return self.arguments if self.arguments and not self.arguments.isspace() else "{}"
 
 
@@ -73,7 +73,7 @@ class ToolCall(Wire):
 class Message(Wire):
     """One message of the conversation.
 
-    Clients hand answers back as they got them, from this service or another, and with fields that they added.
+    Clients return answers as they got them, from this service or another, and with fields that they added.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -91,9 +91,9 @@ class Message(Wire):
     function_call: Unsupported = None
     refusal: Unsupported = None
     reasoning_content: Text | None = None
-    """The thought before an assistant's answer."""
+    """The assistant's thought before the answer."""
     reasoning: Text | None = None
-    """The same by another name; `reasoning_content` has it after validation."""
+    """An alias of `reasoning_content`, to which it is copied."""
     annotations: Dropped = None
     cache_control: Dropped = None
     copilot_cache_control: Dropped = None
@@ -112,7 +112,7 @@ class Message(Wire):
 
 
 class JsonSchema(Wire):
-    """A named schema that the answer has to follow."""
+    """A named JSON schema for the answer."""
 
     name: FunctionName
     description: Annotated[str, StringConstraints(max_length=65536)] | None = None
@@ -121,7 +121,7 @@ class JsonSchema(Wire):
 
 
 class ResponseFormat(Wire):
-    """`response_format`: plain text, any JSON object, or what a schema says."""
+    """`response_format`: plain text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -151,7 +151,7 @@ class Tool(Wire):
 
 
 class NamedFunction(Wire):
-    """Which function to call."""
+    """The function to call."""
 
     name: FunctionName
 
@@ -176,19 +176,19 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     response_format: ResponseFormat | None = None
     metadata: Metadata | None = None
-    """Kept with a stored completion; we store none, so there is nothing to keep."""
+    """Kept with a stored completion; this API stores none, so it has no effect."""
     safety_identifier: Identifier | None = None
     store: Annotated[bool | None, only(False)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     modalities: Annotated[Any, only(["text"])] = None
     reasoning_effort: ReasoningEffort | None = None
-    """Without effect where the model does not reason."""
+    """Without effect if the model does not reason."""
     verbosity: Verbosity | None = None
-    """Without effect: no model that is served knows it."""
+    """Without effect: no served model knows it."""
     enable_thinking: bool | None = None
-    """Extension: whether the model thinks; it wins over `reasoning_effort`."""
+    """Extension: whether the model thinks; takes precedence over `reasoning_effort`."""
     chat_template_kwargs: TemplateVariables | None = None
-    """Extension: variables of the model's chat template; they win over both."""
+    """Extension: variables of the model's chat template; they take precedence over both."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -205,24 +205,24 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def scores(self) -> int | None:
-        """How many likely tokens to score beside each; None: no scores."""
+        """The number of top tokens to score at each position; None: no scores."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def output_limit(self) -> tuple[int | None, str]:
-        """The most output tokens, and the field that says so."""
+        """The maximum of output tokens, and the field that sets it."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
 
 
 class AssistantMessage(BaseModel):
-    """The answer."""
+    """The message of a choice."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: Annotated[str | None, Field(exclude_if=lambda thought: thought is None)] = None
-    """Extension: what the model thought before; absent where it did not think."""
+    """Extension: the model's thought; absent if it did not think."""
     refusal: None = None
     tool_calls: Annotated[list[dict[str, Any]] | None, Field(exclude_if=lambda calls: calls is None)] = None
 
@@ -237,7 +237,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """A whole chat completion."""
+    """A complete chat completion."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"

@@ -1,4 +1,4 @@
-"""`/v1/completions`: what clients send and read."""
+"""The types of `/v1/completions`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
@@ -30,14 +30,14 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompt
     max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    """So many are made of each prompt, and the `n` likeliest answered."""
+    """The number of completions generated per prompt; the `n` most likely are returned."""
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
     suffix: Annotated[str | None, only("")] = None
 
     @property
     def scores(self) -> int | None:
-        """How many likely tokens to score beside each; None: no scores."""
+        """The number of top tokens to score at each position; None: no scores."""
         return self.logprobs
 
     @property
@@ -62,7 +62,7 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(BaseModel):
-    """A whole completion."""
+    """A complete response."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"

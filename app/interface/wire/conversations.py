@@ -1,4 +1,4 @@
-"""`/v1/conversations`: what clients send and read, as OpenAI has it. Times are Unix seconds."""
+"""The types of `/v1/conversations`, as in OpenAI's API. Times are Unix seconds."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from app.interface.wire.fields import Identifier, Metadata, Wire
 from app.interface.wire.response_items import InputItem
 
 MOST_NEW_ITEMS = 20
-"""As OpenAI allows."""
+"""OpenAI's limit."""
 NewItems = Annotated[list[InputItem], Field(max_length=MOST_NEW_ITEMS, fail_fast=True)]
 
 
@@ -17,14 +17,14 @@ class ConversationRequest(Wire):
 
     items: NewItems | None = None
     metadata: Metadata | None = None
-    """Its `title` is the conversation's name."""
+    """`title` is the conversation's name."""
 
 
 class ConversationChangeRequest(Wire):
     """`POST /v1/conversations/{id}`."""
 
     metadata: Metadata
-    """Replaces what was there."""
+    """Replaces the previous metadata."""
 
 
 class ItemsRequest(Wire):
@@ -32,8 +32,7 @@ class ItemsRequest(Wire):
 
     items: Annotated[NewItems, Field(min_length=1)]
     parent: Identifier | None = None
-    """Extension: the item that the first one follows, which makes a branch; `root`: nothing comes before. By default
-    the newest item."""
+    """Extension: the item that the first one follows, which makes a branch; `root`: none. Default: the newest item."""
 
 
 class ConversationObject(BaseModel):
@@ -44,23 +43,23 @@ class ConversationObject(BaseModel):
     created_at: int
     metadata: dict[str, str]
     updated_at: int
-    """Extension: when an item came or went, or the metadata changed."""
+    """Extension: when items or metadata last changed."""
     title: str
-    """Extension: `metadata.title`, or else how the first question begins."""
+    """Extension: `metadata.title`, or else the beginning of the first question."""
     items: int
-    """Extension: how many there are."""
+    """Extension: the number of items."""
     response_id: str | None = None
-    """Extension: of the response that is being written in it now."""
+    """Extension: the id of the response that is being generated in it."""
 
 
 class ConversationList(BaseModel):
-    """`GET /v1/conversations`, an extension: those that changed last come first."""
+    """`GET /v1/conversations`, an extension: last updated first."""
 
     object: Literal["list"] = "list"
     data: list[ConversationObject]
     first_id: str
     last_id: str
-    """Empty, as `first_id`, where there is none."""
+    """Empty, like `first_id`, if the list is empty."""
     has_more: bool
 
 
@@ -71,16 +70,16 @@ class DeletedConversation(BaseModel):
     object: Literal["conversation.deleted"] = "conversation.deleted"
     deleted: Literal[True] = True
     unacknowledged: int
-    """Extension: workers that did not answer, which may have pages of it that nobody can open."""
+    """Extension: workers that did not answer; they may still have its pages, which nobody can open."""
 
 
 class DeletedConversations(BaseModel):
-    """`DELETE /v1/conversations`, an extension: all texts and all saved pages of the user are gone."""
+    """`DELETE /v1/conversations`, an extension: deletes all texts and all saved pages of the user."""
 
     object: Literal["conversations.deleted"] = "conversations.deleted"
     conversations: int
     files: int
-    """Of saved pages."""
+    """Files of saved pages that were removed."""
     unacknowledged: int
 
 

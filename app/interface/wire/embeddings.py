@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: what clients send and read."""
+"""The types of `/v1/embeddings`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, cast
@@ -8,7 +8,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from app.interface.wire.fields import Identifier, Text, Tokens, Wire, prompt_kind
 
 MAX_INPUTS = 2048
-"""OpenAI's own limit."""
+"""OpenAI's limit."""
 
 Input = Annotated[
     Annotated[Text, Tag("text")]
@@ -30,10 +30,10 @@ class EmbeddingRequest(Wire):
     input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """The model's own size; no other is to be had."""
+    """Must be the model's own size."""
     user: Identifier | None = None
     pooling: Literal["mean", "last"] | None = None
-    """Extension: the mean of all tokens' final hidden states, or the last one's; none: the mean."""
+    """Extension: the mean of all tokens' final hidden states (the default), or the last one's."""
 
     @property
     def inputs(self) -> Sequence[str | Sequence[int]]:
@@ -48,23 +48,23 @@ class EmbeddingRequest(Wire):
 
 
 class Embedding(BaseModel):
-    """One input's vector."""
+    """The vector of one input."""
 
     object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
-    """Its numbers, or base64 of them as little-endian float32."""
+    """Numbers, or base64 of them as little-endian float32."""
 
 
 class EmbeddingUsage(BaseModel):
-    """Tokens of all inputs."""
+    """The tokens of all inputs."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingResponse(BaseModel):
-    """A vector of length 1 for each input."""
+    """One vector of length 1 per input."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]

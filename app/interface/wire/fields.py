@@ -1,4 +1,4 @@
-"""Field types that several families of requests share. It has no request."""
+"""Field types shared by several families of requests. It defines no request."""
 
 import json
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ MAX_MESSAGES = 65536
 MAX_TOOLS = 128
 MAX_CHAT_TOP_LOGPROBS = 20
 MAX_FIELDS = 64
-"""Fields of one object: pydantic reports every unknown field, and a hostile body could have a million."""
+"""The limit of fields per object: pydantic reports every unknown field, and a hostile body could have a million."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class only:  # noqa: N801  # an annotation: it reads as a function
-    """A documented field that supports some values only: null, and those that ask for what happens anyway."""
+    """A documented field that supports only null and values that ask for the default behaviour."""
 
     allowed: tuple[object, ...]
 
@@ -35,11 +35,11 @@ class only:  # noqa: N801  # an annotation: it reads as a function
         object.__setattr__(self, "allowed", allowed)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Checked before the type is."""
+        """Checks before the type is checked."""
         return core_schema.no_info_before_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Those values, and null where there may be one."""
+        """Lists the allowed values, and null if the field may be null."""
         has_null = cast(Any, schema)["schema"]["type"] in ("nullable", "any")
         values = [*self.allowed, *([None] if has_null else [])]
         return {"enum": values} if self.allowed else {"type": "null", "description": "Not supported."}
@@ -58,11 +58,11 @@ class at_most:  # noqa: N801
     entries: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Checked before the type is."""
+        """Checks before the type is checked."""
         return core_schema.no_info_before_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The object's own, with the bound."""
+        """Adds the bound to the object's schema."""
         return {**handler(schema), "maxProperties": self.entries}
 
     def _check(self, value: object) -> object:
@@ -73,16 +73,16 @@ class at_most:  # noqa: N801
 
 @dataclass(frozen=True, slots=True)
 class Shallow:
-    """Any JSON of bounded depth: answers repeat it and users' texts have it, and neither can be written if too deep."""
+    """JSON of bounded depth: it is repeated in answers or stored, and too deep JSON can't be serialized."""
 
     levels: int = 128
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Checked before the type is."""
+        """Checks before the type is checked."""
         return core_schema.no_info_before_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The type's own: a JSON Schema can't say it."""
+        """Returns the type's own schema: JSON Schema can't express the bound."""
         return handler(schema)
 
     def _check(self, value: object) -> object:
@@ -96,7 +96,7 @@ class Shallow:
 
 
 def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
-    """Selects a union's member by the JSON type, so that an error is about the member that was meant."""
+    """Selects a union's member by the JSON type, so that an error is about the intended member."""
 
     def kind(value: object) -> str | None:
         return kinds.get(type(value))
@@ -106,7 +106,7 @@ def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
 
 Unsupported = Annotated[Any, only()]
 Dropped = Annotated[Any, Field(description="Accepted in any form, without effect.")]
-"""What clients add to messages, and what answers had that they hand back: nothing that another field does not say."""
+"""Fields that clients or other services add to messages: redundant, so ignored."""
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
 Metadata = Annotated[
@@ -116,13 +116,13 @@ Metadata = Annotated[
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 TopP = Annotated[float, Field(ge=1e-30, le=1, allow_inf_nan=False)]
-"""As float32 it must be above 0."""
+"""Must be above 0 as float32."""
 TopK = Annotated[int, Field(ge=-1, lt=2**31)]
 """0 (or -1, as in other servers): off."""
 MinP = Annotated[float, Field(ge=0, le=0.999999, allow_inf_nan=False)]
-"""Tokens less likely than this share of the likeliest one's probability are not drawn."""
+"""Tokens below this share of the most likely token's probability are not sampled."""
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
-"""Over prompt and output; 1: off."""
+"""Applies to prompt and output; 1: off."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
@@ -132,7 +132,7 @@ FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$
 
 
 class Wire(BaseModel):
-    """Base of all requests: no coercion, no unknown fields."""
+    """The base of all requests: no coercion, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
@@ -145,7 +145,7 @@ class Wire(BaseModel):
 
 
 def prompt_kind(value: object) -> str | None:
-    """Which of a prompt's four forms a value has."""
+    """Returns which of a prompt's four forms a value has."""
     if isinstance(value, str):
         return "text"
     if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What chat completions and completions share: the fields of a request, and an answer's usage and finish reason."""
+"""The request fields that chat completions and completions share, and the usage and finish reason of answers."""
 
 from typing import Annotated, Literal, Self
 
@@ -22,7 +22,7 @@ from app.interface.wire.fields import (
 )
 
 MAX_CHOICES = 128
-"""The largest `n`, and the most sequences (prompts x n) of one request; the service may allow fewer."""
+"""The maximum of `n`, and of sequences (prompts x n) per request; the service may allow fewer."""
 MAX_STOP_CHARS = 512
 MAX_STOPS = 4
 MAX_LOGIT_BIASES = 1024
@@ -32,21 +32,21 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(BaseModel):
-    """What became of the prompt's tokens."""
+    """Details of the prompt tokens."""
 
     cached_tokens: int
-    """Of them, those that were not computed: the prefix cache had them."""
+    """Tokens found in the prefix cache, which were not computed."""
 
 
 class CompletionTokensDetails(BaseModel):
-    """What the output's tokens were."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int = 0
-    """Of them, those of thoughts, with the marks around them."""
+    """Tokens of thoughts, with the marks around them."""
 
 
 class Usage(BaseModel):
-    """Tokens of a request, all choices together."""
+    """The tokens of a request, all choices together."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -56,7 +56,7 @@ class Usage(BaseModel):
 
     @classmethod
     def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> Self:
-        """The numbers with their sum."""
+        """Builds it with the total."""
         return cls(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
@@ -67,18 +67,18 @@ class Usage(BaseModel):
 
 
 class PromptProgressObject(BaseModel):
-    """`prompt_progress`: the first four fields as in llama-server."""
+    """`prompt_progress`: the first four fields are as in llama-server."""
 
     total: int
-    """Tokens of the prompt."""
+    """Prompt tokens."""
     cache: int
-    """Of them, those that the prefix cache had."""
+    """Prompt tokens found in the prefix cache."""
     processed: int
-    """Of them, those that are read, the cached ones included."""
+    """Prompt tokens processed so far, cached ones included."""
     time_ms: int
-    """Since a worker began to read it."""
+    """Milliseconds since a worker began the prompt."""
     queued_ahead: int | None
-    """Extension: while the request waits for a worker, how many begin before it; null: it does not wait."""
+    """Extension: while the request is queued, how many start before it; otherwise null."""
 
 
 class StreamOptions(Wire):
@@ -89,7 +89,7 @@ class StreamOptions(Wire):
 
 
 class GenerationRequest(Wire):
-    """What chat completions and completions share."""
+    """The fields that chat completions and completions share."""
 
     model: Identifier
     stream: bool | None = None
@@ -104,11 +104,11 @@ class GenerationRequest(Wire):
         | None
     ) = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=256, fail_fast=True)] | None = None
-    """Extension: tokens that end the output; they are not in it."""
+    """Extension: tokens that end the output and are not part of it."""
     ignore_eos: bool | None = None
-    """Extension: the output goes on to its limit, whatever the model says."""
+    """Extension: the output continues to its limit past end-of-sequence tokens."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    """Extension: no end, and none of `stop_token_ids`, before so many tokens."""
+    """Extension: no end-of-sequence token and none of `stop_token_ids` before this many tokens."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
@@ -128,14 +128,14 @@ class GenerationRequest(Wire):
         ]
         | None
     ) = None
-    """Token id, as a string, to what is added to its logit."""
+    """Maps a token id, as a string, to a bias added to its logit."""
     seed: Seed | None = None
     do_sample: bool | None = None
-    """Extension: false: the likeliest token each time, as with temperature 0; true: they are drawn."""
+    """Extension: false: greedy, as with temperature 0; true: sampling."""
     use_cache: bool | None = None
-    """Extension: false: keys and values of earlier requests are not used, and this one's are not kept."""
+    """Extension: false: the prefix cache is neither read nor filled."""
     use_beam_search: bool | None = None
-    """Extension: beam search, as wide as `num_beams`, `best_of` or `n` says."""
+    """Extension: beam search with `num_beams`, `best_of` or `n` beams."""
     num_beams: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     """Extension. Above 1: beam search."""
     length_penalty: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] | None = None
@@ -143,24 +143,23 @@ class GenerationRequest(Wire):
     num_beam_groups: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     diversity_penalty: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
     penalty_alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    """Extension. Above 0: contrastive search among the `top_k` likeliest tokens."""
+    """Extension. Above 0: contrastive search among the `top_k` most likely tokens."""
     user: Identifier | None = None
     prompt_cache_key: Identifier | None = None
-    """The user's conversation whose saved pages it goes on with, in a service that saves pages."""
+    """The user's conversation whose saved pages are used, in a service that saves pages."""
     on_overflow: Literal["refuse", "shift"] | None = None
-    """Extension: where the context is full, refuse, or go on without the oldest tokens; none: as the model is set."""
+    """Extension: when the context is full, refuse, or continue without the oldest tokens; null: the model's setting."""
     context_window: Annotated[int, Field(ge=256, lt=2**31)] | None = None
-    """Extension, with "shift": tokens that are seen at once, in whole blocks of 128; none: the context."""
+    """Extension, with "shift": the attention window in tokens, rounded to blocks of 128; null: the context."""
     n_keep: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    """Extension, with "shift": first tokens that stay; -1: the prompt; none: the system prompt."""
+    """Extension, with "shift": the number of first tokens that stay; -1: the prompt; null: the system prompt."""
     n_discard: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    """Extension, with "shift": tokens that go at a time; -1 or none: half of what does not stay."""
+    """Extension, with "shift": the number of tokens discarded at a time; -1 or null: half of what does not stay."""
     return_progress: bool | None = None
-    """Extension, with `stream`: chunks with `prompt_progress` come before the first token."""
+    """Extension, with `stream`: sends chunks with `prompt_progress` before the first token."""
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property

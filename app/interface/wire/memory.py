@@ -1,4 +1,4 @@
-"""`/v1/memory`: what clients send and read."""
+"""The types of `/v1/memory`."""
 
 from typing import Literal
 
@@ -8,39 +8,39 @@ from app.interface.wire.fields import Identifier, Text, Wire
 
 
 class MemoryUse(BaseModel):
-    """What the user's saved pages take, in the folder that has most of them."""
+    """The size of the user's saved pages, in the fullest folder."""
 
     object: Literal["memory"] = "memory"
     bytes: int
     quota_bytes: int
-    """More than that is not kept: those unused for longest go first."""
+    """The maximum size; beyond it, least recently used pages are evicted."""
     pages: int
     unacknowledged: int
     """Workers that failed or did not answer."""
 
 
 class SavedMemory(BaseModel):
-    """What became of the user's pages, on all workers together."""
+    """The result of saving the user's pages, over all workers."""
 
     object: Literal["memory.saved"] = "memory.saved"
     saved_pages: int
-    """Those that were still to be saved and are on disk now."""
+    """Pages that were unsaved and are on disk now."""
     saved_bytes: int
     unsaved_pages: int
-    """The disk is full, slow or gone; they are computed again."""
+    """Pages that could not be saved: the disk is full, slow or gone. They are computed again."""
     unacknowledged: int
     """Workers that failed or did not answer."""
 
 
 class ForgottenMemory(BaseModel):
-    """The keys are destroyed: nobody can open these pages any more, wherever there are copies of them."""
+    """The keys are destroyed: nobody can open these pages any more, wherever copies exist."""
 
     object: Literal["memory.forgotten"] = "memory.forgotten"
     conversations: int
     files: int
-    """Removed from disk."""
+    """Files removed from disk."""
     unacknowledged: int
-    """Workers that failed or did not answer: files may still be there, which nobody can open."""
+    """Workers that failed or did not answer: they may still have files, which nobody can open."""
 
 
 class WarmRequest(Wire):
@@ -49,16 +49,16 @@ class WarmRequest(Wire):
     conversation: Identifier
     """The id of a stored conversation."""
     model: Identifier | None = None
-    """None: the first one that is served."""
+    """None: the first served model."""
     instructions: Text | None = None
-    """Those that the next turn will have."""
+    """The instructions of the next turn."""
 
 
 class WarmedMemory(BaseModel):
-    """A conversation's pages are in a worker's memory."""
+    """The conversation's pages are loaded in a worker's memory."""
 
     object: Literal["memory.warmed"] = "memory.warmed"
     tokens: int
-    """Of the conversation so far."""
+    """Tokens of the conversation so far."""
     remembered_tokens: int
-    """Of them, those that were in memory or on disk; the rest was computed."""
+    """Tokens that were in memory or on disk; the others were computed."""

@@ -1,4 +1,4 @@
-"""`/v1/models`, `/v1/workers`, `/health`, `/livez` and `/readyz`: what clients read."""
+"""The types of `/v1/models`, `/v1/workers`, `/health`, `/livez` and `/readyz`."""
 
 from typing import Literal
 
@@ -11,20 +11,20 @@ Capability = Literal["completions", "embeddings", "chat"]
 
 
 class Model(BaseModel):
-    """A model that is served."""
+    """A served model."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "redoubt"
     max_context_tokens: int
-    """Extension: the longest prompt and output together."""
+    """Extension: the maximum of prompt and output tokens together."""
     max_model_len: int
     """Extension: the same, by vLLM's name."""
     capabilities: list[Capability]
-    """Extension: what it can be asked for. A model without a chat template has no "chat"."""
+    """Extension: the kinds of requests it can answer. A model without a chat template has no "chat"."""
     sampling: SamplingDefaults
-    """Extension: how answers are sampled where a request does not say."""
+    """Extension: the sampling defaults."""
 
 
 class ModelList(BaseModel):
@@ -46,7 +46,7 @@ class Health(BaseModel):
 
     status: Literal["ok", "unavailable"]
     workers: int
-    """Those that can take a request."""
+    """Workers that can take a request."""
 
 
 class Liveness(BaseModel):
@@ -60,4 +60,4 @@ class Readiness(BaseModel):
 
     status: Literal["ok", "unavailable"]
     models: int
-    """Those that a worker answers for."""
+    """Models with a live worker."""

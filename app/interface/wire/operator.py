@@ -1,4 +1,4 @@
-"""`/v1/admin/overview`, `.../capacity` and `.../usage/users`: what administrators read. Times are Unix seconds."""
+"""The types of `/v1/admin/overview`, `.../capacity` and `.../usage/users`. Times are Unix seconds."""
 
 from typing import Literal
 
@@ -14,12 +14,12 @@ class IngressObject(BaseModel):
     id: str
     node: str
     replicas: int
-    """How many ingresses the service has."""
+    """The number of ingresses of the service."""
     version: str
-    """Redoubt's."""
+    """The version of Redoubt."""
     up_since: float
     open_requests: int
-    """HTTP requests that it answers now: running, waiting for a worker, or still coming in. This one counts."""
+    """HTTP requests in progress: running, queued, or being received. This one counts."""
     max_open_requests: int
 
 
@@ -29,7 +29,7 @@ class ModelOverview(BaseModel):
     id: str
     max_context_tokens: int
     workers: int
-    """Those that can take a request."""
+    """Workers that can take a request."""
     running: int
     """Requests in its workers' engines."""
     waiting: int
@@ -41,27 +41,27 @@ class Overview(BaseModel):
 
     object: Literal["overview"] = "overview"
     at: float
-    """When this was, by the ingress' clock."""
+    """The time of the overview, by the ingress's clock."""
     ingress: IngressObject
     models: list[ModelOverview]
     workers: list[WorkerRow]
     failures: list[FailedRequest]
-    """Of this ingress since its start, the newest first: at most 100 refusals (4xx), and 100 failures of the service
-    (5xx, and streams that broke off)."""
+    """Failures of this ingress since its start, newest first: at most 100 refusals (4xx), and 100 failures of the
+    service (5xx, and streams that broke off)."""
 
 
 class UsageCountsObject(BaseModel):
-    """What somebody took."""
+    """The usage of a period."""
 
     requests: int
     prompt_tokens: int
     cached_tokens: int
-    """Those of the prompt tokens that the prefix cache had."""
+    """Prompt tokens found in the prefix cache."""
     output_tokens: int
 
 
 class UserUsageObject(BaseModel):
-    """What a user took, of days in UTC, the present one included."""
+    """A user's usage, by UTC days, today included."""
 
     user_id: str
     name: str | None
@@ -72,7 +72,7 @@ class UserUsageObject(BaseModel):
 
 
 class UserUsageList(BaseModel):
-    """`GET /v1/admin/usage/users`: every user, and those deleted ones who took anything in the last 30 days."""
+    """`GET /v1/admin/usage/users`: every user, and deleted ones with usage in the last 30 days."""
 
     object: Literal["list"] = "list"
     data: list[UserUsageObject]
@@ -82,33 +82,33 @@ class CandidateObject(BaseModel):
     """A machine of the calculator's table."""
 
     name: str
-    """As `redoubt plan --machine` takes it."""
+    """The name for `redoubt plan --machine`."""
     title: str
     serves: bool
     """Whether it alone is expected to serve the users."""
 
 
 class CapacityObject(BaseModel):
-    """What a model's workers are expected to do, by the measurement of their warm-up."""
+    """The expected capacity of a model's workers, by the measurement of their warm-up."""
 
     name: str
     workers: int
-    """Those that are up."""
+    """Live workers."""
     prompt_tokens_per_s: float
-    """Of one worker, a prompt of 512 tokens alone."""
+    """The rate of one worker for a single prompt of 512 tokens."""
     answer_tokens_per_s: float
-    """Of one worker, one answer alone."""
+    """The rate of one worker for a single answer."""
     kv_tokens: int
-    """That one worker's pages hold."""
+    """Tokens that fit in one worker's KV pages."""
     users: int
-    """The most users at the promise: first token under 3 s, 200 ms a token, at 95 %."""
+    """The most users within the SLO: first token under 3 s, 200 ms a token, at 95 %."""
     serves: bool
-    """Whether those that were asked for are not more."""
+    """Whether the workers serve the number of users asked for."""
     limit: Literal["read", "compute", "memory", "places", "kv_memory"]
-    """What more users would need first: faster reads, more multiply-adds, more memory than there is, or a setting:
-    worker.max_concurrent_requests, engine.kv_memory_bytes."""
+    """What limits the number of users: memory reads, compute, memory, or a setting: worker.max_concurrent_requests,
+    engine.kv_memory_bytes."""
     candidates: list[CandidateObject] | None
-    """Each with the settings that the users need. None: nobody has measured weights of this type."""
+    """Machines, each with the settings that the users need. None: no measurement exists for this weight type."""
 
 
 class CapacityList(BaseModel):
@@ -116,5 +116,5 @@ class CapacityList(BaseModel):
 
     object: Literal["list"] = "list"
     users: int
-    """Those that were asked for."""
+    """The number of users asked for."""
     data: list[CapacityObject]

@@ -1,6 +1,6 @@
-"""From a request's bytes to a validated model, or a 400 that names the field that is wrong.
+"""Parses a request body to a validated model, or raises a 400 that names the invalid field.
 
-The bytes may be hostile: not JSON, nested too deeply, lone surrogates, endless numbers. It knows pydantic's errors and
+The body may be hostile: not JSON, nested too deeply, lone surrogates, endless numbers. It knows pydantic's errors and
 nothing of what the fields mean.
 """
 
@@ -46,7 +46,7 @@ def _as_api_error(body: dict[str, Any], error: ValidationError) -> errors.ApiErr
 
 
 def _field_name(body: dict[str, Any], location: Sequence[str | int]) -> str:
-    """The path of the field as a client would write it, `messages[0].content`, without pydantic's own steps."""
+    """Formats the field's path as a client would write it, `messages[0].content`, without pydantic's own steps."""
     name = ""
     value: Any = body
     for depth, step in enumerate(location):

@@ -1,7 +1,7 @@
-"""The items of a response's `input`, of which a conversation consists, as pydantic models that validate only.
+"""The items of a response's `input` and of conversations: pydantic models that only validate.
 
-Clients hand answers back as they got them, from this service or another: what only an answer has (ids, states,
-log-probabilities) is accepted without effect. It knows no tools, no model and no HTTP.
+Clients return answers as they got them, from this service or another: what only an answer has (ids, states, log
+probabilities) is accepted without effect. It knows no tools, no model and no HTTP.
 """
 
 from typing import Annotated, Any, Literal, get_args
@@ -15,13 +15,13 @@ _Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputTextPart(Wire):
-    """A part of a message's content, or of a tool's result: the user's text, or the model's own of before."""
+    """A part of a message's content or of a tool's result: text of the user, or of an earlier answer."""
 
     type: Annotated[Literal["input_text", "output_text"], only("input_text", "output_text")]
     text: Text
     annotations: Dropped = None
     logprobs: Annotated[Any, Shallow()] = None
-    """Of an answer that is handed back as it was; nothing is done with it."""
+    """Part of a returned answer; without effect."""
     parsed: Dropped = None
     prompt_cache_breakpoint: Unsupported = None
 
@@ -33,27 +33,27 @@ TextOrParts = Annotated[
 
 
 class _Item(Wire):
-    """What all items have."""
+    """The fields of all items."""
 
     id: Identifier | None = None
     status: _Status | None = None
     created_by: Dropped = None
     internal_chat_message_metadata_passthrough: Dropped = None
-    """Codex's note of the turn that an item belongs to."""
+    """Codex's note of an item's turn."""
 
 
 class InputMessage(_Item):
-    """A message: a new one, or an answer that is handed back."""
+    """A message: a new one, or a returned answer."""
 
     type: Literal["message"] | None = None
     role: Literal["system", "developer", "user", "assistant"]
     content: TextOrParts
     phase: Literal["commentary", "final_answer"] | None = None
-    """Of an answer that is handed back; without effect."""
+    """Part of a returned answer; without effect."""
 
 
 class _ToolItem(_Item):
-    """What calls and their results have."""
+    """The fields of calls and their results."""
 
     call_id: Identifier
     caller: Dropped = None
@@ -61,7 +61,7 @@ class _ToolItem(_Item):
 
 
 class FunctionCallItem(_ToolItem):
-    """A call that the assistant made, in an earlier turn."""
+    """A call that the assistant made in an earlier turn."""
 
     type: Literal["function_call"]
     name: Identifier
@@ -71,7 +71,7 @@ class FunctionCallItem(_ToolItem):
 
 
 class _ToolOutputItem(_ToolItem):
-    """What a tool gave."""
+    """The result of a tool."""
 
     name: Dropped = None
     namespace: Dropped = None
@@ -79,13 +79,13 @@ class _ToolOutputItem(_ToolItem):
 
 
 class FunctionCallOutputItem(_ToolOutputItem):
-    """What a function gave."""
+    """The result of a function."""
 
     type: Literal["function_call_output"]
 
 
 class CustomToolCallItem(_ToolItem):
-    """A call of a custom tool, in an earlier turn."""
+    """A call of a custom tool in an earlier turn."""
 
     type: Literal["custom_tool_call"]
     name: Identifier
@@ -94,7 +94,7 @@ class CustomToolCallItem(_ToolItem):
 
 
 class CustomToolCallOutputItem(_ToolOutputItem):
-    """What a custom tool gave."""
+    """The result of a custom tool."""
 
     type: Literal["custom_tool_call_output"]
 
@@ -114,17 +114,17 @@ class SummaryPart(Wire):
 
 
 class ReasoningItem(_Item):
-    """What the assistant thought before its answer or its calls."""
+    """The assistant's thought before its answer or calls."""
 
     type: Literal["reasoning"]
     summary: Annotated[list[SummaryPart], Field(fail_fast=True)] | None = None
     content: Annotated[list[ThoughtPart], Field(fail_fast=True)] | None = None
     encrypted_content: Text | None = None
-    """Of another service, which alone can read it; without effect."""
+    """Encrypted by another service, which alone can read it; without effect."""
 
     @property
     def thought(self) -> str:
-        """The thought, or else what it was summarized to; empty where only another service can read it."""
+        """The thought, or else its summary; empty if only another service can read it."""
         parts: list[ThoughtPart] | list[SummaryPart] = self.content or self.summary or []
         return "\n".join(part.text for part in parts)
 
@@ -140,7 +140,7 @@ HostedCall = Literal[
 
 
 class HostedCallItem(Wire):
-    """A record of a tool that another service ran in an earlier turn: it holds nothing that the model could read."""
+    """A record of a tool that another service ran in an earlier turn; nothing in it is for the model."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,7 +1,7 @@
-"""`tools` and `tool_choice` of a response, as pydantic models that validate and do nothing else.
+"""`tools` and `tool_choice` of a response: pydantic models that only validate.
 
 Functions, custom tools (whose input is text) and namespaces of both. Tools that only OpenAI's servers can run are
-accepted and left out, for clients offer them to every service. It knows no model and no HTTP.
+accepted and ignored, since clients offer them to every service. It knows no model and no HTTP.
 """
 
 from typing import Annotated, Any, Literal, Self, get_args
@@ -15,12 +15,12 @@ _Description = Annotated[str, StringConstraints(max_length=65536)]
 
 
 class _Callable(Wire):
-    """What functions and custom tools have."""
+    """The fields of functions and custom tools."""
 
     name: FunctionName
     description: _Description | None = None
     defer_loading: bool | None = None
-    """Without effect: the model is shown every tool at once."""
+    """Without effect: the model sees every tool at once."""
     allowed_callers: Annotated[Any, only(["direct"])] = None
     async_: Annotated[bool | None, only(False), Field(alias="async")] = None
 
@@ -35,7 +35,7 @@ class FunctionTool(_Callable):
 
 
 class CustomFormat(Wire):
-    """What a custom tool's input looks like."""
+    """The format of a custom tool's input."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
@@ -56,7 +56,7 @@ class CustomTool(_Callable):
 
 
 def _type_of(value: object) -> object:
-    """Of a request's object, or of the model that it became, when that is written."""
+    """Returns the type, from a request's object or from the model made of it, which is being serialized."""
     return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
@@ -101,12 +101,12 @@ HostedType = Literal[
     "shell",
     "apply_patch",
 ]
-"""Run by OpenAI's servers, or by a client in a form that only OpenAI's models were trained on."""
+"""Tools that OpenAI's servers run, or that a client runs in a form only OpenAI's models were trained on."""
 _HOSTED: tuple[str, ...] = get_args(HostedType)
 
 
 class HostedTool(Wire):
-    """A tool that is left out."""
+    """A tool that is ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,6 +1,6 @@
-"""`/v1/responses`: what clients send and read, as pydantic models that validate and do nothing else.
+"""The types of `/v1/responses`: pydantic models that only validate.
 
-It knows no model, no HTTP and not what is stored of whom.
+It knows no model, no HTTP and nothing of what is stored.
 """
 
 from typing import Annotated, Any, Literal
@@ -39,7 +39,7 @@ from app.interface.wire.template_variables import TemplateVariables
 
 
 class TextFormat(Wire):
-    """`text.format`: plain text, any JSON object, or what a schema says."""
+    """`text.format`: plain text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: FunctionName | None = None
@@ -53,7 +53,7 @@ class TextConfig(Wire):
 
     format: TextFormat | None = None
     verbosity: Verbosity | None = None
-    """Without effect: no model that is served knows it."""
+    """Without effect: no served model knows it."""
 
 
 _Summary = Literal["auto", "concise", "detailed"]
@@ -63,9 +63,9 @@ class Reasoning(Wire):
     """`reasoning`."""
 
     effort: ReasoningEffort | None = None
-    """Without effect where the model does not reason."""
+    """Without effect if the model does not reason."""
     summary: _Summary | None = None
-    """Without effect, like the next two: thoughts are not summarized, and the template says which ones it shows."""
+    """Without effect, like the next two: thoughts are not summarized; the chat template decides which it includes."""
     generate_summary: _Summary | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Annotated[str | None, only("standard")] = None
@@ -96,11 +96,10 @@ class ConversationId(Wire):
 
 
 class ConversationPlace(ConversationId):
-    """Where a turn goes on in a stored conversation."""
+    """A place in a stored conversation at which a turn continues."""
 
     parent: Identifier | None = None
-    """Extension: the item that the input follows, which makes a branch; `root`: nothing comes before. By default the
-    newest item."""
+    """Extension: the item that the input follows, which makes a branch; `root`: none. The newest item by default."""
 
 
 class ResponseRequest(Wire):
@@ -129,18 +128,18 @@ class ResponseRequest(Wire):
     safety_identifier: Identifier | None = None
     prompt_cache_key: Identifier | None = None
     store: bool | None = None
-    """Whether a user's response is stored; by default it is. Of others nothing is."""
+    """Whether the response is stored: true by default for users; for other callers nothing is stored."""
     background: bool | None = None
-    """Whether a user's stored response goes on without its client."""
+    """Whether a user's stored response continues without its client."""
     truncation: Literal["auto", "disabled"] | None = None
-    """With "auto" the oldest items go where all of them do not fit the context."""
+    """With "auto" the oldest items are dropped if they do not fit the context."""
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     """Without effect: there is one tier, as the answer says."""
     client_metadata: ClientMetadata | None = None
-    """Of the program that asks; without effect."""
+    """Data of the client program; without effect."""
     reasoning: Reasoning | None = None
     previous_response_id: Identifier | None = None
-    """A stored response of the user's: what was said until then comes before the input."""
+    """A stored response of the user; its history comes before the input."""
     conversation: (
         Annotated[
             Annotated[Identifier, Tag("id")] | Annotated[ConversationPlace, Tag("object")],
@@ -148,10 +147,10 @@ class ResponseRequest(Wire):
         ]
         | None
     ) = None
-    """A stored conversation of the user's: its items come before the input, and a stored response adds to it."""
+    """A stored conversation of the user: its items come before the input, and a stored response is added to it."""
     prompt: Unsupported = None
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    """Of tools that OpenAI's servers run, of which none is called here."""
+    """Limits tools that OpenAI's servers run; none is called here."""
     context_management: Unsupported = None
     prompt_cache_options: Unsupported = None
     prompt_cache_retention: Unsupported = None
@@ -166,21 +165,21 @@ class ResponseRequest(Wire):
     enable_thinking: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
     return_progress: bool | None = None
-    """With `stream`: events `response.prompt_progress` come before the first token."""
+    """With `stream`: sends `response.prompt_progress` events before the first token."""
 
     @property
     def conversation_id(self) -> str | None:
-        """Of the stored conversation that it goes on with."""
+        """The id of the stored conversation that it continues."""
         return self.conversation.id if isinstance(self.conversation, ConversationPlace) else self.conversation
 
     @property
     def parent(self) -> str | None:
-        """Which item of the conversation the input follows; None: the newest."""
+        """The item of the conversation that the input follows; None: the newest."""
         return self.conversation.parent if isinstance(self.conversation, ConversationPlace) else None
 
     @property
     def logprobs(self) -> bool:
-        """Whether the answer's tokens are scored."""
+        """Whether log probabilities are returned."""
         return self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
 
 
@@ -199,7 +198,7 @@ class OutputText(BaseModel):
 
 
 class OutputMessage(BaseModel):
-    """An answer in text."""
+    """A text answer."""
 
     id: str
     type: Literal["message"] = "message"
@@ -209,7 +208,7 @@ class OutputMessage(BaseModel):
 
 
 class OutputCall(BaseModel):
-    """A function to call."""
+    """A function call."""
 
     id: str
     type: Literal["function_call"] = "function_call"
@@ -217,7 +216,7 @@ class OutputCall(BaseModel):
     call_id: str
     name: str
     namespace: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
-    """Of the tool `namespace` that the function belongs to."""
+    """The `namespace` tool that the function belongs to."""
     arguments: str = ""
 
 
@@ -229,18 +228,18 @@ class ReasoningText(BaseModel):
 
 
 class OutputReasoning(BaseModel):
-    """What the model thought before its answer."""
+    """The model's thought before its answer."""
 
     id: str
     type: Literal["reasoning"] = "reasoning"
     status: ItemStatus = "in_progress"
     summary: list[Any] = []
-    """None is made."""
+    """Always empty."""
     content: list[ReasoningText]
 
 
 class OutputCustomCall(BaseModel):
-    """A custom tool to call, whose input is text."""
+    """A call of a custom tool, whose input is text."""
 
     id: str
     type: Literal["custom_tool_call"] = "custom_tool_call"
@@ -252,22 +251,22 @@ class OutputCustomCall(BaseModel):
 
 
 class InputTokensDetails(BaseModel):
-    """What became of the input's tokens."""
+    """Details of the input tokens."""
 
     cached_tokens: int
-    """Not computed: the prefix cache had them."""
+    """Tokens found in the prefix cache, which were not computed."""
     cache_write_tokens: int = 0
     """Tokens written to an explicit prompt cache, which this service does not have."""
 
 
 class OutputTokensDetails(BaseModel):
-    """What the output's tokens were."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int = 0
 
 
 class ResponseUsage(BaseModel):
-    """Tokens of a response."""
+    """The tokens of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -284,7 +283,7 @@ class ResponseError(BaseModel):
 
 
 class IncompleteDetails(BaseModel):
-    """Why a response is not whole."""
+    """Why a response is incomplete."""
 
     reason: Literal["max_output_tokens"] = "max_output_tokens"
 
@@ -293,7 +292,7 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 
 
 class ResponseObject(BaseModel):
-    """A response, complete or so far. It repeats the fields of its request."""
+    """A response, complete or partial. It repeats the fields of its request."""
 
     id: str
     object: Literal["response"] = "response"

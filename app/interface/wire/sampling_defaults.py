@@ -1,7 +1,4 @@
-"""How a model's answers are sampled where a request does not say: from its generation_config.json.
-
-A request's own values win. Knows no request.
-"""
+"""A model's sampling defaults, from its generation_config.json. A request's own values take precedence."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -12,12 +9,12 @@ from app.interface.wire.fields import MinP, RepetitionPenalty, Temperature, TopK
 
 
 def _or(default: float) -> BeforeValidator:
-    """null, as transformers writes where nothing is set, is the default."""
+    """Replaces null, which transformers writes for unset values, by the default."""
     return BeforeValidator(lambda value: default if value is None else value)
 
 
 class SamplingDefaults(BaseModel):
-    """The fields of transformers' GenerationConfig that are honoured; one that is missing has no effect."""
+    """The supported fields of transformers' GenerationConfig; a missing one has no effect."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""`chat_template_kwargs`: variables for the model's chat template, bounded, and none of those that the service sets.
+"""`chat_template_kwargs`: variables for the model's chat template, bounded, without those that the service sets.
 
 It knows no template.
 """
@@ -13,14 +13,14 @@ from app.interface.wire.fields import Shallow, at_most
 
 MAX_VARIABLES: Final = 32
 MAX_VARIABLE_BYTES: Final = 16384
-"""Of all of them together, as JSON."""
+"""The limit of all variables together, as JSON."""
 MAX_VARIABLE_LEVELS: Final = 8
 RESERVED: Final = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
     | {f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")}
     | {"range", "dict", "lipsum", "cycler", "joiner", "namespace", "raise_exception", "strftime_now"}
 )
-"""What a template gets from the service or has of Jinja: other fields of the request say it, or nobody may."""
+"""Names that the service or Jinja defines."""
 
 
 def _checked(value: object) -> object:
@@ -32,7 +32,7 @@ def _checked(value: object) -> object:
     try:
         size = len(json.dumps(value))
     except (ValueError, TypeError, RecursionError):
-        size = 0  # too deep: `Shallow` says so
+        size = 0  # too deep: `Shallow` reports it
     if size > MAX_VARIABLE_BYTES:
         raise PydanticCustomError("too_long", f"has more than {MAX_VARIABLE_BYTES} bytes as JSON")
     return value

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`: what clients send and read."""
+"""The types of `/tokenize` and `/detokenize`."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ MAX_TOKEN_IDS = 1 << 20
 
 
 class TokenizeRequest(Wire):
-    """`POST /tokenize`: a prompt as completions take it, or messages as chat completions do."""
+    """`POST /tokenize`: a prompt as in completions, or messages as in chat completions."""
 
     model: Identifier | None = None
     """None: the first of `/v1/models`."""
@@ -20,24 +20,24 @@ class TokenizeRequest(Wire):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
-    """Of a prompt: whether it begins with the token that the model wants there, if it wants one; none: yes."""
+    """For a prompt: whether to add the model's begin-of-sequence token, if it uses one; true by default."""
     return_token_strs: bool | None = None
     add_generation_prompt: Annotated[bool | None, only(True)] = None
     continue_final_message: Annotated[bool | None, only(False)] = None
     chat_template: Unsupported = None
     chat_template_kwargs: TemplateVariables | None = None
-    """Of messages, as in chat completions."""
+    """For messages, as in chat completions."""
     mm_processor_kwargs: Annotated[Any, only({})] = None
 
 
 class TokenizeResponse(BaseModel):
-    """The tokens, and how many fit."""
+    """The tokens, and the maximum."""
 
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
-    """As the vocabulary writes them."""
+    """Tokens as the vocabulary writes them."""
 
 
 class DetokenizeRequest(Wire):
@@ -49,6 +49,6 @@ class DetokenizeRequest(Wire):
 
 
 class DetokenizeResponse(BaseModel):
-    """The tokens' text, special tokens by their names."""
+    """The tokens' text, with special tokens by name."""
 
     prompt: str

@@ -1,1 +1,1 @@
-"""What is known of one HTTP request, and how it fails."""
+"""The context of one HTTP request, and how it fails."""

@@ -1,7 +1,7 @@
-"""The access log: a line of JSON for each request, in files of this ingress alone.
+"""The access log: one JSON line per request, in files of this ingress alone.
 
-A thread writes them, so a slow disk holds up no answer. What cannot be written is dropped and counted. It does not know
-what a line says, but that is made where no text is at hand (`app.interface.http.watched_requests`).
+A thread writes them, so a slow disk delays no answer; lines that can't be written are dropped and counted. The lines
+are built without access to texts (`app.interface.http.watched_requests`).
 """
 
 import errno
@@ -20,24 +20,24 @@ import orjson
 from app.settings import SettingsError
 
 _FILES: Final = 4
-"""The present file and those before it."""
+"""The current file and those rotated before it."""
 _MOST_WAITING: Final = 8192
-"""Lines that wait for the disk."""
+"""The limit of lines that wait for the disk."""
 _LONGEST_STOP_S: Final = 5.0
 _MOST_INGRESSES: Final = 1000
 
 
 class AccessLog:
-    """One ingress' files: `access-1.jsonl`, and `access-1.jsonl.1` to `.3` before it; or 2, 3 ... beside others."""
+    """One ingress's files: `access-1.jsonl` and the rotated `.1` to `.3`; or 2, 3 ... beside other ingresses."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        """Takes the first number that no other process has. Raises SettingsError if the folder can't be written to.
+        """Uses the first number that no other process has. Raises SettingsError if the folder can't be written to.
 
-        most_bytes: of all files of this ingress together; the oldest go.
+        most_bytes: the limit of all files of this ingress together; the oldest are deleted.
         """
         check_folder(folder)
         self.on_drop: Callable[[], None] = lambda: None
-        """Called for each line that is lost, in any thread."""
+        """Called for each lost line, in any thread."""
         try:
             self._lock, name = _free_name(folder)
             self._file = _File(folder / name, most_bytes // _FILES, self._dropped)
@@ -48,14 +48,14 @@ class AccessLog:
         self._listener.start()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Writes the line a little later, in order. Does not block and does not raise."""
+        """Queues the line for writing, in order. Does not block or raise."""
         try:
             self._lines.put_nowait(logging.makeLogRecord({"msg": orjson.dumps(line).decode()}))
         except queue.Full:
             self._dropped()
 
     def close(self) -> None:
-        """Writes what waits. Blocks as long as the disk does, so call it in a thread."""
+        """Writes the queued lines. Blocks as long as the disk does, so call it in a thread."""
         try:
             self._listener.stop()
         except queue.Full:  # the disk hangs
@@ -68,7 +68,7 @@ class AccessLog:
 
 
 class _Listener(QueueListener):
-    """Writes what is in the queue, in a thread."""
+    """Writes the queued lines in a thread."""
 
     def __init__(self, lines: "queue.Queue[Any]", file: RotatingFileHandler) -> None:
         super().__init__(lines, file)
@@ -80,7 +80,7 @@ class _Listener(QueueListener):
 
 
 class _File(RotatingFileHandler):
-    """The files. Nobody but the service's user may read them."""
+    """The rotating files, readable only by the service's user."""
 
     def __init__(self, path: Path, most_bytes: int, dropped: Callable[[], None]) -> None:
         self._dropped = dropped
@@ -90,15 +90,15 @@ class _File(RotatingFileHandler):
         return open(self.baseFilename, self.mode, encoding="utf-8", opener=_private)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """The disk is full, or the folder has gone."""
+        """Counts a lost line: the disk is full, or the folder is gone."""
         self._dropped()
         stream: IO[str] | None = self.stream
-        if stream is not None and stream.closed:  # it failed while it was closed, for the next one
-            self.stream = None  # which is how the library opens it again
+        if stream is not None and stream.closed:  # rotation failed after the old file was closed
+            self.stream = None  # makes the library open it again
 
 
 def check_folder(folder: Path) -> None:
-    """Makes the folder if there is none. Raises SettingsError if it can't be written to."""
+    """Creates the folder if it is missing. Raises SettingsError if it can't be written to."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -113,7 +113,7 @@ def _unwritable(folder: Path, error: OSError) -> SettingsError:
 
 
 def _free_name(folder: Path) -> tuple[int, str]:
-    """A descriptor that holds the name as long as this process lives, and the name."""
+    """Returns a descriptor whose lock reserves the name for this process, and the name."""
     for number in range(1, _MOST_INGRESSES):
         lock = _private(str(folder / f".access-{number}.lock"), os.O_RDWR | os.O_CREAT)
         try:

@@ -1,6 +1,6 @@
-"""A request's body: whether it says what it is, and its bytes, which are never more than the limit.
+"""Reads a request's body up to a size limit, after checking its type.
 
-It knows no route, and does not parse what it reads.
+It knows no route, and does not parse the body.
 """
 
 import zlib
@@ -18,13 +18,13 @@ InThread = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
 
 async def read_body(request: Request, limit_bytes: int, in_thread: InThread | None = None) -> bytes:
-    """The body, if it says that it is JSON and is not too large, also when it is decompressed (gzip).
+    """Reads a JSON body of limited size, also after decompression (gzip).
 
-    in_thread: runs what takes long beside the event loop. Raises ApiError (400, 413, 415).
+    in_thread: runs slow decompression off the event loop. Raises ApiError (400, 413, 415).
     """
     content_type = request.headers.get("content-type", "").partition(";")[0]
     if content_type.strip().lower() != "application/json":
-        # A browser sends other types across sites to a local address without asking that address first.
+        # Browsers send other types across sites to a local address without a preflight.
         raise errors.wrong_content_type()
     coding = request.headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity", *_GZIP):
@@ -50,7 +50,7 @@ async def _received(request: Request, limit_bytes: int) -> bytes:
 
 
 def decompressed(body: bytes, limit_bytes: int) -> bytes:
-    """What gzip made smaller. Never makes more than the limit and a byte. Raises ApiError (400, 413)."""
+    """Decompresses gzip, producing at most a byte over the limit. Raises ApiError (400, 413)."""
     stream = zlib.decompressobj(_WITH_GZIP_HEAD)
     try:
         content = stream.decompress(body, limit_bytes + 1)

@@ -1,7 +1,7 @@
-"""Authentication: API keys, and the caller that a key stands for.
+"""Authentication by API keys, and the caller of a request.
 
-`KeyCheck` makes callers, or with accounts `app.interface.users.checks.UserCheck`. It knows nothing of what a request
-asks for.
+`KeyCheck` creates callers; with accounts, `app.interface.users.checks.UserCheck` does. It knows nothing of what a
+request asks for.
 """
 
 import hashlib
@@ -23,45 +23,45 @@ from app.settings import SettingsError
 
 
 class Meter(Protocol):
-    """Counts what one request of a user takes, and can end it: `app.interface.users.gate` has it."""
+    """Counts the tokens of a user's request, and can end it; implemented in `app.interface.users.gate`."""
 
     def asks(self, model: str, prompt_tokens: int) -> None:
-        """A worker is asked. prompt_tokens: of the request, each prompt counted once."""
+        """Notes the model that is asked. prompt_tokens: of the request, each prompt counted once."""
 
     def held(self) -> AbstractContextManager[None]:
-        """Around each of the request's sequences. Raises AccountsError where the request is ended."""
+        """Wraps each of the request's sequences. Raises AccountsError if the request was ended."""
 
     def observer(self, request: GenerateRequest) -> Observer:
-        """Counts what a sequence makes."""
+        """Counts a sequence's tokens."""
 
 
 class Grants(Protocol):
-    """Gives users' requests leave to their saved pages: `app.interface.users.grants` has it."""
+    """Grants users' requests access to their saved KV pages; implemented in `app.interface.users.grants`."""
 
     def permit(self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int) -> Permit:
-        """To the pages of a conversation of the user's; None: the default one. secret: the user's credential."""
+        """Grants access to a conversation's KV pages; None: the default one. secret: the user's credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. Planning cannot do without one."""
+    """The sender of a request. Planning requires one."""
 
     tenant: bytes
-    """SHA-256 of the caller's key, or of "user" and the user's id: only requests of one tenant share cached pages. b"":
-    the service has no keys, and everybody is one tenant; or a guest."""
+    """SHA-256 of the API key, or of "user" and the user's id; b"" for guests, or if the service has no keys. Only
+    requests of the same tenant share cached KV pages."""
     identity: Identity | None = None
-    """The user, where there are accounts; None also for a guest."""
+    """The user, if there are accounts; None for a guest."""
     secret: str = field(default="", repr=False)
-    """The user's credential, with which the accounts are asked."""
+    """The user's credential, for calls to the accounts."""
     meter: Meter | None = None
-    """Counts what the request takes; on routes that ask a worker, for users only."""
+    """Counts the request's tokens; only for users, on routes that generate."""
     grants: Grants | None = None
-    """Gives leave to the user's saved pages; on routes that ask a worker, where pages are saved, for users only."""
+    """Grants access to saved KV pages; only for users, on routes that generate, if pages are saved."""
     client: bytes = b""
-    """SHA-256 of the client's address where nobody shows a key: among these addresses time is shared."""
+    """SHA-256 of the client's address if it has no key; used for fair scheduling among such clients."""
 
     def permit(self, conversation: str | None, shared_tokens: int) -> Permit | None:
-        """Leave to the pages saved for that conversation of the user's; None: for the default one.
+        """Grants access to the saved KV pages of a conversation of the user; None: the default one.
 
         shared_tokens: of system prompt and tools at the beginning of each prompt.
         """
@@ -71,13 +71,13 @@ class Caller:
 
 
 def anonymous(request: Request) -> Caller:
-    """Somebody without a key: no more than the address is known, which the front of the service writes down."""
+    """Returns a caller without a key, identified by the address only."""
     address = known_address(request) or (request.client.host if request.client else "")
     return Caller(tenant=b"", client=hashlib.sha256(address.encode()).digest())
 
 
 def caller_of(request: Request) -> Caller:
-    """The caller that `KeyCheck` found.
+    """Returns the caller that `KeyCheck` found.
 
     Raises RuntimeError on a route without a KeyCheck, so that no caller counts as anonymous by accident.
     """
@@ -88,19 +88,19 @@ def caller_of(request: Request) -> Caller:
 
 
 def bearer(request: Request) -> str | None:
-    """The key of `Authorization: Bearer <key>`; None: there is no such header."""
+    """Returns the key of `Authorization: Bearer <key>`; None without such a header."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
 
 
 class KeyCheck:
-    """Lets a request through if it shows one of the keys (compared in constant time), or if there are no keys."""
+    """Accepts requests with one of the keys (compared in constant time), or all if there are no keys."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, request: Request) -> None:
-        """Leaves the caller in `request.state.caller`, where `caller_of` finds it. Raises ApiError (401)."""
+        """Sets `request.state.caller` for `caller_of`. Raises ApiError (401)."""
         if not self._digests:
             request.state.caller = anonymous(request)
             return
@@ -116,9 +116,9 @@ MIN_API_KEY_CHARACTERS = 16
 
 
 def read_api_keys(file: Path) -> tuple[str, ...]:
-    """The keys in `file`: one per line, blank lines ignored; kept out of the configuration, which Ray logs.
+    """Reads the keys of `file`, one a line; they are kept out of the configuration, which Ray logs.
 
-    Raises SettingsError naming the file where it can't be read, has no key, or has one of under 16 characters.
+    Raises SettingsError naming the file if it can't be read, has no key, or has one of under 16 characters.
     """
     try:
         keys = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())

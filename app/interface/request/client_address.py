@@ -1,8 +1,8 @@
-"""From which address a request comes, as far as somebody says so who can be believed.
+"""The address of a request's client, if a trusted proxy reports it.
 
-HAProxy of ours (`app.launch.reverse_proxy`) writes into every request who has connected to it. If that is a proxy which
-the settings name, `X-Forwarded-For` says for whom. A client can write both headers too: the first is believed only
-where our HAProxy replaces it, the second only of such proxies.
+Our own HAProxy (`app.launch.reverse_proxy`) sets a header with the address that has connected to it. If that is a proxy
+listed in the settings, `X-Forwarded-For` names its client. Clients can send both headers too: the first is trusted only
+behind our HAProxy, which replaces it, the second only from listed proxies.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class ClientAddresses:
-    """What one ingress believes."""
+    """Determines client addresses for one ingress."""
 
     def __init__(self, trusted_proxies: Sequence[str], *, behind_own_proxy: bool) -> None:
         """trusted_proxies: addresses and networks. behind_own_proxy: whether all requests come through our HAProxy."""
@@ -23,13 +23,13 @@ class ClientAddresses:
         self._behind_own_proxy = behind_own_proxy
 
     def of(self, request: Request) -> str | None:
-        """None: nobody who can be believed says it."""
+        """Returns the client's address; None if no trusted proxy reports it."""
         if not self._behind_own_proxy:
             return None
         address = _read(request.headers.get(CLIENT_HEADER, ""))
         hops = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
         while address is not None and any(address in network for network in self._proxies):
-            # Each proxy has added at the end who it has the request from.
+            # Each proxy appends the address of its peer.
             before = _read(hops.pop()) if hops else None
             if before is None:
                 break
@@ -38,13 +38,13 @@ class ClientAddresses:
 
 
 def known_address(request: Request) -> str | None:
-    """See ClientAddresses.of."""
+    """Returns the client's address as `ClientAddresses.of` does."""
     addresses: ClientAddresses = request.app.state.addresses
     return addresses.of(request)
 
 
 def _read(text: str) -> _Address | None:
-    """Without a zone, which may be any text; IPv4 in IPv6 as IPv4."""
+    """Parses an address without its zone, which may be any text; IPv4-mapped IPv6 becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.strip().partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""How a failure is worded for the client: status, OpenAI's error object, and headers.
+"""The failures that clients see: status, OpenAI's error object, and headers.
 
-It knows OpenAI's names for errors and the engine's exceptions, and nothing of FastAPI or Ray. It logs bugs only, by
-type and place.
+It knows OpenAI's names for errors and the engine's exceptions, and nothing of FastAPI or Ray. It logs only bugs, by
+type and location.
 """
 
 import logging
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 MODEL_NOT_FOUND = "model_not_found"
 NOT_WHO_THEY_WERE = ("invalid_api_key", "session_expired")
-"""How the accounts refuse a credential that does not hold, or no longer."""
+"""Refusal codes for a credential that is invalid or has expired."""
 
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A failure as the client sees it. The message may quote the request, so it never goes to a log."""
+    """A failure as the client sees it. The message may quote the request, so it is never logged."""
 
     status: int
     message: str
@@ -68,17 +68,17 @@ def unauthorized() -> ApiError:
 
 
 def session_over() -> ApiError:
-    """401: a page believes to be logged in, and its browser has no session any more."""
+    """401: a web page assumes to be logged in, but its browser has no session any more."""
     return of_accounts(Refusal("session_expired", "The session has ended. Log in again."))
 
 
 def another_user() -> ApiError:
-    """409: a page believes to be one user, and its browser has another one's session."""
+    """409: a web page assumes to be one user, but its browser has another one's session."""
     return ApiError(409, "Another user has logged in in this browser since.", code="another_user")
 
 
 def no_such_model(name: str) -> ApiError:
-    """404: a model that is not served here."""
+    """404: the model is not served here."""
     return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code=MODEL_NOT_FOUND)
 
 
@@ -89,7 +89,7 @@ def no_such_route(method: str, path: str, hint: str = "") -> ApiError:
 
 
 def wrong_method(method: str, allowed: str) -> ApiError:
-    """405: a path that exists, with another method."""
+    """405: the path exists, with another method."""
     return ApiError(405, f"{method} is not allowed here; use {allowed}.", headers={"Allow": allowed})
 
 
@@ -99,30 +99,30 @@ def body_too_large(limit_bytes: int) -> ApiError:
 
 
 def body_too_slow() -> ApiError:
-    """408: the body stopped coming, or comes too slowly."""
+    """408: the body stopped arriving, or arrives too slowly."""
     return ApiError(408, "The request body did not arrive in time.", code="request_timeout")
 
 
 def wrong_content_type() -> ApiError:
-    """415: the body does not say that it is JSON. Browsers may send such bodies across sites without asking."""
+    """415: the body is not declared as JSON. Browsers may send such bodies across sites without a preflight."""
     return ApiError(415, "The request needs the header 'Content-Type: application/json'.")
 
 
 def wrong_content_encoding() -> ApiError:
-    """415: the body is compressed in another way than we know."""
+    """415: an unsupported content encoding."""
     headers = {"Accept-Encoding": "gzip"}
     return ApiError(415, "'Content-Encoding' may be gzip, or left out.", headers=headers)
 
 
 def not_gzip() -> ApiError:
-    """400: a body that says that it is gzip, and is not, or not whole."""
+    """400: a body declared as gzip is not, or is truncated."""
     return invalid("'Content-Encoding' says gzip, but the body is not one whole gzip stream.", code="invalid_value")
 
 
 def context_length_exceeded(
     prompt_tokens: int, output_tokens: int, context_tokens: int, param: str, *, at_least: bool = False
 ) -> ApiError:
-    """400: prompt and requested output can't fit. at_least: the prompt was refused before its tokens were counted."""
+    """400: prompt and requested output do not fit. at_least: the prompt was refused before its tokens were counted."""
     count = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
     # Clients (litellm, for one) recognize this error by OpenAI's first words.
     return invalid(
@@ -156,12 +156,12 @@ def unavailable(retry_after_s: int, message: str = "No worker is up. Try again l
 
 
 def foreign_origin() -> ApiError:
-    """403: a cookie without the page's own Origin: another site's page may have sent it."""
+    """403: a cookie without the service's own Origin: another site's web page may have sent it."""
     return ApiError(403, "With a cookie, the request needs this site's own Origin.", code="foreign_origin")
 
 
 def foreign_host(name: str | None) -> ApiError:
-    """421: a `Host` that is not this service's: another site's page may have sent it. None: it is no name at all."""
+    """421: `Host` names another service: another site's web page may have sent it. None: it is malformed."""
     which = "the name in this request's Host header" if name is None else f"the name '{_shortened(name)}'"
     return ApiError(
         421,
@@ -172,7 +172,7 @@ def foreign_host(name: str | None) -> ApiError:
 
 
 def of_accounts(refusal: Refusal) -> ApiError:
-    """A refusal of the accounts'."""
+    """Converts a refusal of the accounts."""
     statuses = {
         "invalid_api_key": 401,
         "session_expired": 401,
@@ -199,7 +199,7 @@ def of_accounts(refusal: Refusal) -> ApiError:
 
 
 def memory_not_saved(saved: int, unsaved: int) -> ApiError:
-    """507: pages that could not be saved. Answers go on without."""
+    """507: KV pages could not be saved. Answers continue without."""
     message = (
         f"{saved} pages were saved and {unsaved} could not be: the disk is full, slow or gone, or your quota is less."
         " They are computed again when they are needed."
@@ -208,12 +208,12 @@ def memory_not_saved(saved: int, unsaved: int) -> ApiError:
 
 
 def of_framework(status: int, detail: str) -> ApiError:
-    """A refusal of the web framework's own: its status, and its words for it."""
+    """Converts a refusal of the web framework."""
     return ApiError(status, detail)
 
 
 def internal(request_id: str) -> ApiError:
-    """500: a bug of the service; the log has it under this id."""
+    """500: a bug of the service; it is logged under this id."""
     return ApiError(
         500,
         f"The server failed on this request (id {request_id}).",
@@ -223,7 +223,7 @@ def internal(request_id: str) -> ApiError:
 
 
 def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
-    """A refusal of the engine or the accounts as the client sees it; None: the error is none, so it is a bug."""
+    """Converts a refusal of the engine or the accounts; None if the error is a bug."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, AccountsError):
@@ -242,7 +242,7 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
 
 
 def given_up(error: RequestGivenUpError, request_id: str) -> ApiError:
-    """500: workers end while they compute this request; the log has it under this id."""
+    """500: workers died while they computed this request; it is logged under this id."""
     logger.error("request %s is given up: %s", request_id, error)
     return ApiError(500, f"{error} (id {request_id})", type="server_error", code="request_given_up")
 
@@ -252,9 +252,9 @@ def _shortened(text: str) -> str:
 
 
 def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiError:
-    """The failure as the client sees it.
+    """Converts any exception to the failure that the client sees.
 
-    A bug is logged by type and place; its message is not, because it may quote a prompt.
+    A bug is logged by type and location; its message is not, because it may quote a prompt.
     """
     if isinstance(error, RequestGivenUpError):
         return given_up(error, request_id)

@@ -1,6 +1,6 @@
-"""Who looks on while a worker generates, and the one generator that a token passes on its way to an answer.
+"""Observers of generated tokens, and the one generator that calls them.
 
-It knows neither who they are (`app.interface.generate.sequences` has the list) nor what they do with what they see.
+It knows neither the observers (`app.interface.generate.sequences` lists them) nor what they do.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -12,22 +12,22 @@ from app.messages.requests import GenerateRequest
 
 
 def _ignored(error: BaseException | None) -> None:
-    """For observers that do not ask how a sequence ends."""
+    """The default for observers that ignore how a sequence ends."""
 
 
 class Observer(NamedTuple):
-    """Looks at one sequence. Neither function may raise or wait."""
+    """Observes one sequence. Neither function may raise or block."""
 
     saw: Callable[[TokenDelta], None]
     """Called with each delta, before the reader gets it."""
     ended: Callable[[BaseException | None], None] = _ignored
-    """Called once after the last delta, with what ended the sequence; None: it is complete."""
+    """Called once after the last delta, with the error that ended the sequence; None: it is complete."""
 
 
 Observe = Callable[[GenerateRequest], Observer]
-"""Called as a sequence begins."""
+"""Called when a sequence begins."""
 Permit = Callable[[GenerateRequest], Awaitable[GenerateRequest]]
-"""Called before a sequence begins; gives the request that the worker gets."""
+"""Called before a sequence begins; returns the request for the worker."""
 Hold = Callable[[], AbstractContextManager[None]]
 """Entered by the task that reads a sequence, until the sequence has ended."""
 
@@ -35,7 +35,7 @@ Hold = Callable[[], AbstractContextManager[None]]
 def observed(
     generate: Generate, observers: Sequence[Observe], permit: Permit | None = None, hold: Hold = nullcontext
 ) -> Generate:
-    """`generate`, with observers, which see each delta in their order."""
+    """Wraps `generate` with observers, which are called in order with each delta."""
 
     async def passed(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         with hold():

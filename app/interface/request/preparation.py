@@ -1,8 +1,8 @@
-"""Where requests are parsed and tokenized: short ones at once, long ones in threads, so that other streams go on.
+"""Runs the parsing and tokenization of requests: short ones at once, long ones in threads, so that streams continue.
 
-A text of megabytes takes the tokenizer seconds of a core. Several of them would keep the cores from the workers, and
-all other requests waiting. So they are prepared one after another. At a lower priority a thread would keep Python's
-lock for as long as others compute. It knows no request.
+Tokenizing megabytes takes seconds of a core. Several at once would take cores from the workers and delay all other
+requests, so huge ones run one after another. A low-priority thread would not help: it holds the GIL while others
+compute. It knows no request.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ Prepared = TypeVar("Prepared")
 
 
 class Preparation:
-    """Threads for one ingress."""
+    """The threads of one ingress."""
 
     def __init__(self) -> None:
         """Starts no thread yet."""
-        # Two: the tokenizer releases Python's lock, but most cores belong to the workers.
+        # Two: the tokenizer releases the GIL, but most cores belong to the workers.
         self._threads = ThreadPoolExecutor(2, "tokenize")
         self._last = ThreadPoolExecutor(1, "tokenize-huge")
 
     async def run(self, size_bytes: int, work: Callable[[], Prepared]) -> Prepared:
-        """What `work` returns or raises. size_bytes: of the request's body, which decides where it runs."""
+        """Returns or raises what `work` does. size_bytes: the size of the body, which decides where it runs."""
         if size_bytes < LONG_BODY_BYTES:
             return work()
         loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class Preparation:
 
 
 def _give_memory_back() -> None:
-    """A token takes some hundred bytes while a text is tokenized, and glibc keeps what was freed."""
+    """Returns freed memory to the system: tokenization takes some hundred bytes a token, and glibc keeps them."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # other C libraries do not have it
         trim(0)

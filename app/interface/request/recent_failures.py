@@ -1,7 +1,7 @@
-"""The last requests that failed, for who operates the service: which, when and how, and never a text.
+"""The last failed requests, for the operator: which, when and how, without texts.
 
-It keeps ids, routes as they are declared, statuses and codes, all of them the service's own words: no path, message,
-field's name or header that a client chose. It is in memory only, of one ingress, and bounded.
+It keeps ids, declared routes, statuses and codes, all of them the service's own words: no path, message, field name or
+header that a client chose. It is bounded, in memory only, and of one ingress.
 """
 
 import re
@@ -17,8 +17,8 @@ from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
 
 MOST_FAILURES = 100
-"""Of each kind: refusals (4xx), and failures of the service (5xx, and streams that broke off). Whoever sends nothing
-but wrong requests does not push the other kind out."""
+"""The limit for each kind: refusals (4xx), and failures of the service (5xx, and streams that broke off). So a client
+that sends only wrong requests does not evict the other kind."""
 REQUEST_ID_HEADER = "x-request-id"
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -32,20 +32,20 @@ class FailedRequest:
     request_id: str
     method: str
     route: str
-    """Its path with the names of variables and not their values; "any": it was refused before that was known."""
+    """The path with the names of variables, not their values; "any": it was refused before routing."""
     status: int
-    """Of a stream that broke off, what it would have been before the first event."""
+    """For a stream that broke off, the status it would have had before the first event."""
     code: str | None
     is_stream: bool
     """Whether the answer had begun, with status 200."""
     user_id: str | None
     """None: nobody has logged in, or there are no accounts."""
     credential: str | None
-    """The id of the user's API key or session, which is no secret."""
+    """The id of the user's API key or session, which is not secret."""
 
 
 class RecentFailures:
-    """The newest of one ingress. Used by one event loop."""
+    """The newest failures of one ingress. Used by one event loop."""
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -53,7 +53,7 @@ class RecentFailures:
         self._failures: deque[FailedRequest] = deque(maxlen=MOST_FAILURES)
 
     def add(self, request: Request, error: ApiError, *, route: str | None = None, is_stream: bool = False) -> None:
-        """The request failed. route: where it is not the request's own."""
+        """Adds a failure. route: if it is not the request's own."""
         caller = getattr(request.state, "caller", None)
         identity = caller.identity if isinstance(caller, Caller) else None
         failed = FailedRequest(
@@ -70,14 +70,14 @@ class RecentFailures:
         (self._failures if is_stream or error.status >= 500 else self._refusals).append(failed)
 
     def newest_first(self) -> Sequence[FailedRequest]:
-        """All that are kept."""
+        """Returns all kept failures, newest first."""
         return sorted((*self._refusals, *self._failures), key=lambda failed: failed.at, reverse=True)
 
 
 def request_id_of(request: Request) -> str:
-    """The request's id, always the same: in the log, in messages and among the failures.
+    """Returns the request's id, always the same: in the log, in messages and among the failures.
 
-    It is Serve's, which the answer has in its header too, or a new one: a client may have put any text there.
+    Serve sets it, and returns it in a header; a client's text is replaced by a new id.
     """
     known: str | None = getattr(request.state, "request_id", None)
     if known is None:

@@ -1,7 +1,6 @@
-"""What is noted of one request while it is answered, for the access log: ids, counts and times, and never a text.
+"""The record of one request for the access log: ids, counts and times, without texts.
 
-The middleware of `app.interface.http.watched_requests` makes the record and reads it at the end. Routes only fill it
-in.
+The middleware of `app.interface.http.watched_requests` creates it and reads it at the end; routes fill it in.
 """
 
 from dataclasses import dataclass, field
@@ -17,37 +16,37 @@ from app.messages.requests import GenerateRequest
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request's. For one event loop."""
+    """The record of one request. For one event loop."""
 
     is_logged: bool = False
-    """Whether anybody reads it: otherwise tokens are not looked at."""
+    """Whether the record is read: otherwise tokens are not counted."""
     began_s: float = field(default_factory=perf_counter)
     answer_id: str | None = None
-    """How the answer and its worker name the request."""
+    """The request's id in the answer and at the worker."""
     model: str | None = None
     is_stream: bool = False
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     first_token_s: float | None = None
-    """Since `began_s`."""
+    """Seconds since `began_s`."""
     finish_reason: str | None = None
-    """Of the sequence that ended last."""
+    """The reason of the sequence that ended last."""
     resumed: int = 0
-    """How often a sequence has gone on with another worker."""
+    """How often a sequence continued on another worker."""
     error: str | None = None
     """The code of the failure that the client was told."""
 
     def asks(self, model: str, prompt_tokens: int) -> None:
-        """A worker is asked. prompt_tokens: each prompt counted once."""
+        """Notes the model that is asked. prompt_tokens: each prompt counted once."""
         self.model, self.prompt_tokens = model, prompt_tokens
 
     def failed(self, error: ApiError) -> None:
-        """The client is told of a failure."""
+        """Notes the failure that the client is told."""
         self.error = error.code or error.type
 
     def observer(self, request: GenerateRequest) -> Observer:
-        """Notes what a sequence makes."""
+        """Notes a sequence's tokens and end."""
         has_ended = False
 
         def saw(delta: TokenDelta) -> None:
@@ -56,7 +55,7 @@ class RequestRecord:
             has_ended = delta.finish_reason is not None
 
         def ended(error: BaseException | None) -> None:
-            # By a stop string; or the client has gone, and the middleware knows that.
+            # By a stop string; or the client has gone, which the middleware knows.
             if isinstance(error, GeneratorExit) and not has_ended:
                 self.finish_reason = "stop"
 
@@ -73,6 +72,6 @@ class RequestRecord:
 
 
 def record_of(request: Request) -> RequestRecord:
-    """The request's record; one that nobody reads, if no middleware has made one."""
+    """Returns the request's record, or a dummy if no middleware has made one."""
     record = getattr(request.state, "record", None)
     return record if isinstance(record, RequestRecord) else RequestRecord()

@@ -1,4 +1,4 @@
-"""Answering while the client listens: work that ends when the client disconnects, and streams of server-sent events.
+"""Work that is cancelled when the client disconnects, and streams of server-sent events.
 
 It knows nothing of what the events say, nor of tokens, models or Ray.
 """
@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 Result = TypeVar("Result")
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
-"""A comment between events. Clients ignore it, and it shows proxies and clients that the connection lives."""
+"""A comment between events. Clients ignore it; it keeps the connection alive."""
 
 
 class ClientGoneError(Exception):
@@ -34,7 +34,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
 
 
 async def first_of(items: AsyncGenerator[Result, None]) -> Result:
-    """The first item. Closes the generator on an error. Raises what the generator raises."""
+    """Returns the first item; if that raises, closes the generator."""
     try:
         return await anext(items)
     except BaseException:
@@ -43,7 +43,7 @@ async def first_of(items: AsyncGenerator[Result, None]) -> Result:
 
 
 class EventStream(StreamingResponse):
-    """Streams events; their generator is closed as soon as the client disconnects."""
+    """Streams events; the generator is closed as soon as the client disconnects."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class EventStream(StreamingResponse):
         *,
         keep_alive_s: float = 0.0,
     ) -> None:
-        """source: what `events` reads; closed too, because a generator that was never begun does not close it.
+        """source: what `events` reads; closed too, because a generator that was never started does not close it.
 
-        ended: called after that. keep_alive_s: a comment is sent whenever nothing else was for so long; 0: never.
+        ended: called after that. keep_alive_s: a comment is sent after this much silence; 0: never.
         """
-        # no-transform and X-Accel-Buffering: proxies must neither compress nor collect the events.
+        # no-transform and X-Accel-Buffering: proxies must neither compress nor buffer the events.
         headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self.events = events
@@ -79,12 +79,12 @@ class EventStream(StreamingResponse):
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes what it reads, and tells that it has ended."""
+        """Closes the generators and calls `ended`."""
         try:
             await self.events.aclose()
             if self._source is not None:
                 await self._source.aclose()
-        finally:  # also if closing fails, or is cancelled
+        finally:  # also if closing fails or is cancelled
             if self._ended is not None:
                 self._ended()
 
@@ -101,7 +101,7 @@ class EventStream(StreamingResponse):
 
 
 class LateStream(EventStream):
-    """Answers before it is known what: sends comments until another stream begins, and then that one's events."""
+    """Sends comments until another stream is ready, and then that stream's events."""
 
     def __init__(
         self,
@@ -111,15 +111,15 @@ class LateStream(EventStream):
         *,
         keep_alive_s: float,
     ) -> None:
-        """beginning: gives the other stream; cancelled when the client disconnects.
+        """beginning: returns the other stream; cancelled when the client disconnects.
 
-        failed: from what it raises to the events that are sent then. ended: called at the end if it gives no stream.
+        failed: converts its exception to events. ended: called at the end if it returns no stream.
         """
         super().__init__(_late(beginning, failed), None, ended, keep_alive_s=keep_alive_s)
         self._beginning = beginning
 
     async def aclose(self) -> None:
-        """Closes the other stream, or cancels what it waits for."""
+        """Closes the other stream, or cancels `beginning`."""
         is_given = await abandoned(self._beginning)
         try:
             await self.events.aclose()
@@ -129,7 +129,7 @@ class LateStream(EventStream):
 
 
 async def abandoned(beginning: asyncio.Task[Any]) -> bool:
-    """Cancels the task, or closes the stream that it has given; says whether it has given one."""
+    """Cancels the task, or closes the stream it has returned; returns whether there was one."""
     await cancelled(beginning)
     if beginning.cancelled() or beginning.exception() is not None:
         return False
@@ -154,7 +154,7 @@ async def _late(
 
 
 class _KeptAlive:
-    """An ASGI `send` that also sends a comment whenever nothing else was sent for a time."""
+    """An ASGI `send` that also sends a comment after a period of silence."""
 
     def __init__(self, send: Send, period_s: float) -> None:
         self._send = send
@@ -164,16 +164,15 @@ class _KeptAlive:
         self._sent_s = self._now_s()
 
     async def send(self, message: Message) -> None:
-        """Sends the message."""
         async with self._sending:
             await self._send(message)
             self._sent_s = self._now_s()
 
     async def keep(self) -> None:
-        """Sends comments until it is cancelled. While the client takes nothing there is at most one."""
+        """Sends comments until cancelled; at most one while the client reads nothing."""
         while True:
             await asyncio.sleep(self._sent_s + self._period_s - self._now_s())
-            async with self._sending:  # and so never after the last message, which has moved the time
+            async with self._sending:  # so it never follows the last message, which has updated the time
                 if self._now_s() >= self._sent_s + self._period_s:
                     await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
                     self._sent_s = self._now_s()
@@ -191,7 +190,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels the tasks and waits for their ends. Raises nothing of theirs."""
+    """Cancels the tasks and waits for them. Ignores their errors."""
     for task in tasks:
         task.cancel()
     ended: Awaitable[Any] = asyncio.gather(*tasks, return_exceptions=True)

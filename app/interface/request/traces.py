@@ -1,10 +1,10 @@
-"""Traces for an OpenTelemetry collector: a span for each request, one until its first token and one for its output.
+"""Traces for an OpenTelemetry collector: a span per request, one until its first token and one for its output.
 
-A span says what the request's line in the access log says (`app.interface.http.watched_requests`): ids, counts and
-times of the service's own making, and no text. A client's `traceparent` (W3C Trace Context) makes it part of the
-client's trace; of that header digits are taken and nothing else. A thread sends them, and what a collector does not
-take is dropped.
-The library is imported only where an endpoint is set.
+A span has the same data as the access log's line (`app.interface.http.watched_requests`): ids, counts and times, no
+text. A client's `traceparent` (W3C Trace Context) makes it part of the client's trace; only its digits are used. A
+thread sends the spans, and those that the collector does not take are dropped.
+
+The library is imported only if an endpoint is set.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _ATTRIBUTES = {
     "resumed": "redoubt.resumed",
     "stream": "redoubt.stream",
 }
-"""From a line's names to attributes; OpenTelemetry's semantic conventions where they have one."""
+"""Maps a log line's fields to attributes; OpenTelemetry's semantic conventions where they exist."""
 _NEEDED = "ingress.traces_endpoint needs OpenTelemetry's exporter: pip install 'redoubt[traces]'"
 
 
@@ -41,9 +41,9 @@ class Traces:
     """Sends the spans of one ingress."""
 
     def __init__(self, endpoint: str, *, version: str, ingress: str, exporter: "SpanExporter | None" = None) -> None:
-        """endpoint: of an OTLP/HTTP collector, without a path. Raises SettingsError without the library.
+        """endpoint: an OTLP/HTTP collector without a path. Raises SettingsError without the library.
 
-        exporter: instead of one to the endpoint.
+        exporter: replaces the one for the endpoint.
         """
         check_library()
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -58,7 +58,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("redoubt")
 
     def add(self, line: Mapping[str, Any], came_ns: int, headers: Mapping[str, str]) -> None:
-        """A request has ended. came_ns: when it came, Unix nanoseconds. Does not block."""
+        """Adds an ended request. came_ns: its start in Unix nanoseconds. Does not block."""
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -81,7 +81,7 @@ class Traces:
         span.end(ended_ns)
 
     def close(self) -> None:
-        """Sends what waits. May block for as long as the collector does; call it in a thread."""
+        """Sends the queued spans. May block as long as the collector does, so call it in a thread."""
         self._provider.shutdown()
 
 

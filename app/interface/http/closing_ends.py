@@ -1,7 +1,7 @@
-"""Streams for HTTP/1.0 clients, which know no chunks: such an answer ends when its connection is closed.
+"""Streams for HTTP/1.0 clients, which do not know chunked encoding: the answer ends when the connection is closed.
 
-uvicorn (0.54, with httptools) sends chunks to them all the same, and has no setting for it. This file is the only one
-that knows uvicorn's inside, and its test fails where a new version has moved it. It knows nothing of what is sent.
+uvicorn (0.54, with httptools) sends chunks to them all the same, and has no setting for it. Only this file depends on
+uvicorn's internals; its test fails if a new version changes them. It knows nothing of what is sent.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 def end_by_closing() -> None:
-    """From now on this process' HTTP servers send no chunks to HTTP/1.0 clients. Call it once."""
+    """Makes this process's HTTP servers send no chunks to HTTP/1.0 clients. Call it once."""
     send = RequestResponseCycle.send
 
     async def without_chunks(cycle: Any, message: Any) -> None:
@@ -29,4 +29,4 @@ def _prepare(cycle: Any, message: Message) -> None:
         if cycle.ends_by_closing:
             cycle.chunked_encoding = cycle.keep_alive = False
     elif cycle.ends_by_closing:
-        cycle.expected_content_length = len(message.get("body", b""))  # each piece is all that it expects
+        cycle.expected_content_length = len(message.get("body", b""))  # uvicorn checks that it gets exactly this much

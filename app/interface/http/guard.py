@@ -1,6 +1,6 @@
-"""Wraps every route: failures get OpenAI's shape, answers are counted, and an answer arrives before the body has ended.
+"""Wraps every route: OpenAI's error format, counted answers, and answers that arrive before the body was read.
 
-It knows nothing of what the routes do. How many requests may be open, and for how long, is in `places.py`.
+It knows nothing of what the routes do. `places.py` limits how many requests are open, and for how long.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from app.interface.request.record import record_of
 from app.interface.request.streaming import ClientGoneError
 
 _LONGEST_LINGER_S, _LONGEST_SILENCE_S = 10.0, 1.0
-"""How long the rest of a request's body is read and thrown away after the answer: in all, and while nothing comes.
-A client without a key must not hold a place in the ingress for long."""
+"""How long the rest of a body is read and discarded after the answer: in total, and without data. A client without a
+key must not occupy the ingress for long."""
 _MOST_LINGERING = 16
-"""Connections that are read from in this way at once; others are closed right after their answer."""
+"""The limit of connections drained in this way; others are closed right after their answer."""
 
 
 CLIENT_GONE = 499
@@ -36,21 +36,21 @@ CLIENT_GONE = 499
 
 
 class Guarded(APIRoute):
-    """A route whose every failure is an answer in OpenAI's shape and remembered, and whose answers are counted."""
+    """A route whose failures are answered in OpenAI's format and recorded, and whose answers are counted."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, guarded."""
+        """Wraps FastAPI's handler."""
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
             metrics: Metrics = request.app.state.metrics
             try:
                 response = await answered(request)
-            except asyncio.CancelledError:  # Serve ends a request whose client has gone
+            except asyncio.CancelledError:  # Serve cancels a request whose client has gone
                 metrics.answered(request.method, self.path, CLIENT_GONE)
                 raise
             metrics.answered(request.method, self.path, response.status_code)
-            response.headers.update(getattr(request.state, "headers", {}))  # of a user's limits
+            response.headers.update(getattr(request.state, "headers", {}))  # the rate limits of a user
             return response
 
         async def answered(request: Request) -> Response:
@@ -74,14 +74,13 @@ class Guarded(APIRoute):
 
 
 class LingeringClose:
-    """Makes an answer arrive that is sent before the whole request was read (401, 413).
+    """Lets an answer arrive that is sent before the whole request was read (401, 413).
 
-    A connection that is closed while bytes of the client are unread is reset. The reset discards an answer that the
-    proxy or the client has not read yet (RFC 9112, section 9.6). So the answer's end waits for the body's end.
+    Closing a connection with unread bytes of the client resets it. The reset discards an answer that the proxy or the
+    client has not read yet (RFC 9112, section 9.6). So the end of the answer waits for the end of the body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """An ASGI middleware."""
         self._app = app
         self._lingering = 0
 
@@ -118,12 +117,12 @@ class LingeringClose:
 
 
 def announces_a_body(scope: Scope) -> bool:
-    """Whether the request's headers say that a body follows."""
+    """Whether the request's headers announce a body."""
     return any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in scope["headers"])
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
-    """Answers a request before its route is known, and counts it. For middlewares."""
+    """Answers a request before it is routed, and counts it. For middlewares."""
     request = Request(scope)
     metrics: Metrics = request.app.state.metrics
     metrics.answered(request.method, "any", error.status)
@@ -134,7 +133,7 @@ async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) ->
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """The answer to a request that the web framework itself refuses, such as a path that no route has."""
+    """Answers a request that the web framework refuses, such as an unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_response(errors.no_such_route(request.method, request.url.path, hint_of(request)))
@@ -142,10 +141,10 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 def error_response(error: ApiError) -> Response:
-    """The error as OpenAI writes it."""
+    """Returns the response for an error."""
     return Response(error.body(), error.status, error.headers, "application/json")
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON object."""
+    """Returns a JSON response."""
     return Response(orjson.dumps(value), status, headers, "application/json")

@@ -1,8 +1,8 @@
-"""By which names clients may reach the service: a request's `Host` must be one of them.
+"""Host names by which clients may reach the service: a request's `Host` must be one of them.
 
-A web site can point a name of its own at this machine (DNS rebinding). The browser then takes the service for that
-site, and lets the site's pages read every answer. Such a request carries the site's name as `Host`, never an address.
-Pages of other sites have no key and no cookie of ours, so where every request needs one all names may be allowed.
+A web site can point its own name at this machine (DNS rebinding). The browser then takes the service for that site, and
+lets the site's web pages read every answer. Such a request carries the site's name as `Host`, never an address. Web
+pages of other sites have no key and no cookie of ours, so if every request needs one, all names may be allowed.
 """
 
 import ipaddress
@@ -48,7 +48,7 @@ class AllowedHosts:
 
 
 def name_of(host: str) -> str | None:
-    """The name or address in a `Host` header, in lower case and without its port. None: it is neither."""
+    """Returns the name or address of a `Host` header, in lower case without port; None if it is malformed."""
     name = _PORT.sub("", host.strip().lower())
     if name.startswith("[") and name.endswith("]"):
         return name[1:-1] if _is_address(name[1:-1]) else None
@@ -65,15 +65,14 @@ def _is_address(name: str) -> bool:
 
 
 class HostCheck:
-    """Refuses (421) requests to other names, whatever their route. Probes are not refused: they tell nothing."""
+    """Refuses (421) requests for other names. Probes are always answered: they reveal nothing."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
-        """An ASGI middleware."""
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or answers it. A request without `Host` comes from no browser."""
+        """Passes the request on, or refuses it. A request without `Host` comes from no browser."""
         given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host" and value]
         foreign = next((host for host in given if not self._hosts.allows(host)), None)
         if foreign is None or scope["type"] != "http" or is_probe(scope):

@@ -1,4 +1,4 @@
-"""Metrics for the operator in Prometheus' text format: counts, times and shares.
+"""Metrics in Prometheus' text format.
 
 No series is about a user, a key, a prompt or an answer. Labels are methods, routes, statuses, models, finish reasons
 and workers only, and none takes its value from a request's text. HTTP is counted per ingress replica; workers report
@@ -32,11 +32,11 @@ _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 _NEXT_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 _DURATION_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""A client may send any word as a method."""
+"""A client may send any word as a method; others are counted as "other"."""
 
 
 class Metrics:
-    """One ingress replica's series. Any thread may use it, because the library locks its series."""
+    """The series of one ingress replica. Thread-safe."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Metrics:
         ingress_id: str = "",
         version: str = "",
     ) -> None:
-        """workers: the worker table. models: the names that are served, whether they have workers or not.
+        """workers: returns the worker table. models: returns the served names, with or without workers.
 
         version: Redoubt's.
         """
@@ -110,28 +110,28 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """All series now, as `CONTENT_TYPE`."""
+        """Returns all series in the format `CONTENT_TYPE`."""
         return generate_latest(self._all)
 
     def watch_places(self, taken: Callable[[], int], limit: int) -> None:
-        """Shows how many requests are open, of how many that may be."""
+        """Exports the number of open requests and their limit."""
         self._open.set_function(taken)
         self._open_limit.set(limit)
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """A request was answered; `route` is a path with its variables' names, never their values."""
+        """Counts an answered request; `route` has variables' names, never their values."""
         self._requests.labels(method if method in METHODS else "other", route, status).inc()
 
     def log_line_dropped(self) -> None:
-        """A line of the access log could not be written. Any thread."""
+        """Counts a line that could not be written to the access log. Thread-safe."""
         self._log_dropped.inc()
 
     def ended(self, route: str, status: int, duration_s: float) -> None:
-        """An answer has ended, or its client has gone; `route` as in `answered`."""
+        """Times an answer until its end, or until its client has gone; `route` as in `answered`."""
         self._duration_s.labels(route, f"{status // 100}xx").observe(duration_s)
 
     def counting(self, model: str) -> Observe:
-        """Counts a model's sequences and their tokens."""
+        """Returns an observer that counts a model's sequences and their tokens."""
         sequences = {reason: self._sequences.labels(model, reason) for reason in ("stop", "length", "error", "closed")}
         prompt_tokens, cached_tokens = self._prompt_tokens.labels(model), self._cached_tokens.labels(model)
         generated_tokens = self._generated_tokens.labels(model)
@@ -174,14 +174,14 @@ class Metrics:
 
 
 class _OfIngress(Collector):
-    """Another registry's series, each with the ingress' id: a scrape may reach any ingress, and each counts alone."""
+    """Adds the ingress's id to another registry's series: a scrape may reach any ingress, and each counts alone."""
 
     def __init__(self, registry: CollectorRegistry, ingress_id: str) -> None:
         self._registry = registry
         self._label = {"ingress": ingress_id}
 
     def collect(self) -> Iterator[Metric]:
-        """The library calls this."""
+        """Yields the labelled series."""
         for metric in self._registry.collect():
             metric.samples = [sample._replace(labels=self._label | sample.labels) for sample in metric.samples]
             yield metric

@@ -1,7 +1,7 @@
-"""Which web sites' pages may use the API from a browser: CORS for `ingress.allowed_origins`, and for nobody else.
+"""CORS: which web sites may use the API from a browser (`ingress.allowed_origins`).
 
-A page of another site is answered as if there were no such setting: it gets no CORS headers, and its preflight neither.
-Knows nothing of keys: a preflight carries none, and the request after it is checked as every other.
+Other sites are answered as without this setting: neither they nor their preflights get CORS headers. Knows nothing of
+keys: a preflight carries none, and the request after it is checked as every other.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ _READABLE: Final = (
     "Retry-After",
     *(f"X-RateLimit-{what}-{of}" for of in ("Requests", "Tokens") for what in ("Limit", "Remaining", "Reset")),
 )
-"""Headers of answers that a page may read, besides those that it always may."""
+"""Response headers that web pages may read, besides the default ones."""
 
 
 class AllowedOrigins(CORSMiddleware):
-    """Answers preflights of these origins, and lets their pages read answers. Never with cookies."""
+    """Answers preflights of these origins, and lets them read answers. Never with cookies."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
-        """An ASGI middleware. origins: as browsers write them; "*": all."""
+        """origins: as browsers write them; "*": all."""
         super().__init__(
             app,
             allow_origins=origins,
@@ -47,7 +47,7 @@ class AllowedOrigins(CORSMiddleware):
         await super().__call__(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """What a browser is told before the page's request."""
+        """Answers a preflight."""
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
             return response

@@ -1,6 +1,6 @@
-"""Paths as clients write them: those without `/v1` that are taken for the right ones, and hints for what is not there.
+"""Paths as clients write them: accepts common ones without `/v1`, and hints at the right path for unknown ones.
 
-It knows which paths other servers have; the application has those of this one in its state.
+It knows which paths other servers have; the application's state has those of this one.
 """
 
 import re
@@ -13,42 +13,41 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 API: Final = "/v1"
 _WITHOUT_VERSION: Final = frozenset({"/chat/completions", "/completions", "/embeddings", "/models", "/responses"})
-"""What clients ask whose base URL lacks `/v1`."""
+"""Paths requested by clients whose base URL lacks `/v1`."""
 _BELOW_THEM: Final = ("/models/", "/responses/")
 _OLLAMA: Final = re.compile(r"/api/(chat|generate|tags|show|version|ps|pull|embed|embeddings)/?")
 _TWICE: Final = re.compile(r"(/v1){2,}(?=/|$)")
 _LONGEST: Final = 200
-"""Characters of a path that is compared with those that there are."""
+"""The maximum length of a path that is compared with existing ones."""
 _ALIKE: Final = 0.85
 
 
 class VersionlessPaths:
-    """Takes the common paths without `/v1` for those with it."""
+    """Rewrites common paths without `/v1` to those with it."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """An ASGI middleware."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on, with the path that is meant."""
+        """Passes everything on, with the path rewritten."""
         if scope["type"] == "http":
             path = scope["path"]
             if path in _WITHOUT_VERSION or path.startswith(_BELOW_THEM):
-                # In place: those around look in it for the route.
+                # In place: outer middlewares read the route from it.
                 scope["path"] = API + path
                 scope["raw_path"] = API.encode() + (scope.get("raw_path") or path.encode())
         await self._app(scope, receive, send)
 
 
 def hint_of(request: Request) -> str:
-    """See `hint_for`; the paths that are there are those of the application."""
+    """Returns the hint of `hint_for` for the application's paths."""
     return hint_for(request.url.path, getattr(request.app.state, "paths", ()))
 
 
 def hint_for(path: str, known: Sequence[str] = ()) -> str:
-    """What may help a client that asked for a path that is not there; one sentence.
+    """Returns a sentence that may help a client that asked for an unknown path.
 
-    known: the paths that are there, with variables as `{name}`.
+    known: the existing paths, with variables as `{name}`.
     """
     if _OLLAMA.fullmatch(path):
         return "This is no Ollama: its clients reach the service as an OpenAI server, with the base URL ending in /v1."
@@ -60,7 +59,7 @@ def hint_for(path: str, known: Sequence[str] = ()) -> str:
 
 
 def _meant(path: str, known: Sequence[str]) -> str | None:
-    """The path that ends like this one, or else is written nearly like it."""
+    """Returns the path that ends alike, or else is spelled similarly."""
     plain = [one for one in known if "{" not in one]
     asked = path.rstrip("/")
     ends_alike = [one for one in plain if asked.endswith((one, one.removeprefix(API))) and one.startswith(API)]

@@ -1,6 +1,6 @@
-"""How many requests may be open at once, and how long a request's body may take to arrive.
+"""Limits on open requests and on the time that a request's body may take.
 
-ASGI middlewares around the whole application. They know no routes but the probes, which are always let in.
+ASGI middlewares around the whole application. They know no routes but the probes, which are always admitted.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from app.interface.request import errors
 from app.interface.request.streaming import ClientGoneError
 
 RESERVED_PLACES = 32
-"""Requests that Serve lets into an ingress on top of `max_ongoing_requests`: for probes, and for refusals, which are
+"""Requests that Serve admits to an ingress on top of `max_ongoing_requests`: for probes, and for refusals, which are
 short. Without them a full ingress could not answer 503."""
 
 PROBES = frozenset({"/health", "/livez", "/readyz"})
-"""What load balancers and orchestrators ask. They must not take an ingress that is full for one that is dead."""
+"""The probes of load balancers and orchestrators, which must not take a full ingress for a dead one."""
 _SCRAPES = 4
-"""Requests for `/metrics` that are let in although all places are taken, because then they are needed most."""
+"""The limit of requests for `/metrics` while all places are taken, because then they are needed most."""
 
 _QUICK_BODY_S = 0.5
 """A body that takes longer than this needs one of a limited number of places."""
 _LONGEST_SILENCE_S = 15.0
-"""How long nothing of a body may come."""
+"""The maximum time without data of a body."""
 _SLOWEST_BYTES_PER_S, _GRACE_S = 256, 30.0
-"""How fast a body must come on average, after the first seconds."""
+"""The minimum average rate of a body, after the first seconds."""
 
 
 class Places:
-    """At most `limit` holders at once."""
+    """A semaphore that refuses instead of waiting."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -39,7 +39,7 @@ class Places:
 
     @contextlib.contextmanager
     def held(self, retry_after_s: int, what: str) -> Iterator[None]:
-        """Holds a place. Raises ApiError (503) if none is free; `what`: of which there are too many."""
+        """Holds a place. Raises ApiError (503) if none is free. what: names what there are too many of."""
         self.take(retry_after_s, what)
         try:
             yield
@@ -47,14 +47,14 @@ class Places:
             self.taken -= 1
 
     def take(self, retry_after_s: int, what: str) -> None:
-        """Takes a place, to be given back by `taken -= 1`. Raises ApiError (503)."""
+        """Takes a place, to be returned by `taken -= 1`. Raises ApiError (503)."""
         if self.taken >= self.limit:
             raise errors.unavailable(retry_after_s, f"Too many {what} are open. Try again later.")
         self.taken += 1
 
 
 def is_probe(scope: Scope) -> bool:
-    """Whether the HTTP request asks for a probe: these are answered whatever happens."""
+    """Whether the HTTP request is a probe, which is always answered."""
     return scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")
 
 
@@ -62,14 +62,13 @@ class OpenRequests:
     """Refuses (503) a request while all places are taken. Probes are not counted, and never refused."""
 
     def __init__(self, app: ASGIApp, places: Places, retry_after_s: int) -> None:
-        """An ASGI middleware."""
         self._app = app
         self._places = places
         self._scrapes = Places(_SCRAPES)
         self._retry_after_s = retry_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or answers it."""
+        """Passes the request on, or refuses it."""
         if scope["type"] != "http" or is_probe(scope):
             await self._app(scope, receive, send)
             return
@@ -88,14 +87,13 @@ class OpenRequests:
 
 
 class BodyDeadline:
-    """Limits how long a body may take: after that `receive` raises ApiError (408), or ClientGoneError without a client.
+    """Limits the time of a body: then `receive` raises ApiError (408), or ClientGoneError without a client.
 
-    A body may be slow as long as it moves. Of bodies that take longer than a moment only `slow_limit` are waited for at
-    once; one more is refused (503), so that half-sent requests cannot hold every place.
+    A body may be slow as long as it progresses. Only `slow_limit` slow bodies are awaited at once; more are refused
+    (503), so that half-sent requests can't occupy every place.
     """
 
     def __init__(self, app: ASGIApp, slow_limit: int, retry_after_s: int) -> None:
-        """An ASGI middleware."""
         self._app = app
         self._slow = Places(slow_limit)
         self._retry_after_s = retry_after_s
@@ -124,7 +122,7 @@ class _Body:
         self._began_s = self._moved_s = -1.0
 
     async def receive(self) -> Message:
-        """ASGI's `receive`. Raises ApiError (408, 503), or ClientGoneError if the client goes before the end."""
+        """ASGI's `receive`. Raises ApiError (408, 503), or ClientGoneError if the client disconnects early."""
         if self._is_read:
             return await self._receive()
         now_s = asyncio.get_running_loop().time
@@ -160,7 +158,7 @@ class _Body:
             raise errors.body_too_slow() from None
 
     def end(self) -> None:
-        """Gives back its place, if it has one."""
+        """Returns the place, if it has one."""
         if self._is_slow:
             self._is_slow = False
             self._slow.taken -= 1

@@ -1,4 +1,4 @@
-"""Times each request from its head to the answer's last byte: for the metrics, the access log and traces.
+"""Times each request from its head to the answer's last byte, for metrics, access log and traces.
 
 An ASGI middleware around the application. A line has ids, counts and times of the service's own making, and nothing
 that a client wrote: no path, header, field or name.
@@ -23,21 +23,21 @@ from app.interface.request.traces import Traces
 _GONE = "client_closed_request"
 _ANONYMOUS = "anonymous"
 _KEY_ID_DIGITS = 8
-"""Enough to tell keys apart, and too few to find one by."""
+"""Enough to tell keys apart, and too few to find one."""
 
 
 class WatchedRequests:
-    """Watches every request, also those that are refused."""
+    """Times every request, also refused ones."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, log: AccessLog | None, traces: Traces | None) -> None:
-        """log, traces: None: there are none."""
+        """log, traces: None if disabled."""
         self._app = app
         self._metrics = metrics
         self._log = log
         self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on as it is."""
+        """Passes everything on unchanged."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -65,7 +65,7 @@ class WatchedRequests:
 
         try:
             await self._app(scope, watched_receive, watched_send)
-        except asyncio.CancelledError:  # Serve ends a request whose client has gone
+        except asyncio.CancelledError:  # Serve cancels a request whose client has gone
             is_gone = is_gone or ended_s is None
             raise
         finally:
@@ -114,13 +114,13 @@ def _line(
 
 
 def _route_of(scope: Scope) -> str:
-    """The path as it is declared, with variables' names; "any": refused before that, or there is no such path."""
+    """Returns the declared path, with variables' names; "any" if the request was not routed."""
     route = scope.get("route")
     return route.path if isinstance(route, Guarded) else "any"
 
 
 def _caller_of(request: Request) -> str:
-    """The id of the user's key or session, or of a key in the file of keys: how its SHA-256 begins."""
+    """Returns the id of the user's key or session, or the first digits of the SHA-256 of a key from the key file."""
     caller = getattr(request.state, "caller", None)
     if not isinstance(caller, Caller):
         return _ANONYMOUS

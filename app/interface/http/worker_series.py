@@ -1,8 +1,8 @@
 """The worker table and the served models as series: what each worker reported in its last heartbeat.
 
-A worker that is lost keeps its `up`, which is 0, for as long as it is in the table; its other series end. A model that
-is served and has no worker is 0 too, so that an alert can tell a lost model from a service that nobody scrapes. It
-knows neither Ray nor the engine.
+A lost worker keeps its `up`, which is 0, as long as it is in the table; its other series end. A served model without
+workers is 0 too, so that an alert can tell a lost model from a service that is not scraped. It knows neither Ray nor
+the engine.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,15 +34,15 @@ _LABELS = ("worker", "model")
 
 
 class WorkerSeries(Collector):
-    """Makes the series anew for each scrape."""
+    """Builds the series anew for each scrape."""
 
     def __init__(self, workers: Callable[[], Sequence[WorkerRow]], models: Callable[[], Iterable[str]]) -> None:
-        """workers: the worker table. models: the names that are served now, whether they have workers or not."""
+        """workers: returns the worker table. models: returns the served names, with or without workers."""
         self._workers = workers
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        """The library calls this."""
+        """Yields the series."""
         rows = self._workers()
         yield from _of_models(rows, self._models())
         up = GaugeMetricFamily("redoubt_worker_up", "Whether it reports, and gets requests.", labels=_LABELS)
@@ -74,7 +74,7 @@ def _labels(row: WorkerRow) -> tuple[str, str]:
 
 def _of_models(rows: Sequence[WorkerRow], served: Iterable[str]) -> Iterator[Metric]:
     states: tuple[WorkerState, ...] = get_args(WorkerState)
-    # A model that was renamed has workers that are gone, and is not down.
+    # A renamed model has workers that are gone; it is not down.
     names = dict.fromkeys([*served, *(row.model_names[0] for row in rows if row.state != "gone")])
     up = GaugeMetricFamily("redoubt_model_up", "Whether a worker of the model takes requests.", labels=("model",))
     workers = GaugeMetricFamily(

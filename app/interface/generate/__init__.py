@@ -1,1 +1,1 @@
-"""A request to a job, and tokens to an answer."""
+"""Turns a request into a job, and generated tokens into an answer."""

@@ -1,8 +1,8 @@
-"""The procedure of the endpoints that generate text, in stages: receive, plan, run, write.
+"""The stages of the endpoints that generate text: receive, plan, run, write.
 
-`reception` receives a request. `Generation` has the other stages for a request of which nothing is stored;
-`app.interface.users.stored_answers` has them for one that goes on from stored texts, or whose answer is stored. A
-family of endpoints (chat, completions, responses) adds a `Family`, and this file knows none of them.
+`reception` receives a request. `Generation` has the other stages for a request without stored texts;
+`app.interface.users.stored_answers` has them for one that continues stored texts, or whose answer is stored. A family
+of endpoints (chat, completions, responses) adds a `Family`; this file knows none of them.
 """
 
 import time
@@ -40,16 +40,16 @@ Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(Endpoint[Body]):
-    """What one family of endpoints adds to the procedure."""
+    """What one family of endpoints adds to the stages."""
 
     plan: Callable[[ChatModel, Body, Limits, Caller, str], Job]
-    """From (model, body, limits, caller, request id) to a job; may run in a thread. Raises ApiError (400)."""
+    """Plans (model, body, limits, caller, request id) into a job; may run in a thread. Raises ApiError (400)."""
     body: Callable[[Body, AnswerHead, Job], BodyWriter]
     events: Callable[[Body, AnswerHead, Job], EventWriter]
 
 
 class Generation(Generic[Body]):
-    """A request that was received, and the stages after that: plan, run, write. Nothing of it is stored."""
+    """The stages of a received request: plan, run, write. Nothing is stored."""
 
     may_plan_again = True
 
@@ -59,7 +59,7 @@ class Generation(Generic[Body]):
         self.received = received
 
     def answer(self) -> Answer:
-        """All stages; the worker is asked when the answer is read. May run in a thread. Raises ApiError (4xx)."""
+        """Runs all stages; the worker is asked when the answer is read. May run in a thread. Raises ApiError (4xx)."""
         body = self.received.body
         _check_stream(body)
         served = self.service.model(body.model)
@@ -68,7 +68,7 @@ class Generation(Generic[Body]):
         return self.write(head, job, self.run(served, job))
 
     def plan(self, chat: ChatModel) -> Job:
-        """From the request to a job for the engine."""
+        """Turns the request into a job for the engine."""
         received = self.received
         limits = self.service.settings.limits
         return self.family.plan(chat, received.body, limits, received.caller, received.answer_id)
@@ -76,9 +76,9 @@ class Generation(Generic[Body]):
     def run(
         self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
     ) -> Deltas:
-        """From the job to what the worker makes of it.
+        """Starts the job and returns its deltas.
 
-        stored: keeps the answer's tokens. conversation: with whose saved pages it goes on; None: the request says it.
+        stored: collects the answer's tokens. conversation: whose saved KV pages to use; None: the request's.
         """
         received = self.received
         body, record = received.body, received.record
@@ -98,7 +98,7 @@ class Generation(Generic[Body]):
         return choice_deltas(job, served.chat, generate)
 
     def write(self, head: AnswerHead, job: Job, deltas: Deltas) -> Answer:
-        """From what the worker makes to the answer."""
+        """Turns deltas into the answer."""
         body = self.received.body
         if body.stream:
             return StreamedAnswer(deltas, self.family.events(body, head, job))
@@ -106,7 +106,7 @@ class Generation(Generic[Body]):
         return WholeAnswer(lambda: collected(whole, deltas))
 
     def leave(self) -> None:
-        """It has come to nothing."""
+        """Abandons the request; nothing to do here."""
 
 
 async def generate(
@@ -117,7 +117,7 @@ async def generate(
 ) -> Response:
     """Answers one request of a family. Raises ApiError, ClientGoneError.
 
-    store: from the stages of a request of which nothing is stored to those that it needs.
+    store: replaces the stages if the request needs stored texts.
     """
 
     async def stages(received: Received[Body]) -> Generation[Body]:

@@ -1,8 +1,8 @@
-"""Which models are served: the ingress's own, and those of other applications of the same Serve as they come and go.
+"""The served models: the ingress's own, and those of other applications of the same Serve.
 
 An application made by `app.deploy.build_model` has workers and no routes. The directory searches for such applications
-periodically, so a model can be added or removed while the others are in use. What the workers of a known application
-run, their own model included, it follows at once. It knows nothing of Ray: it is given an object that asks Serve.
+periodically, so models can be added and removed while others are in use. Changes within a known application, also the
+own one, apply at once. It knows nothing of Ray: it is given an object that asks Serve.
 """
 
 import asyncio
@@ -30,61 +30,60 @@ _TRY_AGAIN_S = 10.0
 
 
 class ModelWorkers(Protocol):
-    """One application's workers."""
+    """The workers of one application."""
 
     @property
-    def generate(self) -> Generate:
-        """Streams a request's deltas."""
+    def generate(self) -> Generate: ...
 
     def workers(self) -> list[WorkerRow]:
-        """Their rows of the worker table."""
+        """Returns their rows of the worker table."""
 
     def cards(self) -> list[ModelCard]:
-        """What each live worker runs, the newest last. They differ in a rolling change."""
+        """Returns what each live worker runs, newest last. They differ during a rolling update."""
 
     @property
     def call_each(self) -> CallEachWorker:
-        """Calls a method of each of them."""
+        """Calls a method of each worker."""
 
 
 class Applications(Protocol):
     """The other applications of this Serve."""
 
     async def find(self) -> Mapping[str, FoundApplication]:
-        """By name, those that have or may have workers of this project and are not being deleted."""
+        """Returns applications by name that have or may have our workers and are not being deleted."""
 
     def connect(self, name: str) -> ModelWorkers:
-        """One application's workers. Their cards arrive a little later."""
+        """Returns one application's workers. Their cards arrive a little later."""
 
 
 @dataclass(slots=True)
 class _Application:
     workers: ModelWorkers
     promised: ModelCard | None = None
-    """What its settings say that it is to run, until a worker runs it."""
+    """The model of its settings, until a worker runs it."""
     served: dict[ModelCard, ServedModel] = field(default_factory=dict)
-    """What it runs, and what is promised; the newest last."""
+    """The models that it runs, and the promised one; newest last."""
     try_again_s: dict[ModelCard, float] = field(default_factory=dict)
-    """When a model that could not be opened may be tried again, by the monotonic clock."""
+    """The monotonic time at which a model that failed to open may be tried again."""
     logged_reason: str = ""
-    """Why a model of it is not served, as it was last logged."""
+    """The last logged reason why a model is not served."""
 
     def model_of(self, card: ModelCard) -> ServedModel | None:
-        """The model of that card, if it has been opened; also if that was before a worker told its identity."""
+        """Returns the opened model of a card, also if it was opened before a worker reported its identity."""
         for one, model in self.served.items():
             if card in (one, replace(one, identity=model.chat.identity)):
                 return model
         return None
 
     def log_refusal(self, name: str, reason: str) -> None:
-        """Logs why it is not served, once for each reason."""
+        """Logs why a model is not served, once per reason."""
         if reason != self.logged_reason:
             self.logged_reason = reason
             logger.warning("Application %r is not served: %s", name, reason)
 
 
 class _Models(Mapping[str, ServedModel]):
-    """What is served now: one dictionary after another, so that any thread always reads a complete one."""
+    """The served models; replaced as a whole, so that any thread reads a complete dictionary."""
 
     def __init__(self) -> None:
         self.now: dict[str, ServedModel] = {}
@@ -102,12 +101,12 @@ class _Models(Mapping[str, ServedModel]):
 class ModelDirectory:
     """The models by name, kept up to date by `watch`. Written on one event loop; read from any thread.
 
-    A model's card comes from its workers. In a rolling change an application has workers of two versions for a while:
-    both are served, and where they have the same name the newer one is.
+    A model's card comes from its workers. During a rolling update an application has workers of two versions: both are
+    served; if they have the same name, the newer one wins.
     """
 
     def __init__(self, card: ModelCard, workers: ModelWorkers, applications: Applications) -> None:
-        """Begins with the ingress's own model, whose name no other model can take.
+        """Starts with the ingress's own model, whose name no other model can take.
 
         Raises ChatModelError, SealedModelError, OSError.
         """
@@ -124,20 +123,20 @@ class ModelDirectory:
         return self._models
 
     def workers(self) -> list[WorkerRow]:
-        """The worker table of all models; the ingress's own comes first."""
+        """Returns the worker table of all models, the ingress's own first."""
         return [row for one in self._all() for row in one.workers.workers()]
 
     async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
-        """See CallEachWorker; the workers of all models."""
+        """Calls the workers of all models; see CallEachWorker."""
         answers = await asyncio.gather(*(one.workers.call_each(method, *arguments) for one in self._all()))
         return [answer for of_model in answers for answer in of_model]
 
     async def watch(self, period_s: float, first: asyncio.Event | None = None) -> None:
-        """Searches every `period_s` seconds until cancelled, and follows what the known workers run all the time.
+        """Searches every `period_s` seconds until cancelled, and follows the known workers in between.
 
         first: set after the first search, even if it failed.
         """
-        await _wait_for_cards(self._own.workers)  # an ingress that is new in a rolling change serves the old model too
+        await _wait_for_cards(self._own.workers)  # in a rolling update, a new ingress also serves the old model
         logged_error = ""
         while True:
             searched_s = time.monotonic()
@@ -154,11 +153,11 @@ class ModelDirectory:
                 first.set()
             while (left_s := searched_s + period_s - time.monotonic()) > 0:
                 await asyncio.sleep(min(left_s, _FOLLOW_PERIOD_S))
-                with suppress(Exception):  # `look` tells of it
+                with suppress(Exception):  # `look` reports it
                     await self.follow()
 
     async def look(self) -> None:
-        """Adds new applications, drops deleted ones, and follows what all of them run."""
+        """Adds new applications, drops deleted ones, and updates the models of all."""
         found = await self._applications.find()
         for name in [name for name in self._others if name not in found]:
             del self._others[name]
@@ -169,7 +168,7 @@ class ModelDirectory:
         await self.follow()
 
     async def follow(self) -> None:
-        """Serves what the known workers run now, and no more what none of them runs. Asks nobody."""
+        """Updates the models to what the known workers run now. Makes no calls."""
         async with self._updating:
             await self._update("", self._own)
             for name, application in list(self._others.items()):
@@ -193,7 +192,7 @@ class ModelDirectory:
             application.served, application.promised = served, None
 
     async def _opened(self, card: ModelCard, name: str, application: _Application) -> ServedModel | None:
-        """The model; None, and logged, if it can't be served now."""
+        """Opens the model; returns None, and logs why, if it can't be served now."""
         others = [one for one in self._all() if one is not application]
         if application is not self._own and any(card.name == known.name for one in others for known in one.served):
             application.log_refusal(name, f"the model name {card.name!r} is taken")
@@ -219,7 +218,7 @@ class ModelDirectory:
 
 
 async def _wait_for_cards(workers: ModelWorkers) -> None:
-    """Returns when it is known what the workers run: a new handle needs a moment."""
+    """Waits until the workers' cards are known: a new handle needs a moment."""
     for _ in range(_CARD_TRIES):
         if workers.cards():
             return

@@ -1,4 +1,4 @@
-"""From a request's bytes to its answer: what all routes that take a body do, whatever the body asks for.
+"""Turns a request body into a response: the stages that all routes with a body share.
 
 It knows no path and no family of endpoints. Long bodies are parsed, rendered and tokenized off the event loop.
 """
@@ -50,19 +50,19 @@ _MOST_PLANS: Final = 3
 
 
 def unchanged(error: ApiError) -> ApiError:
-    """Returns the error as it is: for endpoints whose plans use the field names of the client's request."""
+    """Returns the error unchanged: for endpoints whose plans use the field names of the client's request."""
     return error
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[Body]):
-    """What an endpoint that asks a worker says of its requests."""
+    """The properties of an endpoint that asks a worker."""
 
     id_prefix: str
-    """How its answers' ids begin."""
+    """The prefix of answer ids."""
     request: type[Body]
     renamed: Callable[[ApiError], ApiError] = unchanged
-    """A failure in the field names of the client's request."""
+    """Renames an error's fields to those of the client's request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Received(Generic[Body]):
 
     body: Body
     size_bytes: int
-    """Of the body, which decides where it is planned."""
+    """The size of the body, which decides where it is planned."""
     caller: Caller
     answer_id: str
     record: RequestRecord
@@ -82,21 +82,21 @@ class Stages(Protocol):
 
     @property
     def received(self) -> Received[Any]:
-        """What to plan; not always what came."""
+        """The request to plan; it may differ from the one received."""
 
     @property
     def may_plan_again(self) -> bool:
-        """Whether it may be planned for the new model, if its model is replaced before the answer begins."""
+        """Whether it may be planned again if its model is replaced before the answer begins."""
 
     def answer(self) -> Answer:
-        """Plans it; the worker is asked when the answer is read. May run in a thread. Raises ApiError."""
+        """Plans the request; the worker is asked when the answer is read. May run in a thread. Raises ApiError."""
 
     def leave(self) -> None:
-        """It has come to nothing; does nothing once it runs without its client."""
+        """Abandons the request; does nothing if it runs without its client."""
 
 
 class Reception:
-    """Reads, plans and answers requests; shared by all routes that take a body."""
+    """Reads, plans and answers requests; shared by all routes with a body."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -110,9 +110,9 @@ class Reception:
         *,
         max_bytes: int | None = None,
     ) -> Planned:
-        """Reads, parses and plans the request's body; a long body is planned in a thread.
+        """Reads, parses and plans the body; a long one in a thread.
 
-        max_bytes: the limit of this route's bodies, if it is less than the service's. Raises ApiError (4xx).
+        max_bytes: the limit of this route's bodies, if less than the service's. Raises ApiError (4xx).
         """
         caller = caller_of(request)
         body, size_bytes = await self._received(request, body_type, max_bytes)
@@ -121,7 +121,7 @@ class Reception:
     async def _received(
         self, request: Request, body_type: type[Body], max_bytes: int | None = None
     ) -> tuple[Body, int]:
-        """The request's body, and how many bytes it had. See `take`."""
+        """Returns the parsed body and its size in bytes. See `take`."""
         limit_bytes = self.service.settings.max_body_bytes
         limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
         raw = await read_body(request, limit_bytes, self.in_thread)
@@ -130,9 +130,9 @@ class Reception:
     async def answer(
         self, request: Request, endpoint: Endpoint[Body], stages: Callable[[Received[Body]], Awaitable[Stages]]
     ) -> Response:
-        """Answers a request that needs a worker: receives it, then waits for the whole answer, or streams it.
+        """Receives and answers a request that needs a worker, whole or as a stream.
 
-        stages: those of a request that was received. Raises ApiError, ClientGoneError.
+        stages: returns the stages of the received request. Raises ApiError, ClientGoneError.
         """
         record = record_of(request)
         record.answer_id = answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
@@ -164,7 +164,7 @@ class Reception:
             raise as_api_error(error) from None
 
     async def _answered(self, stages: Stages, opening: "_Opening") -> Response:
-        """Plans it, and again if its model is replaced before the answer begins."""
+        """Plans the request, and again if its model is replaced before the answer begins."""
         size_bytes = stages.received.size_bytes
         for _ in range(_MOST_PLANS - 1):
             try:
@@ -177,7 +177,7 @@ class Reception:
         return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
 
     async def _begun(self, answer: Answer, opening: "_Opening") -> Response:
-        """The response to a planned request, when it is complete, or its first events have come.
+        """Returns the response once it is complete, or has its first events.
 
         Raises what the worker raises, and what storing the answer raises.
         """
@@ -197,25 +197,25 @@ class Reception:
         return EventStream(written, answer.deltas, answer.ended, keep_alive_s=keep_alive_s)
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
-        """Runs `work` off the event loop, so that other streams go on."""
+        """Runs `work` off the event loop, so that streams continue."""
         return await self._preparation.run(LONG_BODY_BYTES, work)
 
 
 @dataclass(slots=True)
 class _Opening:
-    """What is known of one request's answer before it begins."""
+    """The state of one request's answer before it begins."""
 
     broken_off: Callable[[Exception], ApiError]
-    """A failure after which the answer has no status any more."""
+    """Records a failure after the HTTP status was sent."""
     keep_alive_s: float
-    """How long a stream may wait until it answers without knowing what; 0: as long as it takes."""
+    """After how long a stream is opened before its first event; 0: never."""
     answer: StreamedAnswer[EventWriter] | None = None
     """A planned stream."""
     running: Running | None = None
-    """A stream of an answer that goes on without its client."""
+    """A stream of an answer that continues without its client."""
 
     async def response(self, receive: Receive, begun: Coroutine[Any, Any, Response]) -> Response:
-        """What `begun` gives or raises; of a stream that takes longer, one that tells so meanwhile.
+        """Returns or raises what `begun` does; a slow stream is opened early, with comments.
 
         Raises ClientGoneError too.
         """
@@ -231,8 +231,8 @@ class _Opening:
         return beginning.result()
 
     def _late(self, beginning: "asyncio.Task[Any]") -> Response | None:
-        """None: it is no stream, or not planned yet."""
-        if self.running is not None:  # its events tell everything, also that it waits
+        """Returns an early stream; None if it is not a stream, or not planned yet."""
+        if self.running is not None:  # its events say that it is queued
             beginning.cancel()
             return EventStream(self.running.events(), keep_alive_s=self.keep_alive_s)
         answer = self.answer

@@ -1,4 +1,4 @@
-"""A worker's sequences for one request: the list of all who look on, and what the caller's rights add.
+"""Generates sequences for one request: lists all observers, and adds the caller's permissions.
 
 It knows neither plans nor answers.
 """
@@ -22,11 +22,11 @@ def sequences(
     conversation: str | None = None,
     shared_tokens: int | None = None,
 ) -> Generate:
-    """`generate`, a served model's, for one request of that caller's.
+    """Wraps a served model's `generate` for one request of a caller.
 
-    prompt_tokens: of the request, each prompt counted once. record: None: nobody notes what is made. stored: keeps the
-    answer's tokens. conversation: of the user's, with whose saved pages the request goes on; None: the default one.
-    shared_tokens: of system prompt and tools at the beginning of each prompt; None: it is given no saved pages.
+    prompt_tokens: of the request, each prompt counted once. record: notes tokens for the access log. stored: collects
+    the answer's tokens. conversation: the user's conversation whose saved KV pages are used; None: the default one.
+    shared_tokens: of system prompt and tools at the beginning of each prompt; None: no saved KV pages are used.
     """
     meter = caller.meter
     observers = (

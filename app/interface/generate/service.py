@@ -1,4 +1,4 @@
-"""What every route works with: the served models, the worker table and the settings. It knows no path."""
+"""The service as all routes see it: served models, worker table and settings. It knows no path."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from app.messages.workers import WorkerRow
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that clients may name, and the way to its workers."""
+    """A model that clients may name, and its workers."""
 
     chat: ChatModel
     generate: Generate
     """`app.controller.worker_client.WorkerClient.generate`."""
     created: int
-    """Unix seconds: when it was loaded."""
+    """The load time in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The service's settings that concern HTTP."""
+    """The service's settings for HTTP."""
 
     limits: Limits
     max_body_bytes: int
@@ -34,62 +34,62 @@ class HttpSettings:
     api_keys: tuple[str, ...] = ()
     """A client must send one of these; empty: every client is served."""
     max_open_requests: int = 512
-    """Requests that may be open at once; further ones are refused (503). Probes are not counted."""
+    """The limit of open requests; more are refused (503). Probes are not counted."""
     allowed_hosts: tuple[str, ...] | None = None
-    """Names by which clients may reach the service, besides those of `app.interface.http.hosts`. None: all of them
-    where every request needs a key or a user, otherwise no further ones."""
+    """Names by which clients may reach the service, besides those of `app.interface.http.hosts`. None: all names if
+    every request needs a key or a user, otherwise no further ones."""
     allowed_origins: tuple[str, ...] = ()
-    """Web sites whose pages may use the service; see `app.interface.http.origins`."""
+    """Web sites that may use the service from a browser; see `app.interface.http.origins`."""
     behind_own_proxy: bool = False
     """Whether every request comes through our HAProxy; this and the next are for
     `app.interface.request.client_address`."""
     trusted_proxies: tuple[str, ...] = ()
     keep_alive_comment_s: float = 15.0
-    """After so long without an event a stream has a comment, also before its first event; 0: never."""
+    """The time without an event after which a stream gets a comment, also before its first event; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngressFacts:
-    """Which ingress this is, for who operates the service."""
+    """The identity of this ingress, for the operator."""
 
     id: str
     node: str
     """The machine's name."""
     replicas: int
-    """How many ingresses the service has."""
+    """The number of ingresses of the service."""
     version: str
-    """Redoubt's."""
+    """The version of Redoubt."""
     up_since: float
     """Unix seconds."""
 
 
 async def _models_stay() -> None:
-    """For a service whose models are always the same."""
+    """The default for a service whose models never change."""
 
 
 def _nobody_counts(model: str) -> None:
-    """For a service without metrics."""
+    """The default for a service without metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Everything the routes need."""
+    """Everything that the routes need."""
 
     models: Mapping[str, ServedModel]
     workers: Callable[[], Sequence[WorkerRow]]
     settings: HttpSettings
     ingress: IngressFacts
     access_log: AccessLog | None = None
-    """None: there is none."""
+    """None: disabled."""
     traces: Traces | None = None
-    """None: there are none."""
+    """None: disabled."""
     follow_models: Callable[[], Awaitable[None]] = _models_stay
-    """Brings `models` up to date, where a worker has said that one was replaced."""
+    """Updates `models` after a worker has reported that one was replaced."""
     counting: Callable[[str], Observe | None] = _nobody_counts
-    """Counts a model's sequences, for the metrics."""
+    """Counts a model's sequences for the metrics."""
 
     def model(self, name: str | None) -> ServedModel:
-        """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""
+        """Returns the model of that name; None: the first. Raises ApiError (404, or 503 if there is no model)."""
         if name is None:
             first = next(iter(self.models), None)
             if first is None:

@@ -1,1 +1,1 @@
-"""From tokens to choices, and from choices to an answer or to events, a file a family."""
+"""Turns tokens into choices, and choices into an answer or events, one file a family of endpoints."""

@@ -1,6 +1,6 @@
-"""The procedure that all answers of a worker share: collected into one body, or written as server-sent events.
+"""The parts that all answers share: collected into one body, or written as server-sent events.
 
-It knows no family's shapes: those are in the families' files (chat, completions, responses, embeddings).
+It knows no family's format: those are in the families' files (chat, completions, responses, embeddings).
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -15,7 +15,7 @@ from app.interface.request.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What an answer says about itself."""
+    """The metadata of an answer."""
 
     response_id: str
     created: int
@@ -26,27 +26,26 @@ class AnswerHead:
 class BodyWriter(Protocol):
     """Collects deltas into one answer."""
 
-    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None: ...
 
     def body(self) -> bytes:
-        """The whole answer as JSON, after the last delta."""
+        """Returns the whole answer as JSON, after the last delta."""
 
 
 class EventWriter(Protocol):
-    """Writes deltas as server-sent events. A stream is begin, add, ..., and then end or fail."""
+    """Writes deltas as server-sent events: begin, add, ..., and then end or fail."""
 
     def begin(self) -> bytes:
-        """The events before the first delta."""
+        """Returns the events before the first delta."""
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
-        """The events of these deltas; may be empty."""
+        """Returns the events of these deltas; may be empty."""
 
     def end(self) -> bytes:
-        """The events after the last delta; may be empty."""
+        """Returns the events after the last delta; may be empty."""
 
     def fail(self, error: ApiError) -> bytes:
-        """The events that end a stream which failed."""
+        """Returns the events that end a failed stream."""
 
 
 Writer = TypeVar("Writer", bound=EventWriter, covariant=True)
@@ -56,18 +55,18 @@ class Keeper(Protocol):
     """Stores an answer for its user."""
 
     async def complete(self) -> None:
-        """All deltas have come; what this raises is the answer in place of its end."""
+        """Stores the complete answer before its end is sent; an error raised here is sent instead."""
 
     def leave(self) -> None:
-        """The answer has failed, or its client has gone. Does nothing after `complete`."""
+        """Handles a failed answer or a disconnected client. Does nothing after `complete`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """An answer that is sent when it is complete."""
+    """An answer that is sent once it is complete."""
 
     body: Callable[[], Coroutine[Any, Any, bytes]]
-    """Waits for the worker and gives JSON. Raises what the worker raises."""
+    """Waits for the worker and returns JSON. Raises what the worker raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +79,38 @@ class StreamedAnswer(Generic[Writer]):
 
     @property
     def ended(self) -> Callable[[], None] | None:
-        """To be called after the stream's end, by who sends it; None: nobody wants to know."""
+        """Called by the sender after the end of the stream; None: nothing to call."""
         return None if self.keeper is None else self.keeper.leave
 
 
 class Running(Protocol):
-    """An answer that goes on without its client: `app.interface.generate.answers.running` has it."""
+    """An answer that continues without its client, implemented in `app.interface.generate.answers.running`."""
 
     async def begun(self) -> None:
         """Returns when the worker has begun. Raises what the worker raises before that."""
 
     def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
-        """Server-sent events from the one after that number until the last."""
+        """Yields server-sent events from number `after` + 1 until the last."""
 
     def body(self) -> bytes:
-        """The answer as it is now, as JSON."""
+        """Returns the answer so far as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetachedAnswer:
-    """An answer that goes on without its client."""
+    """An answer that continues without its client."""
 
     start: Callable[[Callable[[Exception], ApiError]], Coroutine[Any, Any, Running]]
-    """From how failures are told to the answer, which runs from then on. Raises ApiError, AccountsError."""
+    """Starts the answer, given how to convert its failures. Raises ApiError, AccountsError."""
     is_streamed: bool
-    """Whether its client wants to see it while it grows."""
+    """Whether its client wants a stream."""
 
 
 Answer = WholeAnswer | StreamedAnswer[EventWriter] | DetachedAnswer
 
 
 async def collected(writer: BodyWriter, deltas: Deltas, keeper: Keeper | None = None) -> bytes:
-    """Waits for the last delta and gives the body. Raises what the deltas and the keeper raise."""
+    """Waits for the last delta and returns the body. Raises what the deltas and the keeper raise."""
     async with aclosing(deltas):
         async for batch in deltas:
             writer.add(batch)
@@ -123,16 +122,16 @@ async def collected(writer: BodyWriter, deltas: Deltas, keeper: Keeper | None = 
 async def events(
     answer: StreamedAnswer[EventWriter], first: Sequence[ChoiceDelta], as_api_error: Callable[[Exception], ApiError]
 ) -> AsyncGenerator[bytes, None]:
-    """Server-sent events; all that are ready at once go out in one piece. A failure is the last of them."""
+    """Yields server-sent events, joining those that are ready at once. A failure becomes the last event."""
     writer = answer.writer
     async with aclosing(answer.deltas) as rest:
         yield writer.begin() + writer.add(first)
         try:
             async for batch in rest:
-                # Tokens may come and show nothing: held back text, or the first bytes of a character.
+                # Tokens may add no text yet: held back text, or the first bytes of a character.
                 if data := writer.add(batch):
                     yield data
-            if answer.keeper is not None:  # before the client hears of the end, and goes on
+            if answer.keeper is not None:  # before the client learns of the end, and continues
                 await answer.keeper.complete()
         except Exception as error:
             yield writer.fail(as_api_error(error))

@@ -1,4 +1,4 @@
-"""A chat completion: as one answer, or as chunks. Knows nothing of HTTP, tokens or the engine."""
+"""A chat completion as one answer or as chunks. Knows nothing of HTTP, tokens or the engine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +26,10 @@ class ChatBody:
         self._choices = CollectedChoices(job)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
         self._choices.add(deltas)
 
     def body(self) -> bytes:
-        """A `ChatCompletion` as JSON."""
+        """Returns a `ChatCompletion` as JSON."""
         completion = ChatCompletion(
             id=self._head.response_id,
             created=self._head.created,

@@ -1,6 +1,6 @@
-"""One choice of an answer: from its tokens to thought, text, calls and log-probabilities, piece by piece.
+"""One choice of an answer: turns its tokens into thought, text, calls and log probabilities.
 
-A thought is told apart first: stop strings end answers only, and calls in a thought are none.
+The thought is split off first: stop strings and calls count only outside of it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,25 +20,25 @@ from app.messages.outputs import PromptProgress, TokenDelta, TokenScores
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What one choice has gained since its last delta; the last delta has a finish reason."""
+    """What a choice has gained since its last delta; the last delta has a finish reason."""
 
     index: int
     text: str
     tokens: int
     finish_reason: FinishReason | None
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache; only one of a choice's deltas has them."""
+    """Prompt tokens found in the prefix cache; only one delta of a choice has them."""
     logprobs: Mapping[str, list[Any]] | None = None
     """OpenAI's lists for these tokens."""
     logprob: float = 0.0
-    """The sum of the tokens' log-probabilities."""
+    """The sum of the tokens' log probabilities."""
     calls: tuple[ToolCallDelta, ...] = ()
     progress: PromptProgress | None = None
-    """News of the prompt, older than the rest."""
+    """Progress of the prompt, from before the rest of the delta."""
     thought: str = ""
-    """What the model has thought; it comes before the text and the calls of this delta."""
+    """The thought; it precedes the text and the calls of this delta."""
     thought_tokens: int = 0
-    """Of `tokens`, those of the thought and its marks."""
+    """How many of `tokens` belong to the thought and its marks."""
 
 
 class Choice:
@@ -55,9 +55,9 @@ class Choice:
         self._undecided_scores: list[dict[str, Any]] = []
 
     def feed(self, delta: TokenDelta) -> list[ChoiceDelta]:
-        """What these tokens add to the choice, in order. Nothing may be fed after a finish reason.
+        """Returns what these tokens add to the choice, in order. Nothing may follow a finish reason.
 
-        One delta, unless the model goes on to think after it has begun to answer.
+        Usually one delta; more if the model thinks again after it has begun to answer.
         """
         has_parts = self._calls is not None or self._text.may_think
         needs_singles = self._in_channels or (has_parts and delta.scores is not None)
@@ -109,7 +109,7 @@ class Choice:
     def _without_thought(
         self, scores: Mapping[str, list[Any]] | None, piece: "_Piece"
     ) -> Mapping[str, list[Any]] | None:
-        """The scores of the answer's tokens; those of tokens that may become a thought wait."""
+        """Returns the scores of the answer's tokens; those of tokens that may become a thought are held back."""
         if not (self._undecided_scores or piece.is_undecided or piece.is_hidden):
             return scores
         entries = [*self._undecided_scores, *(scores or {}).get("content", [])]
@@ -119,7 +119,7 @@ class Choice:
 
 
 def add_delta(deltas: list[ChoiceDelta], new: ChoiceDelta) -> None:
-    """Adds a choice's next delta; as one with the last, unless that would put a thought before an earlier text."""
+    """Appends a choice's next delta, merged with the last unless that would move a thought before an earlier text."""
     if not deltas or (new.thought and (deltas[-1].text or deltas[-1].calls)):
         deltas.append(new)
     else:
@@ -127,7 +127,7 @@ def add_delta(deltas: list[ChoiceDelta], new: ChoiceDelta) -> None:
 
 
 def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
-    """Two consecutive deltas of one choice as one."""
+    """Merges two consecutive deltas of one choice."""
     return ChoiceDelta(
         second.index,
         first.text + second.text,
@@ -144,7 +144,7 @@ def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
 
 
 def _singles(delta: TokenDelta) -> Iterator[TokenDelta]:
-    """The delta as deltas of one token each."""
+    """Splits the delta into deltas of one token."""
     scores, last = delta.scores, len(delta.token_ids) - 1
     for i, token in enumerate(delta.token_ids):
         here = slice(i, i + 1)
@@ -184,7 +184,7 @@ def _call_parser(job: Job) -> CallParser | ForcedCall | None:
 
 
 class _Scores:
-    """One choice's scores as OpenAI's lists."""
+    """Converts one choice's scores to OpenAI's lists."""
 
     def __init__(self, model: ChatModel, job: Job, index: int) -> None:
         self._tokens = model.tokens
@@ -193,7 +193,7 @@ class _Scores:
         self._lists = None if job.starts_text else CompletionLogprobs(model.tokens, job.scores or 0)
 
     def lists(self, delta: TokenDelta, tokens: int) -> Mapping[str, list[Any]] | None:
-        """The scores of the delta's first `tokens` tokens; the first delta's also have an echoed prompt's."""
+        """Returns the scores of the delta's first `tokens` tokens; in the first delta also of an echoed prompt."""
         if not self._wanted:
             return None
         if self._lists is None:
@@ -209,16 +209,16 @@ class _Scores:
 
 
 class _ContentScores:
-    """Selects the scores of content; those of function calls and their marks are dropped."""
+    """Selects the scores of content; drops those of function calls and their marks."""
 
     def __init__(self) -> None:
-        self._unread: list[dict[str, Any]] = []  # scores of tokens that have shown no text so far
+        self._unread: list[dict[str, Any]] = []  # scores of tokens that have produced no text so far
         self._pieces: list[tuple[int, list[dict[str, Any]]]] = []  # the parser's input: lengths, and scores
 
     def feed(
         self, entries: list[dict[str, Any]], text: str, content: str, held_characters: int
     ) -> list[dict[str, Any]]:
-        """The scores to report now. The parser got `text`, gave `content`, and holds the characters after it back."""
+        """Returns the scores to report now; the parser got `text`, returned `content` and holds back the rest."""
         self._unread += entries
         if text:
             self._pieces.append((len(text), self._unread))
@@ -239,7 +239,7 @@ class _ContentScores:
         return selected
 
     def rest(self) -> list[dict[str, Any]]:
-        """The scores of tokens that showed no text up to the end."""
+        """Returns the scores of tokens that produced no text up to the end."""
         return self._unread
 
 
@@ -250,10 +250,10 @@ class _Piece:
     text: str = ""
     thought: str = ""
     tokens: int = 0
-    """Without those after a stop string."""
+    """Tokens after a stop string are not counted."""
     thought_tokens: int = 0
     is_hidden: bool = False
-    """Whether they are a thought's, or a header's that nobody is shown."""
+    """Whether they belong to a thought or to a hidden header."""
     is_undecided: bool = False
     """Whether they may turn out to begin a thought."""
     is_stopped: bool = False
@@ -276,11 +276,11 @@ class _ChoiceText:
 
     @property
     def may_think(self) -> bool:
-        """Whether more of a thought may come."""
+        """Whether more of a thought may follow."""
         return self._thoughts is not None and not self._thoughts.is_over
 
     def feed(self, delta: TokenDelta) -> _Piece:
-        """What the delta's tokens add, up to a stop string."""
+        """Returns what the delta's tokens add, up to a stop string."""
         finished = delta.finish_reason is not None
         if not self._has_stops and not self.may_think:
             text = self._detokenizer.feed(delta.token_ids)
@@ -296,7 +296,7 @@ class _ChoiceText:
         return piece
 
     def _add(self, piece: _Piece, text: str, *, tokens: int = 0, is_last: bool = False) -> None:
-        """Adds text that `tokens` tokens have made. is_last: with what is held back."""
+        """Adds the text of `tokens` tokens. is_last: flush what is held back."""
         if self._thoughts is not None and self.may_think:
             text = self._without_thought(self._thoughts, piece, text, tokens=tokens, is_last=is_last)
         shown, piece.is_stopped = self._stops.feed(text)
@@ -305,7 +305,7 @@ class _ChoiceText:
     def _without_thought(
         self, thoughts: ThoughtSplitter | ChannelSplitter, piece: _Piece, text: str, *, tokens: int, is_last: bool
     ) -> str:
-        """Adds the thought in the text, and gives what is answer in it."""
+        """Splits the thought off the text and returns the answer's part."""
         was_before_answer, was_in_header = thoughts.is_undecided or thoughts.is_thinking, thoughts.in_header
         thought, text = thoughts.feed(text)
         if is_last:
@@ -323,5 +323,5 @@ class _ChoiceText:
         return text
 
     def _rest(self, last: TokenDelta) -> str:
-        """What the last token leaves undecided. A character that the limit cut in two is not shown at all."""
+        """Returns the held back end of the text. A character that the limit cut in two is dropped."""
         return "" if last.finish_reason == "length" else self._detokenizer.finish()

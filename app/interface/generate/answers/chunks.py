@@ -1,4 +1,4 @@
-"""Chunks of streamed chat completions and completions as server-sent events, written as bytes."""
+"""Writes the chunks of streamed chat completions and completions, as bytes of server-sent events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from app.messages.outputs import PromptProgress
 
 DONE = b"data: [DONE]\n\n"
 
-# Unicode has line ends that event streams do not have. A client that splits decoded text at every line end (httpx'
-# `iter_lines`, for one) would cut an event in two at them. JSON may hold them as they are or as escapes.
+# Unicode has line ends that event streams do not have. A client that splits decoded text at every line end (httpx's
+# `iter_lines`, for one) would cut an event in two there. In JSON they may be written literally or as escapes.
 _LINE_ENDS = [(end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029"]
 
 
 def event_json(value: Any) -> bytes:
-    """`value` as JSON that every client reads as one line, whichever line ends it knows."""
+    """Returns `value` as JSON in which no client finds a line end."""
     return _one_line(orjson.dumps(value))
 
 
@@ -36,15 +36,15 @@ def _one_line(data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ChunkShape:
-    """In what chat's chunks and completions' chunks differ; all but `object` are parts of a choice's JSON."""
+    """The differences between the chunks of chat and completions; all but `object` are parts of a choice's JSON."""
 
     object: str
     opening: bytes
-    """The choice's first chunk; empty: there is none."""
+    """The choice's first chunk; empty if there is none."""
     text: bytes
-    """New text, with `%b` for it."""
+    """The chunk of new text, with `%b` for it."""
     empty: bytes
-    """No new text."""
+    """The chunk without new text."""
 
 
 class ChunkWriter:
@@ -65,7 +65,7 @@ class ChunkWriter:
         self._tail = self._end + b"}\n\n"
 
     def start(self, index: int) -> bytes:
-        """The chunk that opens a choice: in chat its role, in completions none."""
+        """Returns the chunk that begins a choice: its role in chat, nothing in completions."""
         return self._chunk(index, self._shape.opening, None) if self._shape.opening else b""
 
     def delta(
@@ -77,7 +77,7 @@ class ChunkWriter:
         calls: Sequence[ToolCallDelta] = (),
         thought: str = "",
     ) -> bytes:
-        """The chunks of thought, new text, scores and calls, and of the choice's end; there may be none or several."""
+        """Returns the chunks of a thought, text, scores and calls, and of the choice's end; maybe none."""
         chunks = b""
         if thought:
             chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}' % event_json(thought), None)
@@ -85,19 +85,19 @@ class ChunkWriter:
             chunks += self._chunk(index, self._shape.text % event_json(text), None, logprobs)
         for call in calls:
             if call.name is None and not call.arguments:
-                continue  # the call's end, which chunks do not mention
+                continue  # the end of a call, which chunks do not mention
             chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(_call_delta(call)), None)
         if finish_reason is not None:
             chunks += self._chunk(index, self._shape.empty, finish_reason)
         return chunks
 
     def progress(self, index: int, progress: PromptProgress) -> bytes:
-        """A choice's news of its prompt: a chunk without text, as llama-server writes it."""
+        """Returns a chunk with the prompt's progress and without text, as in llama-server."""
         tail = b'%b,"prompt_progress":%b}\n\n' % (self._end, event_json(wire_progress(progress)))
         return self._chunk(index, self._shape.empty, None, tail=tail)
 
     def usage(self, usage: Usage) -> bytes:
-        """The last chunk of a stream with include_usage: the numbers, and no choices."""
+        """Returns the last chunk of a stream with include_usage: the usage, and no choices."""
         return self._head + b'],"usage":' + event_json(usage.model_dump()) + b"}\n\n"
 
     def _chunk(
@@ -120,7 +120,7 @@ class ChunkWriter:
 
 
 class ChunkEvents:
-    """Writes a chat completion or a completion as events; see `EventWriter`."""
+    """Writes a chat completion or a completion as events: an `EventWriter`."""
 
     def __init__(self, shape: ChunkShape, head: AnswerHead, job: Job, *, include_usage: bool) -> None:
         self._writer = ChunkWriter(shape, head, include_usage=include_usage)
@@ -129,20 +129,17 @@ class ChunkEvents:
         self._include_usage = include_usage
 
     def begin(self) -> bytes:
-        """Opens all choices."""
         return b"".join(map(self._writer.start, range(self._outputs)))
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
-        """The chunks of these deltas."""
         self._count.add(deltas)
         return b"".join(map(self._chunks, deltas))
 
     def end(self) -> bytes:
-        """The usage, if the client asked for it, and OpenAI's end of a stream."""
+        """Returns the usage, if the client asked for it, and OpenAI's end of a stream."""
         return (self._writer.usage(self._count.usage()) if self._include_usage else b"") + DONE
 
     def fail(self, error: ApiError) -> bytes:
-        """The error; no end follows it."""
         return error_event(error)
 
     def _chunks(self, delta: ChoiceDelta) -> bytes:
@@ -155,7 +152,7 @@ class ChunkEvents:
 
 
 def wire_progress(progress: PromptProgress) -> dict[str, Any]:
-    """The news of a prompt as `PromptProgressObject`."""
+    """Converts the progress of a prompt to a `PromptProgressObject`."""
     return PromptProgressObject(
         total=progress.total_tokens,
         cache=progress.cached_tokens,
@@ -173,5 +170,5 @@ def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
 
 
 def error_event(error: ApiError) -> bytes:
-    """An error after the stream has begun, when the HTTP status is sent already."""
+    """Returns the event of an error after the HTTP status was sent."""
     return b"data: " + _one_line(error.body()) + b"\n\n"

@@ -1,4 +1,4 @@
-"""All choices of a whole chat completion or completion, collected from their deltas. Knows neither's shape."""
+"""Collects the choices of a whole chat completion or completion. Knows neither's format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from app.interface.wire.generation import FinishReason, Usage
 
 @dataclass(slots=True)
 class CollectedCall:
-    """One function call of a choice."""
+    """A function call of a choice."""
 
     call_id: str
     name: str
@@ -20,17 +20,17 @@ class CollectedCall:
 
     @property
     def arguments(self) -> str:
-        """The call's whole arguments, JSON as the model wrote it."""
+        """The whole arguments, as the JSON that the model wrote."""
         return "".join(self.pieces)
 
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """One choice, from all of its deltas."""
+    """A choice, collected from all of its deltas."""
 
     finish_reason: FinishReason = "length"
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
-    """OpenAI's lists by name; empty where no scores were asked for."""
+    """OpenAI's lists by name; empty if no scores were requested."""
     calls: list[CollectedCall] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _thoughts: list[str] = field(default_factory=list)
@@ -38,7 +38,6 @@ class CollectedChoice:
     _tokens: int = 0
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Takes the choice's next delta."""
         self._texts.append(delta.text)
         self._thoughts.append(delta.thought)
         self.finish_reason = delta.finish_reason or self.finish_reason
@@ -53,22 +52,21 @@ class CollectedChoice:
 
     @property
     def text(self) -> str:
-        """The choice's whole text."""
         return "".join(self._texts)
 
     @property
     def thought(self) -> str:
-        """What the model thought before; may be empty."""
+        """The thought; may be empty."""
         return "".join(self._thoughts)
 
     @property
     def mean_logprob(self) -> float:
-        """By token, as OpenAI ranks choices."""
+        """The mean log probability of its tokens, by which OpenAI ranks choices."""
         return self._logprob / self._tokens if self._tokens else float("-inf")
 
 
 class CollectedChoices:
-    """All choices of one job."""
+    """All choices of a job."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -76,17 +74,16 @@ class CollectedChoices:
         self._count = TokenCount(job)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
         self._count.add(deltas)
         for delta in deltas:
             self._choices[delta.index].add(delta)
 
     def usage(self) -> Usage:
-        """The tokens of all choices, those that are not in the answer included."""
+        """Returns the usage of all choices, including those that are not returned."""
         return self._count.usage()
 
     def best(self) -> Sequence[CollectedChoice]:
-        """The choices that are the answer; of a prompt with `best_of` the likeliest ones, likeliest first."""
+        """Returns the choices of the answer; with `best_of` the most likely ones of each prompt, best first."""
         if self._job.answers is None:
             return self._choices
         best: list[CollectedChoice] = []

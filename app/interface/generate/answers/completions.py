@@ -1,4 +1,4 @@
-"""A completion: as one answer, or as chunks. Knows nothing of HTTP, tokens or the engine."""
+"""A completion as one answer or as chunks. Knows nothing of HTTP, tokens or the engine."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,10 @@ class CompletionBody:
         self._choices = CollectedChoices(job)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
         self._choices.add(deltas)
 
     def body(self) -> bytes:
-        """A `Completion` as JSON."""
+        """Returns a `Completion` as JSON."""
         completion = Completion(
             id=self._head.response_id,
             created=self._head.created,

@@ -1,6 +1,6 @@
-"""From the engine's token deltas to the deltas of a request's choices.
+"""Turns the engine's token deltas into deltas of a request's choices.
 
-All it uses of the layers below is `generate`, an async generator function. It knows neither Ray nor HTTP.
+It needs only `generate`, an async generator function, and knows neither Ray nor HTTP.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from app.messages.failures import ConstraintError, EngineStoppedError
 from app.messages.outputs import Generate, TokenDelta
 
 Deltas = AsyncGenerator[list[ChoiceDelta], None]
-"""What has come of all choices since the last item, each choice's in order; seldom more than one delta of a choice."""
+"""Each item has the new deltas of all choices, each choice's in order; rarely several of one choice."""
 
 
 async def choice_deltas(job: Job, model: ChatModel, generate: Generate) -> Deltas:
-    """Runs all requests of a job at once. A slow reader gets fewer and bigger deltas.
+    """Runs all requests of a job concurrently. A slow reader gets fewer and bigger deltas.
 
     Closing this generator, or an error in one choice, closes every choice's generator.
     """
@@ -40,7 +40,7 @@ async def choice_deltas(job: Job, model: ChatModel, generate: Generate) -> Delta
 
 
 class _DeltaBuffer:
-    """Holds the choices' deltas until the reader takes them; those of one choice are merged meanwhile."""
+    """Buffers the choices' deltas until the reader takes them; those of one choice are merged meanwhile."""
 
     def __init__(self) -> None:
         self._deltas: dict[int, list[ChoiceDelta]] = {}
@@ -56,7 +56,7 @@ class _DeltaBuffer:
         self._has_news.set()
 
     async def take(self) -> list[ChoiceDelta]:
-        """Waits for something, then gives all there is. Raises an error once the deltas before it are taken."""
+        """Waits for deltas and returns them all. Raises an error once the deltas before it were returned."""
         await self._has_news.wait()
         deltas, self._deltas = [delta for each in self._deltas.values() for delta in each], {}
         if not deltas and self._error is not None:
@@ -67,7 +67,7 @@ class _DeltaBuffer:
 
 
 async def _run_request(index: int, job: Job, model: ChatModel, generate: Generate, buffer: _DeltaBuffer) -> None:
-    """Runs one request until it ends or a stop string ends it, and puts its choices' deltas into the buffer."""
+    """Runs one request until it ends or a stop string ends it, and buffers its choices' deltas."""
     first = index * job.choices if job.beams else index
     choice = Choice(first, job, model)
     try:
@@ -78,7 +78,7 @@ async def _run_request(index: int, job: Job, model: ChatModel, generate: Generat
                     if not delta.has_output:
                         continue
                 new = choice.feed(delta)
-                for number, answer in enumerate(delta.more, start=first + 1):  # a beam search's further answers
+                for number, answer in enumerate(delta.more, start=first + 1):  # further answers of a beam search
                     whole = TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens)
                     for one in Choice(number, job, model).feed(whole):
                         buffer.put(one)

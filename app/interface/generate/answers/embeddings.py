@@ -1,4 +1,4 @@
-"""Texts as vectors: the engine pools an input's final hidden states and scales the vector to length 1.
+"""Embeddings: the engine pools an input's final hidden states and scales the vector to length 1.
 
 Each input is one request to the engine, which generates no token. It knows nothing of HTTP.
 """
@@ -18,11 +18,11 @@ from app.messages.outputs import Generate
 from app.messages.requests import GenerateRequest
 
 MAX_CONCURRENT_INPUTS = 4
-"""Inputs of one request that the workers have at once: a long list must not fill their queues."""
+"""Inputs of one request that run concurrently: a long list must not fill the workers' queues."""
 
 
 async def embed(requests: Sequence[GenerateRequest], generate: Generate) -> Sequence[NDArray[np.float32]]:
-    """The vectors in the requests' order, each float32 [hidden_size]. Raises what `generate` raises, and stops then."""
+    """Returns the vectors in order, each float32 [hidden_size]. Stops and raises at the first error."""
     vectors: dict[int, NDArray[np.float32]] = {}
     waiting = iter(enumerate(requests))
 
@@ -49,9 +49,9 @@ async def _embedded(request: GenerateRequest, generate: Generate) -> NDArray[np.
 
 
 def embeddings_body(body: EmbeddingRequest, vectors: Sequence[NDArray[np.float32]], tokens: int) -> bytes:
-    """An `EmbeddingResponse` as JSON. orjson writes each float32 with the fewest digits that identify it.
+    """Returns an `EmbeddingResponse` as JSON. orjson writes each float32 with the fewest digits that identify it.
 
-    Each vector is written by a call of its own, because orjson holds the interpreter's lock while it writes.
+    Each vector is serialized by its own call, because orjson holds the GIL meanwhile.
     """
     data = []
     for i, vector in enumerate(vectors):

@@ -1,4 +1,4 @@
-"""The engine's scores as OpenAI shows them: entries of `logprobs.content` in chat, parallel lists in completions.
+"""Converts the engine's scores to OpenAI's `logprobs`: entries of `content` in chat, parallel lists in completions.
 
 The probabilities are the model's own: at temperature 1, before penalties, bias, top-p and any grammar. It knows tokens'
 names and nothing of requests.
@@ -12,11 +12,11 @@ from app.interface.text.detokenizer import TokenBytes
 from app.messages.outputs import TokenScores
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON does not have."""
+"""Replaces minus infinity, which JSON does not have."""
 
 
 def chat_entries(tokens: TokenBytes, token_ids: Sequence[int], scores: TokenScores) -> list[dict[str, Any]]:
-    """One entry per token, with its `top_logprobs`."""
+    """Returns one entry per token, with its `top_logprobs`."""
     return [
         _chat_token(tokens, token, logprob)
         | {"top_logprobs": [_chat_token(tokens, *pair) for pair in zip(top_ids, top_logprobs, strict=True)]}
@@ -36,7 +36,7 @@ def _chat_token(tokens: TokenBytes, token: int, logprob: float) -> dict[str, Any
 
 
 class CompletionLogprobs:
-    """The lists of one completion's `logprobs`, as tokens come."""
+    """The lists of one completion's `logprobs`, collected as tokens arrive."""
 
     def __init__(self, tokens: TokenBytes, top: int) -> None:
         self._tokens = tokens
@@ -49,11 +49,10 @@ class CompletionLogprobs:
         self._lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
     def add_unscored(self, token: int) -> None:
-        """A prompt's first token, which has no score."""
+        """Adds a prompt's first token, which has no score."""
         self._add(token, None, None)
 
     def add(self, token_ids: Sequence[int], scores: TokenScores) -> None:
-        """Tokens with their scores."""
         for i, token in enumerate(token_ids):
             logprob = _finite(float(scores.logprobs[i]))
             top: dict[str, float] = {}
@@ -61,11 +60,11 @@ class CompletionLogprobs:
             for other, its_logprob in pairs if self._top else ():
                 top.setdefault(self._name(other), _finite(its_logprob))
             if self._top:
-                top.setdefault(self._name(token), logprob)  # OpenAI's have the chosen token too
+                top.setdefault(self._name(token), logprob)  # OpenAI includes the chosen token too
             self._add(token, logprob, top if self._top else None)
 
     def take(self) -> dict[str, Any]:
-        """The lists since the last call."""
+        """Returns the lists since the last call."""
         lists = self._lists
         self._clear()
         return lists
@@ -83,7 +82,7 @@ class CompletionLogprobs:
         self._offset += len(text)
 
     def _name(self, token: int) -> str:
-        """Two tokens must not share a name, so a token of half a character is written as its bytes, as OpenAI does."""
+        """Returns a unique name: the token's text, or its bytes escaped as OpenAI does if they are no character."""
         spelled = self._tokens.spelled(token)
         try:
             return spelled.decode()

@@ -1,7 +1,7 @@
-"""A response: as one answer, or as the events that lead to it.
+"""A response as one answer or as events.
 
 A thought, the text of an answer and each call are an item each, in the order in which they began. White space before a
-first call is no message. It knows nothing of HTTP, templates, tokens or the engine.
+first call is not a message. It knows nothing of HTTP, templates, tokens or the engine.
 """
 
 import time
@@ -43,7 +43,7 @@ def _place(request: ResponseRequest) -> ConversationPlace | None:
 
 
 def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> ResponseObject:
-    """The response before the first delta; it repeats the request's fields, or what holds in their place."""
+    """Returns the response before the first delta, with the request's fields or their defaults."""
     sampling = job.requests[0].sampling
     choice = request.tool_choice
     return ResponseObject(
@@ -84,59 +84,57 @@ class ResponseBody:
         self._builder = _ResponseBuilder(request, head, job, streams=False)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
         self._builder.add(deltas)
 
     def so_far(self) -> ResponseObject:
-        """The response; `incomplete` before its last delta."""
+        """Returns the response; `incomplete` before its last delta."""
         return self._builder.so_far()
 
     def body(self) -> bytes:
-        """A `ResponseObject` as JSON."""
+        """Returns a `ResponseObject` as JSON."""
         return self._builder.response.model_dump_json().encode()
 
 
 class ResponseEvents:
-    """Writes a response as events; see `EventWriter`."""
+    """Writes a response as events: an `EventWriter`."""
 
     def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job) -> None:
         self._builder = _ResponseBuilder(request, head, job, streams=True)
 
     def begin(self) -> bytes:
-        """`response.created`, and `response.in_progress` or, with progress asked for, `response.queued`."""
+        """Returns `response.created`, and `response.in_progress` or, if progress was requested, `response.queued`."""
         self._builder.begin()
         return self._builder.take()
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
-        """The events of these deltas."""
         self._builder.add(deltas)
         return self._builder.take()
 
     def so_far(self, status: ResponseStatus = "incomplete") -> ResponseObject:
-        """The response; before its last delta with this status."""
+        """Returns the response; before its last delta with this status."""
         return self._builder.so_far(status)
 
     def cancel(self) -> bytes:
-        """The end of the item that was open, and of a response that its client wants no longer."""
+        """Returns the events that end the open item and the response after the client cancelled it."""
         self._builder.cancel()
         return self._builder.take()
 
     def end(self) -> bytes:
-        """`response.completed` or `response.incomplete`."""
+        """Returns `response.completed` or `response.incomplete`."""
         self._builder.end()
         return self._builder.take()
 
     def fail(self, error: ApiError) -> bytes:
-        """The end of the item that was open, and `response.failed`."""
+        """Returns the events that end the open item, and `response.failed`."""
         self._builder.fail(error)
         return self._builder.take()
 
 
 class _ResponseBuilder:
-    """Turns one choice's deltas into a response, and into events where they are wanted."""
+    """Builds a response from one choice's deltas, and its events for a stream."""
 
     def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job, *, streams: bool) -> None:
-        """streams: whether events are wanted."""
+        """streams: whether to write events."""
         self.response = _blank_response(request, head, job)
         if request.return_progress:
             self.response.status = "queued"
@@ -144,24 +142,23 @@ class _ResponseBuilder:
         self._streams = streams
         self._events: list[bytes] = []
         self._number = 0
-        self._thought: int | None = None  # the open thought's place in the output
-        self._message: int | None = None  # the open message's place
-        self._call: int | None = None  # the open call's place
+        self._thought: int | None = None  # the index of the open thought in the output
+        self._message: int | None = None  # the index of the open message
+        self._call: int | None = None  # the index of the open call
         self._held = ""  # white space, which is part of a message only if more text follows
         self._held_logprobs: list[dict[str, Any]] = []
         self._thoughts: list[str] = []
         self._texts: list[str] = []
-        self._arguments: list[str] = []  # of the open call; of a custom tool its input
-        self._input: CustomInput | None = None  # where the open call is of a custom tool
+        self._arguments: list[str] = []  # of the open call; for a custom tool its input
+        self._input: CustomInput | None = None  # set if the open call is of a custom tool
         self._tools = {tool.alias: tool for tool in offered_tools(request.tools)}
 
     def begin(self) -> None:
-        """Makes the first events."""
+        """Writes the first events."""
         self._whole_event("response.created")
         self._whole_event(f"response.{self.response.status}")
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
         self._count.add(deltas)
         for delta in deltas:
             if self.response.status == "queued" and (delta.progress is None or delta.progress.queued_ahead is None):
@@ -197,15 +194,15 @@ class _ResponseBuilder:
         self._whole_event("response.incomplete")
 
     def end(self) -> None:
-        """Makes the last event."""
+        """Writes the last event."""
         self._whole_event(f"response.{self.response.status}")
 
     def so_far(self, status: ResponseStatus = "incomplete") -> ResponseObject:
-        """What there is of the response, an open thought or message included and a call that is not whole left out."""
+        """Returns the response so far, with an open thought or message, but without an incomplete call."""
         if self.response.status not in ("queued", "in_progress"):
             return self.response
         response = self.response.model_copy(deep=True)
-        if status != "in_progress":  # then it may also be queued
+        if status != "in_progress":  # it may also be queued
             response.status = status
         if self._call is not None:
             response.output.pop(self._call)
@@ -219,7 +216,7 @@ class _ResponseBuilder:
         return response
 
     def take(self) -> bytes:
-        """The events since the last call."""
+        """Returns the events since the last call."""
         events = b"".join(self._events)
         self._events.clear()
         return events
@@ -356,7 +353,7 @@ class _ResponseBuilder:
             self.response.completed_at = int(time.time())
 
     def _end_items(self, status: ItemStatus) -> None:
-        """At most one thought, one message and one call are open."""
+        """Ends all open items: at most one thought, one message and one call."""
         self._end_thought(status)
         self._end_message(status)
         self._end_call(status)

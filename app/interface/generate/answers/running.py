@@ -1,6 +1,6 @@
-"""Answers that go on without their clients, and what has come of each, for clients that come back to it.
+"""Answers that continue without their clients, with their events for clients that reconnect.
 
-Those of one ingress. It knows neither accounts nor HTTP; how an answer is stored is its keeper's to say.
+Each ingress has its own. It knows neither accounts nor HTTP; the keeper stores the answer.
 """
 
 import asyncio
@@ -16,42 +16,42 @@ from app.interface.request.errors import ApiError
 from app.interface.wire.responses import ResponseObject
 
 KEPT_S = 60.0
-"""How long the events of an answer that has ended are there for clients that come back."""
+"""How long the events of an ended answer are kept for clients that reconnect."""
 KEPT_BYTES = 64 << 20
-"""Of the events of those that have ended, together; then those that ended first are found no more."""
+"""The limit of the events of all ended answers; beyond it the oldest are dropped."""
 MOST_OF_ONE = 16
-"""Answers of one owner that run at the same time."""
+"""The limit of concurrent answers per owner."""
 
 
 class RunningKeeper(Protocol):
-    """Stores an answer that goes on without its client."""
+    """Stores an answer that continues without its client."""
 
     @property
     def owner(self) -> str:
-        """The id of the user whose answer it is."""
+        """The id of the answer's user."""
 
     @property
     def conversation_id(self) -> str | None:
-        """Of the stored conversation that it belongs to."""
+        """The id of the stored conversation, if any."""
 
     async def begin(self, response: ResponseObject) -> None:
-        """Stores it as one that is being written. What this raises is the answer to its request."""
+        """Stores the response as in progress. An error raised here is the answer to the request."""
 
     async def began(self) -> None:
-        """A worker has it: what it answers is stored. If that fails it is stored with the end."""
+        """Stores the question once a worker has begun. If that fails, it is stored at the end."""
 
     async def complete(self, response: ResponseObject) -> None:
-        """Stores it as it has ended, whichever way. What this raises makes it a failed one."""
+        """Stores the ended response. An error raised here makes the response a failed one."""
 
     async def give_up(self) -> None:
-        """Its client has been told of a failure before anything was written: nothing of it is stored."""
+        """Stores nothing: the client was told of a failure before anything was written."""
 
     def ended(self) -> None:
-        """Nothing more comes of it."""
+        """Called at the very end."""
 
 
 class RunningAnswer:
-    """One of them."""
+    """An answer that continues without its client."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class RunningAnswer:
         *,
         is_awaited: bool,
     ) -> None:
-        """Nothing happens before `start`. is_awaited: whether its client waits for it to begin, and calls `begun`."""
+        """Does nothing before `start`. is_awaited: whether the client waits in `begun`."""
         self.owner = keeper.owner
         self.conversation_id = keeper.conversation_id
         self.keeper = keeper
@@ -69,9 +69,9 @@ class RunningAnswer:
         self._writer = answer.writer
         self._as_api_error = as_api_error
         self._events: list[bytes] = []
-        """By their sequence numbers."""
+        """Events by sequence number."""
         self._begins = asyncio.get_running_loop().create_future()
-        """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
+        """Set when the worker has begun; has the exception of an earlier failure if the client waits."""
         self._is_awaited = is_awaited
         self._is_cancelled = self._is_ending = self._is_stored = False
         self._asking: asyncio.Task[None] | None = None
@@ -79,31 +79,30 @@ class RunningAnswer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> "asyncio.Task[None]":
-        """Begins to write; the task ends when all is stored."""
+        """Starts writing; the task ends when all is stored."""
         self._put(self._writer.begin())
-        # In its own context: Serve cancels the calls that were made in that of a request whose client has gone.
+        # In its own context: Serve cancels calls that were made in the context of a request whose client has gone.
         self._task = asyncio.create_task(self._write(), context=Context())
         return self._task
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
         return self._task is not None and self._task.done()
 
     @property
     def size_bytes(self) -> int:
-        """Of its events."""
+        """The size of its events."""
         return sum(map(len, self._events))
 
     def so_far(self) -> ResponseObject:
-        """The response as it is now. It has not ended before its end is stored: a client would not find it."""
+        """Returns the response so far. It counts as ended only once that is stored, so that clients can find it."""
         response = self._writer.so_far("in_progress" if self._begins.done() else "queued")
         if self._is_stored or response.status in ("queued", "in_progress"):
             return response
         return response.model_copy(update={"status": "in_progress", "completed_at": None, "usage": None})
 
     def body(self) -> bytes:
-        """The response as it is now, as JSON."""
+        """Returns the response so far as JSON."""
         return self.so_far().model_dump_json().encode()
 
     async def begun(self) -> None:
@@ -114,7 +113,7 @@ class RunningAnswer:
             self._is_awaited = False
 
     async def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
-        """Server-sent events from the one after that number until the last; all that are there go out in one piece."""
+        """Yields server-sent events from number `after` + 1 until the last, joining those that are ready."""
         place = after + 1
         while True:
             changed = self._changed
@@ -127,10 +126,10 @@ class RunningAnswer:
                 await changed.wait()
 
     async def cancel(self) -> None:
-        """Ends it with what it has; returns when that is stored."""
+        """Ends the answer with what it has; returns when that is stored."""
         if self._task is None or self._task.done():
             return
-        await asyncio.sleep(0)  # a task that has not begun would end without a word
+        await asyncio.sleep(0)  # a task that has not started would end silently
         if not (self._is_cancelled or self._is_ending):
             self._is_cancelled = True
             self._task.cancel()
@@ -142,7 +141,7 @@ class RunningAnswer:
         finally:
             self._notify()
             self.keeper.ended()
-            del self.keeper, self._as_api_error  # and with them all that was asked
+            del self.keeper, self._as_api_error  # these hold the whole request
 
     async def _written(self) -> None:
         writer = self._writer
@@ -169,7 +168,7 @@ class RunningAnswer:
             await self._store(writer.fail(self._as_api_error(error)))
 
     async def _asked(self) -> None:
-        """Waits until what it answers is stored."""
+        """Waits until the question is stored."""
         if self._asking is not None:
             await asyncio.wait({self._asking})
 
@@ -180,7 +179,7 @@ class RunningAnswer:
             errors.logger.warning("a question was not stored before its answer: %s", type(error).__qualname__)
 
     async def _store(self, last: bytes) -> None:
-        """last: the events after which nothing comes; clients hear of the end when it is stored."""
+        """last: the final events; clients get them once the end is stored."""
         try:
             await self._asked()
             await self.keeper.complete(self._writer.so_far("incomplete"))
@@ -205,23 +204,23 @@ class RunningAnswer:
 
 
 class RunningAnswers:
-    """Those of one ingress, by their ids. An id that somebody else shows is not found."""
+    """The running answers of one ingress by id. Other users' ids are not found."""
 
     def __init__(self, most: int) -> None:
-        """most: how many may run at the same time."""
+        """most: the limit of concurrent answers."""
         self._most = most
         self._answers: dict[str, RunningAnswer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended_bytes: dict[str, int] = {}
-        """Of those that have ended, in the order of their ends."""
+        """Sizes of ended answers, oldest first."""
 
     def find(self, response_id: str, owner: str) -> RunningAnswer | None:
-        """One that runs, or that has ended a short time ago."""
+        """Returns an answer that runs or has recently ended."""
         found = self._answers.get(response_id)
         return found if found is not None and found.owner == owner else None
 
     async def start(self, response_id: str, answer: RunningAnswer) -> None:
-        """Stores it as open, then lets it run. Raises ApiError (429), and what the keeper raises."""
+        """Stores the answer as open and starts it. Raises ApiError (429), and what the keeper raises."""
         self._check_room(answer.owner)
         self._answers[response_id] = answer
         try:
@@ -234,19 +233,19 @@ class RunningAnswers:
         task.add_done_callback(lambda done: self._over(done, response_id))
 
     def forget(self, response_id: str) -> None:
-        """One that has ended is found no more."""
+        """Drops an ended answer."""
         self._answers.pop(response_id, None)
         self._ended_bytes.pop(response_id, None)
 
     async def cancel_all(self, owner: str, conversation_id: str | None = None) -> None:
-        """Ends those of an owner, or of one conversation of the owner's; they are found no more."""
+        """Ends and drops the answers of an owner, or of one conversation of the owner."""
         for response_id, one in [*self._answers.items()]:
             if one.owner == owner and conversation_id in (None, one.conversation_id):
                 await one.cancel()
                 self.forget(response_id)
 
     async def close(self) -> None:
-        """Ends all of them; what they have is stored."""
+        """Ends all answers; what they have is stored."""
         await asyncio.gather(*(one.cancel() for one in self._answers.values()))
 
     def _check_room(self, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""The tokens of a request's choices, counted as they come."""
+"""Counts the tokens of a request's choices."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from app.interface.wire.generation import Usage
 
 
 class TokenCount:
-    """Counts the tokens of all choices."""
+    """The token counts of all choices."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -17,17 +17,16 @@ class TokenCount:
         self._cached_tokens = [0] * job.outputs
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Takes what has come since the last call."""
         for delta in deltas:
             self._completion_tokens += delta.tokens
             self._reasoning_tokens += delta.thought_tokens
             self._cached_tokens[delta.index] += delta.cached_tokens
 
     def usage(self) -> Usage:
-        """The numbers so far. A prompt counts once.
+        """Returns the usage so far. A prompt counts once.
 
-        A prompt's choices may find each other's pages in the prefix cache, so the choice that found the least there
-        says how much of the prompt was cached before the request.
+        Choices of the same prompt may find each other's KV pages in the prefix cache, so the smallest number of cached
+        tokens is what was cached before the request.
         """
         each = self._job.choices
         cached = [min(self._cached_tokens[i : i + each]) for i in range(0, len(self._cached_tokens), each)]

@@ -1,1 +1,1 @@
-"""From a validated request to the requests for the engine, a file a family."""
+"""Plans a validated request into requests for the engine, one file a family of endpoints."""

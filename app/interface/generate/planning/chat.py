@@ -1,6 +1,6 @@
-"""From a chat request to a job: its options, then its prompt, then the limits (`planning/generation.py`).
+"""Plans a chat request: its options, then its prompt, then the limits (`planning/generation.py`).
 
-`functions` says which functions may be called and by which grammar; `answers` makes text of the engine's tokens.
+`functions` decides which functions may be called and by which grammar; `answers` turns the engine's tokens into text.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from app.interface.wire.chat import ChatCompletionRequest
 
 
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
-    """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
+    """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     options = _options(model, request, limits)
     prompt, shared_tokens = _prompt(model, request, limits, options, saves=caller.grants is not None)
     thought: Thought | None = model.thought_after(prompt.token_ids)
@@ -27,7 +27,7 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
         if thought.is_expected:
             grammar = grammar_of(request, options.functions, model.added_tokens, thought, model.dialects)
             options = replace(options, grammar=grammar)
-        else:  # the grammar leaves no room for one
+        else:  # the grammar leaves no room for a thought
             thought = None
     if thought is not None and thought.in_channels and options.functions is not None:
         options = replace(options, functions=in_channels(options.functions))
@@ -49,14 +49,14 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
 
 
 def template_options(request: ChatCompletionRequest) -> TemplateOptions:
-    """What the request says to the template, besides its messages."""
+    """Returns the request's settings for the chat template."""
     return TemplateOptions(request.reasoning_effort, request.enable_thinking, request.chat_template_kwargs or {})
 
 
 def _prompt(
     model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions, *, saves: bool
 ) -> tuple[BoundedPrompt, int]:
-    """The prompt, and how many of its tokens are system prompt and tools: not counted unless pages are saved."""
+    """Returns the prompt, and how many of its tokens are system prompt and tools; 0 unless KV pages are saved."""
     tools = (request.tools or ()) if options.functions is not None else ()
     form, wanted = request.response_format, template_options(request)
     tokens, field = request.output_limit

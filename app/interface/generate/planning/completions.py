@@ -1,4 +1,4 @@
-"""From a completion request to a job: its options, then its prompts, then the limits (`planning/generation.py`)."""
+"""Plans a completion request: its options, then its prompts, then the limits (`planning/generation.py`)."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ DEFAULT_MAX_TOKENS = 16
 def plan_completion(
     model: ChatModel, request: CompletionRequest, limits: Limits, caller: Caller, request_id: str
 ) -> Job:
-    """Tokenizes the prompts that are text; may take long. Raises ApiError (400)."""
+    """Tokenizes text prompts; may be slow. Raises ApiError (400)."""
     options = _options(model, request, limits)
     prompts = [
         _bounded(model, request, options, _token_ids(model, prompt, i, bounded=options.window is None))
@@ -43,7 +43,7 @@ def _options(model: ChatModel, request: CompletionRequest, limits: Limits) -> Ge
 
 
 def _token_ids(model: ChatModel, prompt: str | Sequence[int], number: int, *, bounded: bool) -> Sequence[int]:
-    """The prompt's tokens. bounded: a text that cannot fit the context is refused before it is tokenized."""
+    """Returns the prompt's tokens. bounded: refuse a text that can't fit the context before it is tokenized."""
     if isinstance(prompt, str):
         token_ids: Sequence[int] = model.raw_prompt(prompt, bounded=bounded)
     else:

@@ -1,7 +1,7 @@
-"""What happens when a request's context is full: it is refused, or its context shifts: the oldest tokens go.
+"""Decides what happens when a request's context is full: it is refused, or the oldest tokens are dropped (shift).
 
-Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and cuts a prompt that is longer
-than the window. It knows tokens and lengths only: no template, no HTTP, no engine.
+Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and truncates a prompt that is
+longer than the window. It knows only tokens and lengths: no template, no HTTP, no engine.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from app.interface.request import errors
 from app.messages.requests import ContextWindow, OnOverflow
 
 BLOCK_TOKENS = 128
-"""A window is whole blocks: a multiple of every page size."""
+"""A window consists of whole blocks: a multiple of every KV page size."""
 SINK_TOKENS = 4
-"""At least so many first tokens are kept: without them the output degenerates (attention sinks, Xiao et al. 2023)."""
+"""The minimum of kept first tokens: without them the output degenerates (attention sinks, Xiao et al. 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """A request's fields; None: not given."""
+    """The request's fields; None: not given."""
 
     on_overflow: OnOverflow | None = None
     context_window: int | None = None
@@ -27,7 +27,7 @@ class WindowOptions:
 
 
 def shifts(options: WindowOptions, default: OnOverflow) -> bool:
-    """Whether the context shifts. Raises ApiError (400) for an option of shifting where it does not."""
+    """Whether the context shifts. Raises ApiError (400) for a shift option if it does not."""
     if (options.on_overflow or default) == "shift":
         return True
     for field in ("context_window", "n_keep", "n_discard"):
@@ -39,10 +39,10 @@ def shifts(options: WindowOptions, default: OnOverflow) -> bool:
 def plan_window(
     options: WindowOptions, context_tokens: int, prompt: Sequence[int], system_tokens: int, prompt_field: str
 ) -> tuple[Sequence[int], ContextWindow]:
-    """The prompt, cut if it is longer than the window, and the window. Raises ApiError (400).
+    """Returns the prompt, truncated to the window, and the window. Raises ApiError (400).
 
-    system_tokens: how many of the prompt's first tokens are the template's system prompt. They are kept, unless the
-    request itself asks to shift and to keep fewer.
+    system_tokens: the number of first tokens that are the template's system prompt. They are kept, unless the request
+    itself asks to shift and to keep fewer.
     """
     tokens = _window_tokens(options.context_window, context_tokens)
     keep = max(SINK_TOKENS, system_tokens)
@@ -54,7 +54,7 @@ def plan_window(
     discard = options.n_discard
     if discard is None or discard == -1:
         discard = max(min((tokens - keep) // 2, tokens - keep - BLOCK_TOKENS), 1)
-    # Whole pages round both up, and at least one block of the latest tokens must stay.
+    # Whole KV pages round both up, and at least one block of the latest tokens must stay.
     if keep + discard + BLOCK_TOKENS > tokens:
         if options.n_keep is None and options.n_discard is None:
             raise errors.context_length_exceeded(keep, BLOCK_TOKENS + 1, tokens, prompt_field)

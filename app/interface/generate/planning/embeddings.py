@@ -1,4 +1,4 @@
-"""From a list of texts to a request to the engine for each."""
+"""Plans a list of texts into one engine request each."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from app.messages.requests import GenerateRequest, SamplingParams
 def plan_embeddings(
     model: ChatModel, request: EmbeddingRequest, caller: Caller, request_id: str
 ) -> tuple[GenerateRequest, ...]:
-    """A request for each input; tokenizes those that are text. Raises ApiError (400) naming the input."""
+    """Returns a request per input; tokenizes texts. Raises ApiError (400) naming the input."""
     if request.dimensions not in (None, model.hidden_size):
         message = f"'dimensions' is not supported; this model's vectors have {model.hidden_size}."
         raise errors.invalid(message, "dimensions", "unsupported_parameter")

@@ -1,4 +1,4 @@
-"""What chat and completions plan in common: from options and prompts to a job.
+"""The planning that chat and completions share: from options and prompts to a job.
 
 Planning has three stages: the options, from the request's fields alone; the prompts, which are rendered and tokenized
 once; the limits, which need both. `app.interface.generate.generation` then runs the job.
@@ -24,7 +24,7 @@ Search = BeamParams | ContrastiveParams
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """What the fields of a request say by themselves, without its prompt."""
+    """The options of a request that do not depend on its prompt."""
 
     search: Search | None
     """None: tokens are sampled."""
@@ -37,7 +37,7 @@ class GenerationOptions:
 def window_options(
     model: ChatModel, request: ChatCompletionRequest | CompletionRequest, search: Search | None
 ) -> WindowOptions | None:
-    """The options of a request whose context shifts, else None. Raises ApiError (400)."""
+    """Returns the options if the context shifts, else None. Raises ApiError (400)."""
     options = WindowOptions(request.on_overflow, request.context_window, request.n_keep, request.n_discard)
     return options if search is None and shifts(options, model.on_overflow) else None
 
@@ -54,7 +54,7 @@ def make_job(
     starts_text: bool,
     echoes: tuple[str, ...] = (),
 ) -> Job:
-    """A request to the engine for each sequence. Raises ApiError (400) for what the limits do not allow."""
+    """Builds one engine request per sequence. Raises ApiError (400) if a limit is exceeded."""
     answers = choices = request.n or 1
     if options.search is None and isinstance(request, CompletionRequest):
         choices = max(answers, request.best_of or 0)

@@ -1,4 +1,4 @@
-"""What planning makes of a request: its work for the engine, and what its answer is made from."""
+"""The result of planning: the engine requests, and what is needed to build the answer."""
 
 from dataclasses import dataclass
 
@@ -9,40 +9,40 @@ from app.messages.requests import GenerateRequest
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request, ready for the engine. Choice i is requests[i]; choices of one prompt are neighbours.
+    """A planned request. Choice i is requests[i]; choices of one prompt are adjacent.
 
-    A beam search is one request per prompt, which gives all of the prompt's choices.
+    A beam search is one request per prompt, which returns all choices of the prompt.
     """
 
     request_id: str
     requests: tuple[GenerateRequest, ...]
     prompt_tokens: int
-    """Each prompt counted once, however many choices it has."""
+    """Each prompt counts once, however many choices it has."""
     stops: tuple[str, ...]
     choices: int
-    """Choices of each prompt."""
+    """The number of choices per prompt."""
     starts_text: bool
     """True: an output is a text of its own (chat). False: it continues its prompt."""
     scores: int | None = None
-    """How many likely tokens to report beside each; None: no `logprobs`."""
+    """The number of top tokens to report at each position; None: no `logprobs`."""
     echoes: tuple[str, ...] = ()
-    """Each prompt's text, where outputs begin with it."""
+    """The prompts' texts, if outputs begin with them."""
     answers: int | None = None
-    """How many of each prompt's choices, the likeliest, are the answer; None: all."""
+    """How many choices per prompt, the most likely ones, are returned; None: all."""
     functions: Functions | None = None
     grammar: Grammar | None = None
     beams: bool = False
     """Whether each request is a beam search."""
     thought: Thought | None = None
-    """How outputs may begin with a thought; None: nothing in them is one."""
+    """How outputs may begin with a thought; None: they do not."""
     shared_tokens: int = 0
-    """How many of a prompt's first tokens are system prompt and tools, whatever is said after them."""
+    """The number of a prompt's first tokens that are system prompt and tools."""
 
     @property
     def outputs(self) -> int:
-        """Choices of all prompts."""
+        """The number of choices of all prompts."""
         return len(self.requests) * (self.choices if self.beams else 1)
 
     def request_of(self, output: int) -> GenerateRequest:
-        """The request that a choice belongs to."""
+        """Returns the request of a choice."""
         return self.requests[output // self.choices if self.beams else output]

@@ -1,6 +1,6 @@
-"""The service's limits on one request, and how many tokens may follow a prompt.
+"""The service's limits on one request, and the number of tokens that may follow a prompt.
 
-It knows tokens and lengths only: no template, no HTTP, no engine.
+It knows only tokens and lengths: no template, no HTTP, no engine.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from app.messages.requests import ContextWindow
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the service allows one request."""
+    """The service's limits on one request."""
 
     default_max_tokens: int
-    """Output tokens of a chat request that names no limit; less where the context is full before."""
+    """Output tokens of a chat request without a limit; less if the context is full before."""
     max_choices: int
-    """The largest `n`, and the most sequences of one request."""
+    """The maximum of `n`, and of sequences per request."""
     max_beams: int = 8
-    """The largest `num_beams`, and the largest `top_k` with `penalty_alpha`."""
+    """The maximum of `num_beams`, and of `top_k` with `penalty_alpha`."""
 
     def check_choices(self, prompts: int, choices: int, field: str) -> None:
-        """Raises ApiError (400) for too many choices of one prompt, which `field` asks for, or of all prompts."""
+        """Raises ApiError (400) for too many choices of one prompt, set by `field`, or of all prompts."""
         if choices > self.max_choices:
             raise errors.invalid(f"'{field}': at most {self.max_choices} choices are allowed.", field, "invalid_value")
         if choices * prompts > self.max_choices:
@@ -34,18 +34,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
-    """The limit that a request sets on its output."""
+    """The request's limit on its output."""
 
     tokens: int | None
-    """None: the request sets none, and `default` holds."""
+    """None: `default` applies."""
     default: int
     field: str
-    """The request's field for it."""
+    """The field that sets the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedPrompt:
-    """One prompt, and how many tokens may follow it."""
+    """A prompt, and how many tokens may follow it."""
 
     token_ids: Sequence[int]
     output_tokens: int
@@ -55,7 +55,7 @@ class BoundedPrompt:
 def within_context(
     token_ids: Sequence[int], limit: OutputLimit, context_tokens: int, prompt_field: str
 ) -> BoundedPrompt:
-    """For a request that is refused where its context is full. Raises ApiError (400)."""
+    """Bounds a request that is refused if the context is full. Raises ApiError (400)."""
     room = context_tokens - len(token_ids)
     if room < min(1, 1 if limit.tokens is None else limit.tokens):
         raise errors.context_length_exceeded(len(token_ids), limit.tokens or 1, context_tokens, prompt_field)
@@ -75,9 +75,9 @@ def within_window(
     system_tokens: int,
     prompt_field: str,
 ) -> BoundedPrompt:
-    """For a request whose context shifts: only the output's own limit ends it. Raises ApiError (400).
+    """Bounds a request whose context shifts: only the output's own limit ends it. Raises ApiError (400).
 
-    system_tokens: how many of the first tokens are the template's system prompt.
+    system_tokens: the number of first tokens that are the template's system prompt.
     """
     token_ids, window = plan_window(options, context_tokens, token_ids, system_tokens, prompt_field)
     tokens = limit.default if limit.tokens is None else limit.tokens

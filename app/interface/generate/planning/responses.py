@@ -1,4 +1,4 @@
-"""From a response request to a job, by way of the chat request that makes the same answer.
+"""Plans a response request by converting it to an equivalent chat request.
 
 Errors name the fields of the client's own request, not those of the chat request.
 """
@@ -45,12 +45,12 @@ _FIELDS = {
     "response_format.json_schema.schema": "text.format.schema",
     "reasoning_effort": "reasoning.effort",
 }
-"""A chat request's fields and their names in a response request."""
+"""Maps a chat request's fields to a response request's."""
 _ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
 
 
 def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
-    """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
+    """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     offered = offered_tools(request.tools, request.tool_choice)
     try:
         job = _planned(model, request, limits, caller, request_id)
@@ -75,7 +75,7 @@ def _planned(model: ChatModel, request: ResponseRequest, limits: Limits, caller:
 
 
 def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
-    """The chat request that makes the same answer. Raises ApiError (400)."""
+    """Returns the equivalent chat request. Raises ApiError (400)."""
     offered = offered_tools(request.tools, request.tool_choice)
     tools = [tool.as_function for tool in offered]
     choice = chosen(offered, request.tool_choice)
@@ -109,7 +109,7 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
 
 
 def renamed_for_responses(error: ApiError) -> ApiError:
-    """The error with the response request's field in place of the chat request's."""
+    """Returns the error with the response request's field instead of the chat request's."""
     if error.param is None:
         return error
     field = _field(error.param)
@@ -117,7 +117,7 @@ def renamed_for_responses(error: ApiError) -> ApiError:
 
 
 def _of_tools(error: ApiError, offered: Sequence[OfferedTool]) -> ApiError:
-    """The error with the place of a tool in the request, which may be within a namespace."""
+    """Returns the error with the place of a tool in the request, which may be within a namespace."""
     field = _tool_field(error.param or "", offered)
     if not error.param or field == error.param:
         return error
@@ -157,16 +157,16 @@ def _response_format(form: TextFormat | None) -> ResponseFormat | None:
 
 
 def _messages(request: ResponseRequest) -> list[Message]:
-    """The conversation: instructions and leading system messages become one message, and so do consecutive calls.
+    """Converts items to messages: instructions and leading system messages are merged, and so are consecutive calls.
 
-    A thought goes with what the assistant said or called next.
+    A thought becomes part of the assistant's next message.
     """
     items = [InputMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     messages: list[Message] = []
     system = [request.instructions] if request.instructions is not None else []
     calls: list[ToolCall] = []
-    thoughts: list[str] = []  # before that text and those calls
-    assistant_text: str | None = None  # what the assistant wrote right before its calls
+    thoughts: list[str] = []  # before the pending text and calls
+    assistant_text: str | None = None  # the text right before the calls
 
     def end_turn() -> None:
         nonlocal assistant_text
@@ -219,7 +219,7 @@ def _text(content: str | Sequence[InputTextPart]) -> str:
 
 
 def refuse_stored(request: ResponseRequest) -> None:
-    """Raises ApiError (400) if a request of nobody's goes on from stored texts, or is to be stored."""
+    """Raises ApiError (400) if a request without a user needs stored texts."""
     wanted = {
         "store": request.store or None,
         "background": request.background or None,

@@ -1,4 +1,4 @@
-"""How a request's tokens are sampled: from its fields to the engine's sampling parameters. Knows no prompt."""
+"""Converts a request's sampling fields to the engine's parameters. Knows no prompt."""
 
 from app.interface.request import errors
 from app.interface.text.chat_model import ChatModel
@@ -14,13 +14,11 @@ def sampling_params(
     scores: int | None,
     end_token_ids: frozenset[int],
 ) -> SamplingParams:
-    """The parameters of one choice.
+    """Returns the parameters of one choice.
 
-    Raises ApiError (400) for a biased token that the vocabulary does not have, and for a `do_sample` that the
-    temperature contradicts.
-
-    scores: how many likely tokens to score beside each; None: no scores. end_token_ids: tokens that `min_tokens` keeps
-    back.
+    scores: the number of top tokens to score at each position; None: no scores. end_token_ids: tokens that `min_tokens`
+    suppresses. Raises ApiError (400) for a biased token outside the vocabulary, and for a `do_sample` that contradicts
+    the temperature.
     """
 
     def given(value: float | None, default: float) -> float:

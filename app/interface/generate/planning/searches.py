@@ -1,4 +1,4 @@
-"""Which search a request asks for, in the fields of vLLM and transformers.
+"""Selects the search of a request, by the fields of vLLM and transformers.
 
 A field that would have no effect is refused by name, never ignored. It knows neither model nor prompt.
 """
@@ -12,7 +12,7 @@ _Request = ChatCompletionRequest | CompletionRequest
 
 
 def search_of(request: _Request, max_beams: int) -> BeamParams | ContrastiveParams | None:
-    """The search; None: tokens are sampled. max_beams limits contrastive candidates too. Raises ApiError (400)."""
+    """Returns the search; None: sampling. max_beams limits contrastive candidates too. Raises ApiError (400)."""
     beams = _width(request)
     if beams is None:
         for field, off in (
@@ -33,7 +33,7 @@ def search_of(request: _Request, max_beams: int) -> BeamParams | ContrastivePara
 
 
 def _width(request: _Request) -> int | None:
-    """The number of beams; None: no beam search."""
+    """Returns the number of beams; None: no beam search."""
     best_of = request.best_of if isinstance(request, CompletionRequest) else None
     if request.use_beam_search is False and (request.num_beams or 1) > 1:
         raise _invalid("num_beams", "contradicts 'use_beam_search': false")

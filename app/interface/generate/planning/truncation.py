@@ -1,8 +1,8 @@
-"""`"truncation": "auto"`: where a conversation and its answer do not fit the context, the oldest of it goes.
+"""`"truncation": "auto"`: drops the oldest part of a conversation that does not fit the context with its answer.
 
-Whole turns go, oldest first; then, of the newest turn, the oldest of the assistant's steps, but never its question.
-System messages at the beginning stay, and a tool's result never stays without its call. It knows no tokens: whether a
-conversation fits, planning tells.
+Whole turns are dropped, oldest first; then the oldest steps of the assistant in the newest turn, but never its
+question. Leading system messages stay, and a tool's result never stays without its call. It knows no tokens: planning
+decides whether a conversation fits.
 """
 
 from bisect import bisect_left
@@ -16,10 +16,10 @@ from app.interface.wire.chat import Message
 
 
 def newest_that_fit(messages: Sequence[Message], plan: Callable[[Sequence[Message]], Job], wanted_tokens: int) -> Job:
-    """The plan of the longest conversation after which `wanted_tokens` may follow.
+    """Returns the plan of the longest suffix of the conversation that leaves room for `wanted_tokens`.
 
-    plan: raises ApiError `context_length_exceeded` for a conversation that does not fit. Where even the shortest leaves
-    less room, that one is planned. Raises what `plan` raises. Plans about log2 of the number of messages.
+    plan: raises ApiError `context_length_exceeded` if a conversation does not fit. If even the shortest leaves less
+    room, that one is planned. Plans about log2 of the number of messages. Raises what `plan` raises.
     """
     found: dict[int, Job] = {}
     shorter = _Shorter(messages)
@@ -42,7 +42,7 @@ def newest_that_fit(messages: Sequence[Message], plan: Callable[[Sequence[Messag
 
 
 class _Shorter:
-    """Ever shorter ends of a conversation; the first one is whole."""
+    """Ever shorter suffixes of a conversation; number 0 is whole."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._system = list(takewhile(is_system, messages))
@@ -57,7 +57,7 @@ class _Shorter:
         return len(self._starts)
 
     def conversation(self, number: int) -> list[Message]:
-        """Without the `number` oldest pieces."""
+        """Returns the conversation without the `number` oldest pieces."""
         start = self._starts[number]
         question = self._question
         kept = [self._rest[question]] if question is not None and start > question else []

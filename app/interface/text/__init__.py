@@ -1,1 +1,1 @@
-"""Between text and tokens: chat template, control tokens, tokenizer, detokenizer."""
+"""Converts between text and tokens: chat template, control tokens, tokenizer, detokenizer."""

@@ -1,8 +1,7 @@
-"""Loads a model's tokenizer and chat template as an ingress does, and tries them, within bounds of time and memory.
+"""Loads and tries a model's tokenizer and chat template as an ingress does, within limits of time and memory.
 
-In a process of its own: a tokenizer whose rules double a text never ends, nor can anything in this process end it.
-That takes seconds, so files that passed are remembered by their digest. What tokenizer and template do afterwards with
-users' messages is not its concern.
+It runs in a child process: a tokenizer whose rules double a text never ends and can't be interrupted. The check takes
+seconds, so files that passed are remembered by digest. It does not cover later work on users' messages.
 """
 
 import hashlib
@@ -31,15 +30,15 @@ _MEMORY_BYTES: Final = 8 << 30
 
 
 def check_model(card: ModelCard, command: str, *, passed: Path, cpu_s: int = CPU_S) -> Sequence[str]:
-    """What the user should know of the model, a sentence each. Raises ChatModelError for one that can't be served.
+    """Returns warnings for the user, a sentence each. Raises ChatModelError if the model can't be served.
 
-    command: which takes --chat-template. passed: a folder that remembers what has been checked; it need not be there.
+    command: the command that takes --chat-template. passed: a folder for digests of checked files; created if missing.
     """
     try:
         mark = passed / _digest(card)
     except SealedModelError as error:
         raise ChatModelError(str(error)) from error
-    except (OSError, ValueError):  # the check says which file, and why
+    except (OSError, ValueError):  # the check reports which file, and why
         answer = _checked(card, cpu_s)
     else:
         try:
@@ -58,7 +57,7 @@ def check_model(card: ModelCard, command: str, *, passed: Path, cpu_s: int = CPU
 
 
 def _digest(card: ModelCard) -> str:
-    """Of the files that are loaded, and of the code that loads them. Raises SealedModelError, OSError, ValueError."""
+    """Hashes the loaded files and the code that loads them. Raises SealedModelError, OSError, ValueError."""
     model = open_model(card)
     files = [model / name for name in SMALL_FILES]
     texts = [file.read_text(encoding="utf-8") if file.is_file() else None for file in files]
@@ -70,7 +69,7 @@ def _digest(card: ModelCard) -> str:
 
 
 def _checked(card: ModelCard, cpu_s: int) -> dict[str, Any]:
-    """What the process says. Raises ChatModelError."""
+    """Runs the check in the child process. Raises ChatModelError."""
     child = [sys.executable, "-m", __name__, str(cpu_s)]
     try:
         run = subprocess.run(child, input=json.dumps(card.to_wire()), capture_output=True, text=True, timeout=_WALL_S)

@@ -1,7 +1,7 @@
-"""A converted model as the interface sees it: template, tokenizer, context, and the tokens that end an answer.
+"""A converted model as the interface sees it: template, tokenizer, context, and end-of-sequence tokens.
 
-Control tokens come from the template or from a raw prompt, never from a message's text: this tokenizer has them under
-secret names, and only those of the template are written with these names. It knows nothing of weights, HTTP or Ray.
+Control tokens come from the template or from a raw prompt, never from a message's text: the tokenizer knows them only
+under secret names, which only the template's own get. It knows nothing of weights, HTTP or Ray.
 """
 
 import json
@@ -37,7 +37,7 @@ from app.model_folder import (
 )
 
 _PROMPT_END_TOKENS = 16
-"""So many of a prompt's last tokens show whether it ends within a thought."""
+"""The number of a prompt's last tokens that show whether it ends within a thought."""
 _NO_TEMPLATE = (
     "This model has no chat template, so it can't chat: use /v1/completions, or start the service with a template"
     " for it (redoubt serve --chat-template FILE; model.chat_template in the configuration)."
@@ -51,11 +51,11 @@ class Conversation:
 
     token_ids: list[int]
     system_tokens: int
-    """How many of the first tokens stay the same whatever is said after the system messages."""
+    """The number of first tokens that do not depend on what follows the system messages."""
 
 
 class ChatModel:
-    """Immutable after loading; every method may be called from any thread."""
+    """Immutable after loading and thread-safe."""
 
     def __init__(
         self,
@@ -70,32 +70,32 @@ class ChatModel:
         identity: str = "",
         origin: str = "the model",
     ) -> None:
-        """The contents of a model folder's JSON files. Raises ValueError naming what is wrong.
+        """Takes the contents of a model folder's JSON files. Raises ValueError naming what is wrong.
 
-        origin: what has the template, for the log.
+        origin: the template's source, for the log.
         """
         names = tokenizer_config or {}
         self.tokens = TokenBytes.from_json(tokenizer)
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
-        """The longest prompt and output together."""
+        """The maximum of prompt and output tokens together."""
         self.identity = identity
-        """Of the model's files (`ModelCard.identity`)."""
+        """The identity of the model's files (`ModelCard.identity`)."""
         self.on_overflow = on_overflow
-        """What happens to a request that does not say, where the context is full."""
+        """What happens when the context is full, unless the request says."""
         self.vocab_size = int(config["vocab_size"])
         self.hidden_size: int | None = config.get("hidden_size")
         special = {name: text for name in _SPECIAL_NAMES if (text := token_text(names.get(name)))}
         added = tokenizer.get("added_tokens") or []
         control = control_tokens(added, template)
         self.added_tokens: Mapping[int, str] = {token["id"]: token["content"] for token in added}
-        """Tokens that are no part of a text, or only as a whole, special or not, by their names."""
+        """Added tokens by id, special or not: a text contains them only as a whole, or not at all."""
         self._marks = marks_of(template, set(self.added_tokens.values()))
         self._knows_marks = is_known(self._marks, template)
         self.dialects = spoken(template)
-        """Of its calls, for grammars."""
+        """The dialects of its calls, for grammars."""
         self.read_dialects = read(template)
-        """Those in which its calls are looked for."""
+        """The dialects in which its calls are recognized."""
         special_names = set(self.tokens.special.values())
         self._marks_are_tokens = self._marks == CHANNELS and set(CHANNELS.special_tokens) <= special_names
         sign = TOKEN_SIGN if self._marks_are_tokens else ""
@@ -107,9 +107,9 @@ class ChatModel:
         self._prefix = self._prompt_prefix(names, special)
         self._template = ChatTemplate(template, special, control, origin=origin) if template is not None else None
         self.sampling = SamplingDefaults.of(generation_config or {})
-        """How answers are sampled where a request does not say."""
+        """The sampling defaults."""
         self.eos_token_ids = end_token_ids(tokenizer, config, names, generation_config or {})
-        if self._marks == CHANNELS:  # a file that does not say so would let the model answer its own calls
+        if self._marks == CHANNELS:  # otherwise the model would answer its own calls
             self.eos_token_ids |= {token for token, name in self.added_tokens.items() if name in (CALL, RETURN)}
         """Tokens that end an answer."""
         self._answers: Mapping[str, Sequence[int]] = {}
@@ -124,7 +124,7 @@ class ChatModel:
         identity: str = "",
         template: Path | None = None,
     ) -> Self:
-        """Opens a converted model. template: a file with another template than its own.
+        """Opens a converted model. template: a file that replaces its own template.
 
         Raises ChatModelError naming the file.
         """
@@ -156,10 +156,10 @@ class ChatModel:
         return self._template is not None
 
     def knowing(self, answers: Mapping[str, Sequence[int]]) -> Self:
-        """The same model, which writes these answers of earlier turns with the tokens that they were made of.
+        """Returns a copy that encodes these earlier answers with the tokens that the model generated.
 
-        answers: each text with the model's own tokens for it, which a tokenizer need not choose again; else the cached
-        pages of what follows would have other names. Tokens that do not spell the text are not used.
+        answers: maps each text to the model's own tokens. A tokenizer may choose others, and then the cached KV pages
+        of what follows would not be found. Tokens that do not spell the text are not used.
         """
         model = copy(self)
         model._answers = {text: token_ids for text, token_ids in answers.items() if text}
@@ -174,7 +174,7 @@ class ChatModel:
         bounded: bool = True,
         options: TemplateOptions | None = None,
     ) -> list[int]:
-        """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
+        """Returns the conversation as tokens, up to where the answer begins. Raises ApiError (400).
 
         bounded: refuse what can't fit the context before it is tokenized.
         """
@@ -193,9 +193,9 @@ class ChatModel:
         bounded: bool = False,
         options: TemplateOptions | None = None,
     ) -> Conversation:
-        """The conversation as tokens, as `chat_prompt` makes them, and the length of its system prompt.
+        """Returns the tokens of `chat_prompt`, and the length of the system prompt.
 
-        bounded: see `chat_prompt`. Raises ApiError (400), also where the system prompt alone can't fit the context.
+        bounded: see `chat_prompt`. Raises ApiError (400), also if the system prompt alone can't fit the context.
         """
         leading = list(takewhile(is_system, messages))
         if len(leading) == len(messages):
@@ -214,9 +214,9 @@ class ChatModel:
         return Conversation(self._with_answers(messages, text, encoding) or encoding.ids, system_tokens)
 
     def _with_answers(self, messages: Sequence[Message], text: str, encoding: Encoding) -> list[int] | None:
-        """The tokens of `text`, those of known answers in place of the tokenizer's; None: no answer is known.
+        """Returns the tokens of `text`, with the model's own for known answers; None if no answer is known.
 
-        encoding: of `text`. An answer is left as it is where its text does not begin and end with a token.
+        encoding: of `text`. An answer whose text does not begin and end at a token boundary is not replaced.
         """
         if not self._answers:
             return None
@@ -245,7 +245,7 @@ class ChatModel:
         form: ResponseFormat | None,
         options: TemplateOptions | None = None,
     ) -> int:
-        """The tokens that two conversations share which differ after their system messages."""
+        """Returns the number of tokens shared by two conversations that differ after their system messages."""
         first, second = (
             self.chat_prompt([*leading, Message(role="user", content=text)], tools, form, options=options)
             for text in ("a", "b")
@@ -261,9 +261,9 @@ class ChatModel:
         marks_start: bool = False,
         options: TemplateOptions | None = None,
     ) -> str:
-        """The conversation's text, its control tokens under their secret names. Raises ApiError (400).
+        """Renders the conversation, with control tokens under their secret names. Raises ApiError (400).
 
-        marks_start: the template's start mark stands where the first message after the system messages begins.
+        marks_start: put the template's start mark where the first message after the system messages begins.
         """
         if self._template is None:
             raise errors.invalid(_NO_TEMPLATE, "model")
@@ -274,7 +274,7 @@ class ChatModel:
     def raw_prompt(
         self, text: str, field: str = "prompt", *, bounded: bool = True, starts_text: bool = True
     ) -> list[int]:
-        """A raw prompt as tokens; names of control tokens in it become those tokens.
+        """Tokenizes a raw prompt; names of control tokens in it become those tokens.
 
         starts_text: whether it begins with BOS, if the model uses BOS. bounded: see `chat_prompt`.
         """
@@ -286,12 +286,12 @@ class ChatModel:
         return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
 
     def token_names(self, token_ids: Iterable[int]) -> list[str]:
-        """The tokens as the vocabulary writes them; an unknown one is empty."""
+        """Returns the tokens as the vocabulary writes them; an unknown one is empty."""
         names = (self._tokenizer.id_to_token(token) or "" for token in token_ids)
         return [self._aliases.real_name(name) for name in names]
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The tokens' text, special tokens by their names."""
+        """Returns the tokens' text, special tokens by name."""
         text = b"".join(map(self.tokens.spelled, token_ids)).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.tokens.has_prefix_space else text
 
@@ -303,12 +303,12 @@ class ChatModel:
             raise errors.invalid(message, field, "invalid_value")
 
     def thought_after(self, prompt: Sequence[int]) -> Thought:
-        """How an answer to this prompt of a chat may begin with a thought."""
+        """Returns how an answer to this chat prompt may begin with a thought."""
         thought = thought_after(self._marks, self.text(prompt[-_PROMPT_END_TOKENS:]), is_known=self._knows_marks)
         return replace(thought, marks_are_tokens=self._marks_are_tokens)
 
     def detokenizer(self, *, starts_text: bool, shows_calls: bool = False, shows_thoughts: bool = False) -> Detokenizer:
-        """A new detokenizer for one output.
+        """Returns a new detokenizer for one output.
 
         shows_calls, shows_thoughts: whether special tokens that mark function calls, and thoughts, are text.
         """
@@ -323,12 +323,12 @@ class ChatModel:
             raise errors.context_length_exceeded(least_tokens, 1, self.context_tokens, field, at_least=True)
 
     def _encode(self, text: str) -> Encoding:
-        # `encode` would keep Python's lock all the time, seconds for a megabyte (tokenizers 0.23).
+        # `encode` would hold the GIL all the time, seconds for a megabyte (tokenizers 0.23).
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return encoding
 
     def _prompt_prefix(self, config: Mapping[str, Any], special: Mapping[str, str]) -> list[int]:
-        """What comes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""
+        """Returns the prefix of raw prompts: BOS, if the tokenizer's configuration or post-processor says so."""
         if config.get("add_bos_token") is False:
             return []
         plain = self._tokenizer.encode("a", add_special_tokens=False).ids

@@ -1,8 +1,8 @@
-"""A model's own chat template: from messages to the text that it was trained on.
+"""Renders messages with a model's own chat template.
 
-The template comes with the model's files and runs within bounds (`rendering`). Users' text can't make a control token:
-wherever a user's string holds one, or could become part of one, a mark that no user can guess is inserted, and
-`ChatModel` removes the marks after it has renamed the template's own control tokens. It knows nothing of token ids.
+The template comes with the model's files and runs within limits (`rendering`). Users' text can't form a control token:
+wherever a user's string contains one, or could become part of one, an unguessable mark is inserted. `ChatModel` removes
+the marks after it has renamed the template's own control tokens. It knows nothing of token ids.
 """
 
 import logging
@@ -34,14 +34,14 @@ _PROBE = "probe"
 
 
 class ChatTemplate:
-    """One compiled template and the control tokens that users must not be able to write."""
+    """A compiled template and the control tokens that users must not be able to write."""
 
     def __init__(
         self, source: str, variables: Mapping[str, str], control_tokens: Iterable[str], *, origin: str = "the model"
     ) -> None:
-        """Raises ValueError if the template is not valid or exceeds its bounds.
+        """Raises ValueError if the template is invalid or exceeds its limits.
 
-        variables: `bos_token` and its kind. origin: what has the template, for the log.
+        variables: `bos_token` and the like. origin: the template's source, for the log.
         """
         self._source = source
         self._variables = dict(variables)
@@ -51,9 +51,9 @@ class ChatTemplate:
         except TemplateRefusedError as error:
             raise ValueError(f"the chat template is not valid, {error}; {REMEDY}") from error
         self.mark = f"\ue000{secrets.token_hex(8)}\ue001"
-        """Stands in the rendered text where a user's string could otherwise be read as a control token."""
+        """Inserted where a user's string could otherwise be read as a control token."""
         self.start_mark = f"\ue000{secrets.token_hex(8)}\ue002"
-        """Stands, if asked for, where the first message after the system messages begins."""
+        """Inserted on request where the first message after the system messages begins."""
         tokens = sorted((token for token in control_tokens if len(token) > 1), key=len, reverse=True)
         self._whole = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
@@ -63,7 +63,7 @@ class ChatTemplate:
         self._wants_parts = False
         if not self._shows_users(_PROBE):
             self._wants_parts = self._shows_users([{"type": "text", "text": _PROBE}])
-            if not self._wants_parts:  # one that is only for conversations with tools
+            if not self._wants_parts:  # the template works only for conversations with tools
                 self._no_tools = []
         self._efforts = self._detect_efforts()
         marks = marks_of(source, ())
@@ -81,12 +81,11 @@ class ChatTemplate:
         marks_start: bool = False,
         options: TemplateOptions | None = None,
     ) -> str:
-        """The prompt, up to where the answer begins, with marks in it.
+        """Renders the prompt, up to where the answer begins, with marks in it.
 
-        marks_start: whether `start_mark` is among them. It is not where the first message begins with white
-            space or has no text, or where the template does not show it.
-        What the template would refuse or leave out is written in another way (`Abilities`, `turns`).
-        Raises ApiError (400) with the template's message, or where it exceeds its bounds.
+        marks_start: insert `start_mark`. It is missing if the first message begins with white space or has no text, or
+        if the template does not show it. What the template would refuse or omit is written in another way (`Abilities`,
+        `turns`). Raises ApiError (400) with the template's message, or if it exceeds its limits.
         """
         for i, message in enumerate(messages):
             _check(i, message)
@@ -118,7 +117,7 @@ class ChatTemplate:
         raise errors.invalid(f"The model's chat template refuses these messages: {reasons[0]}", "messages")
 
     def _has_calls_as_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
-        """Whether calls and their results are written as text, since the template has no place for them."""
+        """Whether calls and results are written as text, because the template does not support them."""
         abilities = self._abilities
         if abilities.calls != "none":
             return bool(tools) and not abilities.tools
@@ -127,7 +126,7 @@ class ChatTemplate:
     def _render(
         self, messages: list[Any], tools: list[Any] | None = None, chosen: Mapping[str, Any] | None = None
     ) -> str:
-        """chosen: variables of a request, which can't take the place of the service's own."""
+        """chosen: the request's variables, which can't override the service's own."""
         own = {
             "messages": messages,
             "tools": self._no_tools if tools is None else tools,
@@ -148,11 +147,11 @@ class ChatTemplate:
             return False
 
     def _written(self, text: str) -> Any:
-        """The text as the template takes content."""
+        """Returns the text in the form in which the template expects content."""
         return [{"type": "text", "text": text}] if self._wants_parts else text
 
     def _detect_efforts(self) -> tuple[str, ...]:
-        """The values of `reasoning_effort` that it knows, from the least on; none: it does not know the variable."""
+        """Returns the supported values of `reasoning_effort`, lowest first; empty if the template ignores it."""
         if not re.search(r"\breasoning_effort\b", self._source):
             return ()
 
@@ -167,14 +166,14 @@ class ChatTemplate:
         return tuple(effort for effort in EFFORTS if effort in named and takes(effort))
 
     def _value(self, message: Message, form: CallForm) -> dict[str, Any]:
-        """The message as templates expect it. form: of its calls."""
+        """Returns the message as templates expect it. form: of its calls."""
         content = message.content if message.content is not None else ""
         text = content if isinstance(content, str) else "\n".join(part.text for part in content)
         value: dict[str, Any] = {"role": self._role(message.role)}
         if message.role == "assistant":
             thought, text = self._thought_and_answer(message.reasoning_content, text)
             if thought and text and message.tool_calls and self._thought_marks == CHANNELS:
-                thought, text = f"{thought}\n\n{text}", ""  # gpt-oss' template refuses both
+                thought, text = f"{thought}\n\n{text}", ""  # gpt-oss's template refuses both
             if thought:  # each template has its own name for it
                 value["reasoning_content"] = value["reasoning"] = value["thinking"] = thought
         value["content"] = self._written(text)
@@ -193,7 +192,7 @@ class ChatTemplate:
         return call_id if self._abilities.any_id else short_id(call_id)
 
     def _thought_and_answer(self, thought: str | None, text: str) -> tuple[str | None, str]:
-        """An earlier answer's. Clients that do not tell a thought from its answer hand both back as one text."""
+        """Splits an earlier answer. Some clients return the thought and the answer as one text."""
         marks, start = self._thought_marks, text.lstrip()
         if thought is None and marks == CHANNELS and start.startswith((marks.opening, CHANNEL)):
             splitter = ChannelSplitter(marks_are_tokens=False)
@@ -205,12 +204,12 @@ class ChatTemplate:
         return before.strip(), after.lstrip()
 
     def _role(self, role: str) -> str:
-        """The role as the template knows it: most do not know "developer", OpenAI's newer name of the system role."""
+        """Returns the template's name of the role: most do not know "developer", OpenAI's newer name of "system"."""
         is_known = "developer" in self._source and self._abilities.developer
         return "system" if role == "developer" and not is_known else role
 
     def _with_start_mark(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages with the start mark; without it if there is white space first, which templates may strip."""
+        """Inserts the start mark, unless white space comes first, which templates may strip."""
         place = next((i for i, message in enumerate(messages) if not is_system(message)), len(messages))
         first = messages[place] if place < len(messages) else None
         if first is None or first.role == "assistant" or not first.content:
@@ -248,7 +247,7 @@ class ChatTemplate:
 
 
 def _check(index: int, message: Message) -> None:
-    """Raises ApiError (400) with the message's place in the request."""
+    """Raises ApiError (400) naming the message's place in the request."""
     where = f"messages[{index}]"
     if message.content is None and not message.tool_calls and message.reasoning_content is None:
         raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")

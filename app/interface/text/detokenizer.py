@@ -1,4 +1,4 @@
-"""From token ids to text as they are made, and stop strings in that text.
+"""Converts token ids to text incrementally, and finds stop strings in it.
 
 Every token stands for fixed bytes, which an incremental UTF-8 decoder turns into text. So each token costs the same
 however long the output is, and no character is shown before it is complete. It knows `tokenizer.json`, not the model.
@@ -12,15 +12,15 @@ from typing import Any
 from app.interface.thinking.possible_start import possible_start
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\u2581"  # SentencePiece writes a space so
+_SPACE = "\u2581"  # SentencePiece's space
 
 
 class UnsupportedTokenizerError(ValueError):
-    """A tokenizer whose tokens do not stand for fixed bytes, or of an unknown kind."""
+    """The tokenizer's tokens do not stand for fixed bytes, or its kind is unknown."""
 
 
 class TokenBytes:
-    """The bytes that each token of a vocabulary stands for; special tokens stand for none."""
+    """The bytes of each token of a vocabulary; special tokens have none."""
 
     def __init__(
         self, table: Sequence[bytes], *, has_prefix_space: bool, special: Mapping[int, str] | None = None
@@ -31,21 +31,21 @@ class TokenBytes:
         self.has_prefix_space = has_prefix_space
         """Whether a first token begins with a space that is not part of the text (SentencePiece's dummy prefix)."""
         self.longest = max(map(len, table), default=1)
-        """Bytes of the longest token."""
+        """The length of the longest token in bytes."""
 
     def join(self, token_ids: Iterable[int]) -> bytes:
-        """The tokens' bytes. A token outside the vocabulary (a model may have spare rows) has none."""
+        """Returns the tokens' bytes. A token outside the vocabulary (a model may have spare rows) has none."""
         table, size = self._table, len(self._table)
         return b"".join(table[token] for token in token_ids if token < size)
 
     def spelled(self, token: int) -> bytes:
-        """The token as scores show it: its bytes, or a special token's name."""
+        """Returns a token as shown in scores: its bytes, or a special token's name."""
         if token in self.special:
             return self.special[token].encode()
         return self._table[token] if token < len(self._table) else b""
 
     def showing(self, names: Iterable[str], sign: str = "") -> "TokenBytes":
-        """A copy in which these special tokens stand for their names, after the sign."""
+        """Returns a copy in which these special tokens stand for their names, prefixed with `sign`."""
         shown = {token: (sign + name).encode() for token, name in self.special.items() if name in set(names)}
         if not shown:
             return self
@@ -65,8 +65,8 @@ class TokenBytes:
         to_bytes = _byte_level if "ByteLevel" in decoders else _sentencepiece
         if to_bytes is _sentencepiece and not decoders.keys() & {"Metaspace", "Replace"}:
             raise UnsupportedTokenizerError(f"tokenizer.json: decoder {sorted(decoders)} is not supported")
-        # SentencePiece's added tokens are decoded as others are: Gemma's have runs of its sign for a space. Byte-level
-        # ones are matched in texts as they are written, not in the alphabet of bytes.
+        # SentencePiece's added tokens are decoded like others: Gemma's have runs of its sign for a space. Byte-level
+        # ones are matched in texts literally, not in the byte alphabet.
         added_to_bytes = _sentencepiece if to_bytes is _sentencepiece else str.encode
         for text, token_id in tokens.items():
             if token_id not in added:
@@ -78,7 +78,7 @@ class TokenBytes:
 
 
 class Detokenizer:
-    """Turns one output's tokens into text, in complete characters."""
+    """Converts one output's tokens to text, in complete characters."""
 
     __slots__ = ("_decoder", "_strip", "_tokens")
 
@@ -89,7 +89,7 @@ class Detokenizer:
         self._strip = starts_text and tokens.has_prefix_space
 
     def feed(self, token_ids: Iterable[int]) -> str:
-        """The characters that these tokens complete."""
+        """Returns the characters that these tokens complete."""
         text = self._decoder.decode(self._tokens.join(token_ids))
         if self._strip and text:
             self._strip = False
@@ -97,15 +97,15 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """The rest: a replacement character if the output ends within a character, else nothing."""
+        """Returns a replacement character if the output ends within a character, else nothing."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
-    """Finds the first stop string in a text that comes in pieces.
+    """Finds the first stop string in a text that arrives in pieces.
 
     Text that could begin a stop string is held back until that is decided. The stop string that is complete first wins,
-    so the result does not depend on where the text is cut.
+    so the result does not depend on how the text is split.
     """
 
     __slots__ = ("_held", "_stops")
@@ -115,7 +115,7 @@ class StopStrings:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """The text that is safe to show, and whether a stop string was found right after it."""
+        """Returns the text that is safe to show, and whether a stop string was found right after it."""
         if not self._stops:
             return text, False
         text = self._held + text
@@ -128,13 +128,13 @@ class StopStrings:
         return text[:safe], False
 
     def finish(self) -> str:
-        """Gives what was held back."""
+        """Returns what was held back."""
         held, self._held = self._held, ""
         return held
 
 
 def _decoder_steps(decoder: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """The decoder's steps by type."""
+    """Returns the decoder's steps by type."""
     if decoder is None:
         return {}
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
@@ -149,7 +149,7 @@ def _strips_a_space(decoders: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _byte_level(text: str) -> bytes:
-    """A byte-level token's bytes; one that was written outside the byte alphabet stands for itself."""
+    """Returns a byte-level token's bytes; one outside the byte alphabet stands for itself."""
     try:
         return bytes(_BYTE_OF_CHARACTER[character] for character in text)
     except KeyError:
@@ -162,7 +162,7 @@ def _sentencepiece(text: str) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes are themselves, the others follow from character 256 on."""
+    """Returns GPT-2's alphabet: printable Latin-1 bytes are themselves, the others follow from character 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -1,7 +1,7 @@
-"""Calls of earlier turns as a chat template takes them, however badly their arguments ended.
+"""Converts calls of earlier turns to the form that a chat template expects, even if their arguments were truncated.
 
-OpenAI's API has arguments as text, most templates want the object, some the text. What a limit has cut is completed,
-so that a conversation goes on after it. It knows no particular template.
+OpenAI's API has arguments as text; most templates want the object, some the text. Truncated arguments are completed, so
+that the conversation can continue. It knows no particular template.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from app.interface.wire.chat import Message, ToolCall
 
 
 def call_value(call: ToolCall, form: CallForm, call_id: str) -> Value:
-    """The call as templates expect it."""
+    """Returns the call as templates expect it."""
     text = call.function.arguments_text
     arguments = text if form == "text" else read_arguments(text)
     return {"id": call_id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def short_id(call_id: str) -> str:
-    """An id of the length that all templates take; the same for the same id."""
+    """Returns an id of a length that all templates accept, deterministically."""
     is_short = len(call_id) == ID_CHARACTERS and call_id.isalnum()
     return call_id if is_short else hashlib.sha256(call_id.encode()).hexdigest()[:ID_CHARACTERS]
 
@@ -33,10 +33,10 @@ def short_id(call_id: str) -> str:
 def with_calls_as_text(
     values: Sequence[Value], dialect: Written, written: Callable[[str], Any], *, shows_results: bool
 ) -> list[Value]:
-    """The conversation for a template that has no place for calls. values: as templates get them, with marks in them.
+    """Rewrites calls as text for a template that does not support them. values: as templates get them, with marks.
 
-    dialect: the model's own, whose marks stay control tokens. written: a text as the template takes content.
-    shows_results: whether it has a place for results; else they are the user's.
+    dialect: the model's own, whose marks stay control tokens. written: converts a text to the template's content.
+    shows_results: whether the template supports results; otherwise they become user messages.
     """
     turns: list[Value] = []
     after_result = False
@@ -61,12 +61,12 @@ def _texts(content: Any) -> list[str]:
 
 
 def with_one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with every call in a message of its own, and its result after it, for templates that want that.
+    """Splits messages so that each call has its own, followed by its result, for templates that need that.
 
     Results that answer no call of the message before them stay where they are.
     """
     written: list[Message] = []
-    moved: set[int] = set()  # results that stand after their calls already
+    moved: set[int] = set()  # results already placed after their calls
     for i, message in enumerate(messages):
         calls = message.tool_calls or []
         if i in moved:
@@ -85,9 +85,9 @@ def with_one_call_each(messages: Sequence[Message]) -> list[Message]:
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """The object that the text begins with. One that is cut has what stands before the cut.
+    """Parses an object of arguments; a truncated one keeps what stands before the cut.
 
-    Any other text becomes the one argument `arguments`: the model has to see what it wrote.
+    Any other text becomes the single argument `arguments`, so that the model sees what it wrote.
     """
     try:
         value = from_json(text, allow_partial="trailing-strings")

@@ -1,4 +1,4 @@
-"""Functions, response formats and system messages as text, for chat templates that have no place for them."""
+"""Writes functions, response formats and system messages as text, for chat templates that do not support them."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -12,7 +12,7 @@ from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 
 def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The functions as templates and models expect them."""
+    """Returns the functions as templates and models expect them."""
     return [
         {
             "type": "function",
@@ -27,7 +27,7 @@ def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def with_tool_instructions(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
-    """The conversation for a template that takes no functions, which are called in Hermes' dialect."""
+    """Adds the functions to the system message, in Hermes' dialect, for a template without functions."""
     listed = "\n".join(orjson.dumps(tool).decode() for tool in definitions(tools))
     instructions = (
         "You can call functions. To call one, answer with a JSON object between tags, and nothing else:\n"
@@ -38,16 +38,16 @@ def with_tool_instructions(messages: Sequence[Message], tools: Sequence[Tool]) -
 
 
 def with_format_instructions(messages: Sequence[Message], form: ResponseFormat | None) -> Sequence[Message]:
-    """The conversation with the format's name and description; the grammar alone holds the answer to its schema."""
+    """Adds the format's name and description to the system message; only the grammar enforces the schema."""
     if form is None or form.json_schema is None or not form.json_schema.description:
         return messages
     return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
 
 
 def with_shown_system(messages: Sequence[Message], abilities: Abilities) -> list[Message]:
-    """The conversation with no system message that the template would not show.
+    """Rewrites system messages that the template would not show.
 
-    Several that it begins with become one, and later ones, or all where the template has no place for any, the user's.
+    Several leading ones are merged; later ones become user messages, or all if the template does not support any.
     """
     leading = list(takewhile(is_system, messages))
     rest = list(messages[len(leading) :])
@@ -63,12 +63,12 @@ def _as_users(message: Message) -> Message:
 
 
 def is_system(message: Message) -> bool:
-    """Whether its role is a system role, by OpenAI's older or newer name."""
+    """Whether the role is a system role, by OpenAI's older or newer name."""
     return message.role in ("system", "developer")
 
 
 def _with_system(messages: Sequence[Message], instructions: str) -> list[Message]:
-    """The conversation with these instructions at the end of its system message, or as one."""
+    """Appends instructions to the system message, or adds one."""
     if messages and is_system(messages[0]):
         return [Message(role="system", content=f"{_text(messages[0])}\n\n{instructions}"), *messages[1:]]
     return [Message(role="system", content=instructions), *messages]

@@ -1,6 +1,6 @@
-"""Renders a chat template in a process of its own (`rendering_child`), which ends where a rendering exceeds its bounds.
+"""Renders a chat template in a child process (`rendering_child`), which dies if a rendering exceeds its limits.
 
-The next rendering starts another one. It knows no messages, and not why a text is rendered.
+The next rendering then starts another one. It knows no messages, and not why a text is rendered.
 """
 
 import pickle
@@ -21,25 +21,25 @@ REMEDY: Final = "give it another one: redoubt serve --chat-template FILE, or mod
 
 
 class TemplateRefusedError(ValueError):
-    """What the template says, or the name of Python's error in it."""
+    """The template's own error message, or the name of a Python error in it."""
 
 
 class TemplateBoundsError(ValueError):
-    """A rendering exceeded its bounds."""
+    """A rendering exceeded its limits."""
 
 
 class Rendering:
-    """One template. Renders one text at a time; may be called from any thread."""
+    """One template. Renders one text at a time; thread-safe."""
 
     def __init__(self, source: str, *, cpu_s: float = _CPU_S) -> None:
-        """Raises TemplateRefusedError if the template is not valid, TemplateBoundsError."""
+        """Raises TemplateRefusedError if the template is invalid, TemplateBoundsError."""
         self._source = source
         self._cpu_s = cpu_s
         self._lock = threading.Lock()
         self._start()
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The text. Raises TemplateRefusedError, TemplateBoundsError."""
+        """Raises TemplateRefusedError, TemplateBoundsError."""
         with self._lock:
             if self._child.poll() is not None:
                 self._end()

@@ -1,8 +1,8 @@
-"""The process in which a model's chat template runs: Jinja in its sandbox, within bounds of time, memory and length.
+"""The process in which a model's chat template runs: sandboxed Jinja, with limits of time, memory and length.
 
-A template is a program that came with a model. Python can't stop every one of its operations, so the kernel ends the
-process of one that exceeds a bound. It reads pickles from `rendering`, which starts it as a script: the template's
-source, then the variables of one rendering after another. It imports nothing of this project.
+A template is a program that came with a model. Python can't interrupt every operation, so the kernel kills a process
+that exceeds a limit. It reads pickles from `rendering`, which starts it as a script: the template's source, then the
+variables of each rendering. It imports nothing of this project.
 """
 
 import json
@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 def main(requests: BinaryIO, answers: BinaryIO, cpu_s: float, memory_bytes: int, text_bytes: int) -> None:
-    """Answers until there are no more requests."""
+    """Answers requests until their end."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     template: jinja2.Template | None = None
     while True:
@@ -30,7 +30,7 @@ def main(requests: BinaryIO, answers: BinaryIO, cpu_s: float, memory_bytes: int,
             request = pickle.load(requests)
         except EOFError:
             return
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # nothing handles its signal, which ends the process
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # the signal is not handled, so it kills the process
         try:
             if template is None:
                 template, text = environment().from_string(request), ""
@@ -47,11 +47,11 @@ def main(requests: BinaryIO, answers: BinaryIO, cpu_s: float, memory_bytes: int,
         answers.write(b"%s %d\n" % (kind, len(answer)))
         answers.write(answer)
         answers.flush()
-        del request, answer  # a request's text is not kept
+        del request, answer  # do not keep the request's text
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Jinja as chat templates expect it: the names and whitespace rules that transformers gives them."""
+    """Returns Jinja as chat templates expect it: the names and whitespace rules of transformers."""
     made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise_exception
@@ -60,7 +60,7 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """The `{% generation %}` block marks the assistant's text for training; here it is only its body."""
+    """The `{% generation %}` block marks the assistant's text for training; here only its body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own interface)
 
@@ -76,7 +76,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON; Jinja's own filter escapes for HTML."""
+    """Returns plain JSON; Jinja's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -96,5 +96,5 @@ def _reason(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with who started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
     main(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,7 +1,7 @@
-"""What a chat template can show, found by rendering small conversations with it: no template says it itself.
+"""Probes what a chat template supports by rendering small conversations: templates do not declare it.
 
-What a template refuses or leaves out without a word is written in another way (`chat_template`). It knows no particular
-template, and no request.
+What a template refuses or silently omits is written in another way (`chat_template`). It knows no particular template,
+and no request.
 """
 
 import re
@@ -13,27 +13,27 @@ from app.interface.text.rendering import TemplateRefusedError
 
 Value = dict[str, Any]
 Render = Callable[[list[Value], list[Value] | None], str]
-"""A conversation with tools, or None; raises TemplateRefusedError for what the template does not expect."""
+"""Renders a conversation with tools, or None; raises TemplateRefusedError for what the template does not expect."""
 CallForm = Literal["object", "text", "none"]
-"""As what a template shows a call's arguments; "none": it does not show calls."""
+"""The form in which a template expects a call's arguments; "none": it does not show calls."""
 ID_CHARACTERS = 9
-"""Mistral's templates want ids of calls of this length; all others take it."""
+"""Mistral's templates require call ids of this length; all others accept it."""
 _KEY = "probe_key"
 _RAW = re.compile(rf"""'{_KEY}'|["']text["']: *["']probe_""")
-"""An object that Python wrote, and not the template, or parts that are shown as JSON."""
+"""Matches an object formatted by Python instead of the template, or parts shown as JSON."""
 _LONG_ID = "call_probe00000000"
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What is shown as it is."""
+    """What a template shows unchanged."""
 
     system: bool
-    """A system message, at the beginning."""
+    """A system message at the beginning."""
     two_systems: bool
-    """Two of them there."""
+    """Two system messages at the beginning."""
     late_system: bool
-    """One after other messages."""
+    """A system message after other messages."""
     developer: bool
     """The role "developer", OpenAI's newer name of the system role."""
     tools: bool
@@ -43,13 +43,13 @@ class Abilities:
     results: bool
     """The role "tool", also after a call that is written as text."""
     any_id: bool
-    """Ids of calls of any length."""
+    """Call ids of any length."""
     parts: frozenset[str]
     """Roles whose content may be a list of parts."""
 
 
 def abilities_of(render: Render, written: Callable[[str], Any]) -> Abilities:
-    """written: a text as the template takes content."""
+    """Probes the template. written: converts a text to the template's content."""
 
     def message(role: str, word: str, **fields: Any) -> Value:
         return {"role": role, "content": written(word), **fields}
@@ -93,7 +93,7 @@ def abilities_of(render: Render, written: Callable[[str], Any]) -> Abilities:
 
 
 def _with_content(role: str, parts: list[Value], user: Value, calling: Sequence[Value]) -> list[Value]:
-    """A conversation in which that role's content are these parts."""
+    """Returns a conversation in which that role's content consists of these parts."""
     match role:
         case "system":
             return [{"role": role, "content": parts}, user]
@@ -109,7 +109,7 @@ def _shows(render: Render, messages: list[Value], tools: list[Value] | None, wor
         text = render(messages, tools)
     except TemplateRefusedError:
         return False
-    is_raw = tools is None and _RAW.search(text) is not None  # functions are shown in any way
+    is_raw = tools is None and _RAW.search(text) is not None  # functions may be formatted in any way
     return not is_raw and all(word in text for word in words)
 
 

@@ -1,4 +1,4 @@
-"""A conversation for templates that refuse it as it is: many want turns of the user and the assistant that alternate.
+"""Rewrites a conversation for templates that refuse it: many need alternating turns of user and assistant.
 
 It knows the values that templates get, with marks in them, and no particular template.
 """
@@ -10,15 +10,15 @@ from app.interface.text.template_abilities import Value
 
 
 def joined(messages: Sequence[Value]) -> list[Value]:
-    """The messages with consecutive ones of the user, and of the system, as one each."""
+    """Merges consecutive messages of the user, and of the system."""
     return _joined(messages, ("user", "system", "developer"))
 
 
 def alternating(messages: Sequence[Value], written: Callable[[str], Any]) -> list[Value]:
-    """The messages as turns: those of the assistant are joined too, and what two turns need between them is added.
+    """Makes user and assistant alternate: merges the assistant's messages too, and inserts missing ones.
 
-    That is an empty message of the user before an assistant that begins, and an assistant's "OK." where the user speaks
-    right after a call's result. written: a text as the template takes content.
+    Inserted are an empty user message before a leading assistant, and an assistant's "OK." between a call's result and
+    a user message. written: converts a text to the template's content.
     """
     said = [one for one in messages if one["role"] != "assistant" or one["content"] or one.get("tool_calls")]
     turns: list[Value] = []
@@ -35,7 +35,7 @@ def alternating(messages: Sequence[Value], written: Callable[[str], Any]) -> lis
 
 
 def appended(content: Any, text: str, between: str = "\n\n") -> Any:
-    """The content, a text or parts, with more text."""
+    """Appends text to content, which is a text or parts."""
     if isinstance(content, list):
         return [*content, {"type": "text", "text": text}] if text else content
     return f"{content}{between}{text}" if content and text else content or text

@@ -1,1 +1,1 @@
-"""What a model thinks before it answers: how it is asked to, and how its thought is told from its answer."""
+"""A model's thoughts: how much a request asks for, and how the thought is split from the answer."""

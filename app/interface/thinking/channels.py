@@ -1,12 +1,12 @@
-"""gpt-oss' channels (the harmony format): an output is messages, each with a header that says for whom it is.
+"""gpt-oss's channels (the harmony format): an output is messages, each with a header that names its recipient.
 
-    <|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>
-    <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
+<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|> <|channel|>commentary
+to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
 
-`analysis` is a thought, `final` the answer, `commentary` without a recipient is shown before it, and what is for a
+`analysis` is a thought, `final` the answer, `commentary` without a recipient is shown before it, and a message to a
 function is a call. The recipient may also stand before the channel. It knows no token: special tokens come as their
-names after `TOKEN_SIGN`, so that an answer, or a call's arguments, may speak of them. Where a vocabulary has no such
-tokens, the marks are text, and only one after which the format goes on ends a message.
+names after `TOKEN_SIGN`, so that an answer, or a call's arguments, may mention them. If a vocabulary has no such
+tokens, the marks are text, and only one after which the format continues ends a message.
 """
 
 import re
@@ -17,10 +17,10 @@ from app.interface.thinking.possible_start import possible_start
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 CALL_HEAD = f"{CHANNEL}commentary to=functions."
-"""What every call of a function is given on with, then its name and `MESSAGE`, wherever its recipient stood."""
+"""The normalized beginning of every function call; its name and `MESSAGE` follow, wherever its recipient stood."""
 
 TOKEN_SIGN = "\ue000"
-"""Before the name of a mark that is a special token; no text has it."""
+"""Prefixes the name of a mark that is a special token; no text contains it."""
 
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _CHANNEL = re.compile(rf"{re.escape(CHANNEL)}\s*(\w+)")
@@ -32,7 +32,7 @@ Kind = Literal["thought", "answer", "call"]
 
 
 class _Marks:
-    """What messages begin and end with, and the marks that tell so. sign: before each mark."""
+    """The marks at which messages begin and end. sign: precedes each mark."""
 
     def __init__(self, sign: str) -> None:
         self.sign = sign
@@ -54,13 +54,13 @@ _TEXT, _TOKENS = _Marks(""), _Marks(TOKEN_SIGN)
 class ChannelSplitter:
     """Splits one output into thought and answer; calls stay in the answer, each after `CALL_HEAD`.
 
-    Where the pieces are cut does not matter. An output without channels is an answer.
+    The result does not depend on how the text is split. An output without channels is an answer.
     """
 
     __slots__ = ("_has_text", "_held", "_kind", "_marks", "_shown", "_stage")
 
     is_over = False
-    """Never: a thought may come after a text."""
+    """Never: a thought may follow a text."""
 
     def __init__(self, *, marks_are_tokens: bool) -> None:
         self._marks = _TOKENS if marks_are_tokens else _TEXT
@@ -68,16 +68,16 @@ class ChannelSplitter:
         self._kind: Kind = "answer"
         self._held = ""
         self._has_text = False  # whether the message has shown any
-        self._shown = set[Kind]()  # of messages that have shown something
+        self._shown = set[Kind]()  # kinds of messages that have shown something
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it is not known so far what the tokens that came belong to."""
+        """Whether the tokens so far are not assigned yet."""
         return self._stage != "body"
 
     @property
     def in_header(self) -> bool:
-        """Whether a header has begun, which nobody is shown."""
+        """Whether a header has begun, which is hidden."""
         return self._stage == "header"
 
     @property
@@ -87,11 +87,11 @@ class ChannelSplitter:
 
     @property
     def has_thought(self) -> bool:
-        """Whether the message that began last is a thought."""
+        """Whether the last message begun is a thought."""
         return self._kind == "thought"
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Takes more text; gives what it adds to the thought and to the answer."""
+        """Returns what the text adds to the thought and to the answer."""
         self._held += text
         thought, answer = list[str](), list[str]()
         while self._step(thought, answer):
@@ -99,7 +99,7 @@ class ChannelSplitter:
         return "".join(thought), "".join(answer)
 
     def finish(self) -> tuple[str, str]:
-        """Gives what was held back: the output has ended, or the limit has cut it."""
+        """Returns what was held back at the end of the output."""
         held, self._held = self._held, ""
         if self._stage == "header" and held.lstrip().startswith(self._marks.beginnings[:2]):
             return "", ""
@@ -112,7 +112,7 @@ class ChannelSplitter:
         return "".join(thought), "".join(answer)
 
     def _step(self, thought: list[str], answer: list[str]) -> bool:
-        """Reads one piece; False when more text is needed."""
+        """Reads one piece; returns False if more text is needed."""
         match self._stage:
             case "beginning":
                 return self._begin()
@@ -147,7 +147,7 @@ class ChannelSplitter:
             return False
         header = self._held[: end.start()].replace(TOKEN_SIGN, "") if end is not None else ""
         self._held = self._held[end.end() :] if end is not None else self._held
-        if end is not None and end[0] != self._marks.message:  # a message without a text
+        if end is not None and end[0] != self._marks.message:  # a message without text
             return bool(self._held)
         self._stage, self._has_text = "body", False
         recipient, role = _RECIPIENT.search(header), _ROLE.match(header.lstrip())
@@ -162,12 +162,12 @@ class ChannelSplitter:
         return True
 
     def _certain(self) -> int:
-        """How many of the held characters are shown, whatever follows. White space is a thought's if more follows."""
+        """Returns how many held characters can be shown. White space counts as thought only if more follows."""
         certain = min(possible_start(self._held, mark) for mark in self._marks.boundaries)
         return len(self._held[:certain].rstrip()) if self.is_thinking else certain
 
     def _end_message(self, text: str, thought: list[str], answer: list[str]) -> None:
-        """text: the message's last."""
+        """text: the end of the message."""
         if self._kind == "call":
             text = text if self._has_text or text.strip() else "{}"
             text += CALL

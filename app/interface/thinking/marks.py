@@ -1,6 +1,6 @@
-"""The marks between which models write their thoughts, and how an answer to one prompt may begin with a thought.
+"""The marks around models' thoughts, and how an answer to a prompt may begin with a thought.
 
-It knows neither tokenizers nor templates. What gpt-oss' channels are, `channels` knows.
+It knows neither tokenizers nor templates; `channels` knows gpt-oss's channels.
 """
 
 from collections.abc import Collection
@@ -11,25 +11,25 @@ from app.interface.thinking.channels import CALL, CHANNEL, CONSTRAIN, END, MESSA
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarks:
-    """What a thought begins and ends with. Either may be a special token or plain text."""
+    """The opening and closing marks of a thought; each may be a special token or plain text."""
 
     opening: str
     closing: str
     tokens: tuple[str, ...] = ()
-    """Special tokens that are needed to find it; empty: the two."""
+    """Special tokens that are needed to find it; empty: the two marks."""
     sign: str | None = None
-    """What a template has in it whose model writes such thoughts; None: either of the two."""
+    """A string that identifies the model's template; None: either mark."""
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """Special tokens that a text keeps in which thoughts are looked for."""
+        """Special tokens that must be kept in the text to find thoughts."""
         return self.tokens or (self.opening, self.closing)
 
 
 CHANNELS = ThoughtMarks(
     f"{CHANNEL}analysis{MESSAGE}", END, tokens=(START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN), sign=CHANNEL
 )
-"""gpt-oss: not only its thoughts, all that it writes is in channels."""
+"""gpt-oss: all that it writes is in channels, not only its thoughts."""
 FAMILIES = (
     ThoughtMarks("<think>", "</think>"),  # DeepSeek R1 and V3.1, Qwen 3, QwQ, GLM 4.5, SmolLM3, Phi 4 reasoning
     ThoughtMarks("[THINK]", "[/THINK]"),  # Mistral
@@ -46,11 +46,11 @@ class Thought:
 
     marks: ThoughtMarks
     is_open: bool
-    """Whether the prompt ends within the thought, as templates open it that always want one."""
+    """Whether the prompt ends within the thought: templates of models that always think open it."""
     is_expected: bool
-    """Whether the model may well think before this answer, so that a grammar has to leave room for it."""
+    """Whether the model is likely to think, so that a grammar must leave room for it."""
     marks_are_tokens: bool = False
-    """Whether channels' marks are special tokens, which are told from text that looks like them."""
+    """Whether channels' marks are special tokens, as opposed to text that looks like them."""
 
     @property
     def in_channels(self) -> bool:
@@ -59,7 +59,7 @@ class Thought:
 
 
 def marks_of(template: str | None, tokens: Collection[str]) -> ThoughtMarks:
-    """A model's marks: those of its template, or else of its vocabulary. Others would write the first family's."""
+    """Returns a model's marks: those of its template, or else of its vocabulary, or else the first family's."""
     for marks in FAMILIES:
         if is_known(marks, template):
             return marks
@@ -67,13 +67,13 @@ def marks_of(template: str | None, tokens: Collection[str]) -> ThoughtMarks:
 
 
 def is_known(marks: ThoughtMarks, template: str | None) -> bool:
-    """Whether the template is of a model with these marks."""
+    """Whether the template belongs to a model with these marks."""
     signs = (marks.opening, marks.closing) if marks.sign is None else (marks.sign,)
     return template is not None and any(sign in template for sign in signs)
 
 
 def thought_after(marks: ThoughtMarks, prompt_end: str, *, is_known: bool) -> Thought:
-    """How an answer may begin. prompt_end: the prompt's last characters. is_known: see the function `is_known`."""
+    """Returns how an answer may begin. prompt_end: the prompt's last characters. is_known: see `is_known` above."""
     end = prompt_end.rstrip()
     is_open = end.endswith(marks.opening)
     if marks == CHANNELS:

@@ -1,8 +1,8 @@
-"""How much of a text must be held back, because it may be the beginning of what is looked for."""
+"""Finds how much of a text must be held back because it may begin a string that is searched for."""
 
 
 def possible_start(text: str, stop: str) -> int:
-    """Where the longest end of `text` that begins `stop` starts; the text's length if there is none."""
+    """Returns where the longest suffix of `text` that begins `stop` starts; the text's length if there is none."""
     start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while start >= 0:
         if stop.startswith(text[start:]):

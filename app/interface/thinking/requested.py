@@ -1,4 +1,4 @@
-"""How much a request wants the model to think, as the variables that chat templates know for it.
+"""Converts how much a request wants the model to think to variables of chat templates.
 
 Templates have one of two: a switch (`enable_thinking`: Qwen 3, GLM, SmolLM3; `thinking`: DeepSeek V3.1, Granite) or an
 effort (`reasoning_effort`: gpt-oss, Mistral). A variable that a template does not know has no effect.
@@ -11,26 +11,26 @@ from typing import Any, Final, get_args
 from app.interface.wire.fields import ReasoningEffort
 
 EFFORTS: Final[tuple[str, ...]] = get_args(ReasoningEffort)
-"""From the least to the most."""
+"""In ascending order."""
 COMMON_EFFORTS: Final = ("low", "medium", "high")
-"""Those that every template takes that knows efforts, unless it refuses them."""
+"""The efforts of every template that knows efforts, unless it refuses them."""
 _SWITCHES: Final = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """What a request says to the template, besides its messages."""
+    """The request's settings for the chat template."""
 
     effort: str | None = None
-    """One of `EFFORTS`; None: the template's own default."""
+    """One of `EFFORTS`; None: the template's default."""
     thinks: bool | None = None
-    """Whether the model shall think; it wins over `effort`."""
+    """Whether the model should think; takes precedence over `effort`."""
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """A user's own (`chat_template_kwargs`); they win over both."""
+    """The user's own (`chat_template_kwargs`); they take precedence over both."""
 
 
 def thinking_variables(options: TemplateOptions, efforts: Sequence[str]) -> dict[str, Any]:
-    """The variables for `effort` and `thinks`. efforts: those that the template knows, from the least to the most."""
+    """Returns the variables for `effort` and `thinks`. efforts: those that the template knows, in ascending order."""
     variables: dict[str, Any] = {}
     effort = "none" if options.effort is None and options.thinks is False else options.effort
     if effort is not None:
@@ -41,7 +41,7 @@ def thinking_variables(options: TemplateOptions, efforts: Sequence[str]) -> dict
 
 
 def nearest_effort(effort: str, known: Sequence[str]) -> str:
-    """The known effort that is nearest, of two the lesser; "none" stands for no other. known: in order."""
+    """Returns the nearest known effort, the lower of two; "none" replaces no other. known: in ascending order."""
     if effort in known or not known:
         return effort
     if effort == "none":

@@ -1,6 +1,6 @@
-"""Tells the thought from the answer in an output that comes in pieces. It knows no token.
+"""Splits the thought from the answer in an output that arrives in pieces. It knows no token.
 
-Only an output's beginning can be a thought: marks within an answer are text. White space around both is left out.
+Only an output's beginning can be a thought: marks within an answer are text. White space around both is dropped.
 """
 
 from typing import Literal
@@ -11,7 +11,7 @@ from app.interface.thinking.possible_start import possible_start
 
 
 class ThoughtSplitter:
-    """Splits one output; where the pieces are cut does not matter."""
+    """Splits one output; the result does not depend on how the text is split."""
 
     __slots__ = ("_begins_open", "_closing", "_has_text", "_held", "_opening", "_stage", "has_thought")
 
@@ -26,12 +26,12 @@ class ThoughtSplitter:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether what came so far may begin a thought or an answer."""
+        """Whether the text so far may begin a thought or an answer."""
         return self._stage == "beginning"
 
     @property
     def in_header(self) -> bool:
-        """Never: a thought has marks and no headers (`channels`)."""
+        """Never: only `channels` have headers."""
         return False
 
     @property
@@ -41,11 +41,11 @@ class ThoughtSplitter:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that comes is answer, and shown as it comes."""
+        """Whether everything that follows is answer, and shown at once."""
         return self._stage == "answer"
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Takes more text; gives what it adds to the thought and to the answer."""
+        """Returns what the text adds to the thought and to the answer."""
         if self._stage == "answer":
             return "", text
         self._held += text
@@ -55,7 +55,7 @@ class ThoughtSplitter:
         return thought, self._answer() if self._stage in ("gap", "answer") else ""
 
     def finish(self) -> tuple[str, str]:
-        """Gives what was held back: the output has ended, or the limit has cut it."""
+        """Returns what was held back at the end of the output."""
         held, self._held = self._held, ""
         if self._stage == "thought" or (self._stage == "beginning" and self._begins_open):
             self.has_thought = True
@@ -65,9 +65,9 @@ class ThoughtSplitter:
         return "", held
 
     def _decide(self) -> bool:
-        """Whether it is clear what the output begins with."""
+        """Returns whether it is decided what the output begins with."""
         start = self._held.lstrip()
-        if start.startswith(self._opening):  # a model may also write the mark that its prompt has written already
+        if start.startswith(self._opening):  # a model may repeat the mark that its prompt ends with
             self._held = start[len(self._opening) :]
         elif self._opening.startswith(start):
             return False
@@ -85,7 +85,7 @@ class ThoughtSplitter:
             thought, self._held = self._held[:end].rstrip(), self._held[end + len(self._closing) :]
             self._stage = "gap"
             return thought
-        # White space is the thought's only if more of it follows.
+        # White space belongs to the thought only if more of it follows.
         shown = self._held[: possible_start(self._held, self._closing)].rstrip()
         self._held = self._held[len(shown) :]
         self._has_text = self._has_text or bool(shown)
@@ -100,7 +100,7 @@ class ThoughtSplitter:
 
 
 def splitter_of(thought: Thought) -> ThoughtSplitter | ChannelSplitter:
-    """What splits an output that may begin so."""
+    """Returns the splitter for an output that may begin with this thought."""
     if thought.in_channels:
         return ChannelSplitter(marks_are_tokens=thought.marks_are_tokens)
     return ThoughtSplitter(thought)

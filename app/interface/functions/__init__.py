@@ -1,1 +1,1 @@
-"""Function calling: which functions are wanted, their grammar, and the parser of calls."""
+"""Function calling: the callable functions, their grammar, and the parser of calls."""

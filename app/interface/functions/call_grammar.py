@@ -1,9 +1,8 @@
-"""A grammar for an output that may be any text or call functions: after a call's mark there has to be a call.
+"""Builds a grammar for an output that is free text or function calls: a call's mark must be followed by a call.
 
-Before all of it, and before an answer that follows a schema, there may be a thought, in which anything may stand.
-
-It is llguidance's variant of Lark, as text. What it allows as text, `call_parser` reads as text too. After a call come
-further calls, or the end. It knows no request and no model, only which of the marks are tokens.
+Before that, and before an answer with a schema, there may be a thought, which is free text. The grammar is llguidance's
+variant of Lark, as text. What it allows as text, `call_parser` reads as text too. A call is followed by further calls
+or the end. It knows no request and no model, only which marks are tokens.
 """
 
 import re
@@ -29,8 +28,7 @@ def call_grammar(
 
     thought: how the output may begin with one; None: it does not.
     dialects: one for each mark that calls may have.
-
-    With such a schema a call needs a mark: without one it could be an answer.
+    With a schema a call needs a mark: without one it could be an answer.
     """
     spelling = Spelling(added, parallel)
     names = [function.name for function in functions]
@@ -51,13 +49,13 @@ def call_grammar(
         rules.append(f"answer: {json_rule(answer)}")
     elif thought is None or thought.is_open:
         rules.append(BARE.text_rule(names))
-    else:  # what begins as a thought is one
+    else:  # what begins like a thought is one
         rules.append(rf"{BARE.text_rule(names)} & ~/{_opening(thought)}(.|\n)*/")
     return HEADER + "\n".join(rules) + "\n"
 
 
 def answer_grammar(schema: Mapping[str, Any], added: Mapping[int, str], thought: Thought) -> str:
-    """A grammar for an output that follows a schema after a thought. added: see `call_grammar`."""
+    """Builds a grammar for an output that follows a schema after a thought. added: see `call_grammar`."""
     rules = [
         *_beginning(thought, Spelling(added, parallel=False)),
         "output: SPACE? answer",
@@ -68,13 +66,13 @@ def answer_grammar(schema: Mapping[str, Any], added: Mapping[int, str], thought:
 
 
 def _beginning(thought: Thought | None, spelling: Spelling) -> list[str]:
-    """The rule `start`, of a thought and the rule `output`, and what only it needs."""
+    """Returns the rule `start`, of a thought and the rule `output`, and its subrules."""
     if thought is None:
         return ["start: output"]
     marks = thought.marks
     ends = " | ".join(["text_of_thought", *(f"THOUGHT {token}" for token in spelling.tokens(marks.closing))])
     rules = [f"thought: {ends}", rf"text_of_thought[lazy]: THOUGHT {quoted(marks.closing)}", r"THOUGHT: /(.|\n)*/"]
-    if thought.is_open:  # some models write its token once more
+    if thought.is_open:  # some models repeat its token
         again = "".join(f" | {token} thought output" for token in spelling.tokens(marks.opening))
         return [f"start: thought output{again}", *rules]
     begins = " | ".join(["OPENING", *(f"SPACE? {token}" for token in spelling.tokens(marks.opening))])
@@ -87,5 +85,5 @@ def _beginning(thought: Thought | None, spelling: Spelling) -> list[str]:
 
 
 def _opening(thought: Thought) -> str:
-    """A pattern of how a thought begins as text."""
+    """Returns a pattern for the beginning of a thought as text."""
     return r"[ \t\n\r]{0,4}" + in_slashes(re.escape(thought.marks.opening))

@@ -1,6 +1,6 @@
-"""Function calls in a model's text, found while it is written, in any dialect (`dialects`).
+"""Parses function calls incrementally in a model's text, in any dialect (`dialects`).
 
-A call is announced as soon as its name is known, and its arguments are passed on as they come. What turns out to be no
+A call is reported as soon as its name is known, and its arguments are passed on as they arrive. What turns out to be no
 call of a known function is text. It knows no token and no schema.
 """
 
@@ -18,23 +18,23 @@ from app.interface.thinking.possible_start import possible_start
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A call's beginning, with id and name; or more of its arguments; or its end."""
+    """The beginning of a call, with id and name; or more of its arguments; or its end."""
 
     index: int
     arguments: str
     call_id: str | None = None
     name: str | None = None
     done: bool = False
-    """Whether the call is complete; if a grammar makes the whole output a call, only the output's end shows it."""
+    """Whether the call is complete; if a grammar makes the whole output a call, only the output's end tells."""
 
 
 def new_call_id() -> str:
-    """An id that is unique within a conversation; nine letters, for Mistral's template allows no other length."""
+    """Returns an id unique within a conversation; nine letters, the only length that Mistral's template allows."""
     return uuid.uuid4().hex[:9]
 
 
 class ForcedCall:
-    """For an output that a grammar makes one named function's arguments."""
+    """Parses an output that a grammar restricts to one named function's arguments."""
 
     def __init__(self, name: str) -> None:
         self._first: ToolCallDelta | None = ToolCallDelta(0, "", new_call_id(), name)
@@ -42,7 +42,7 @@ class ForcedCall:
         self.ended = False  # the grammar ends the output
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
-        """Takes more text; gives the content in it, and the calls' deltas."""
+        """Returns the content in the text, and the calls' deltas."""
         if not text:
             return "", []
         first, self._first = self._first, None
@@ -55,12 +55,12 @@ class ForcedCall:
         return 0
 
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
-        """Gives what was held back."""
+        """Returns what was held back."""
         return "", []
 
 
 class _Marks:
-    """The marks of some dialects, and what may stand between calls."""
+    """The marks of some dialects, and the separators between calls."""
 
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self.dialects = dialects
@@ -72,22 +72,22 @@ class _Marks:
         self._between = re.compile(rf"(?:{'|'.join(map(re.escape, ends))}|(?!{starts})[\s,;\[\]])*")
 
     def between(self, text: str) -> int:
-        """How many of the first characters are separators."""
+        """Returns how many of the first characters are separators."""
         match = self._between.match(text)
         assert match is not None
         return match.end()
 
     def may_be_between(self, text: str) -> bool:
-        """Whether nothing but separators is in it; it may end within a mark."""
+        """Whether the text is only separators; it may end within a mark."""
         rest = text[self.between(text) :]
         return any(mark.startswith(rest) for mark in self._begins_or_ends)
 
     def first(self, text: str) -> tuple[int, str] | None:
-        """Where the first mark is, and which."""
+        """Returns the position of the first mark, and the mark."""
         return min(((at, mark) for mark in self.marks if (at := text.find(mark)) >= 0), default=None)
 
     def of(self, mark: str) -> Iterator[Dialect]:
-        """The dialects that have this mark."""
+        """Yields the dialects that have this mark."""
         return (dialect for dialect in self.dialects if dialect.mark == mark)
 
 
@@ -95,7 +95,7 @@ _ALL = _Marks(DIALECTS)
 
 
 class CallParser:
-    """Separates calls from content, however the text is cut into pieces."""
+    """Separates calls from content, however the text is split."""
 
     def __init__(
         self,
@@ -110,9 +110,7 @@ class CallParser:
         """only_calls: a grammar makes the output a list of calls, without a mark and without content.
 
         parallel: whether there may be several calls; otherwise nothing is read after the first.
-
         bare: which objects at the output's beginning may be calls without a mark: any, those of `BARE.head`, or none.
-
         schemas: of the functions' arguments, by name, for dialects in which values are plain text.
         """
         self._names = names
@@ -120,7 +118,7 @@ class CallParser:
         self._marks = _ALL if dialects is DIALECTS else _Marks(dialects)
         self._parallel = parallel
         self._bare = bare
-        self._is_bare = False  # whether the call that is being read has no mark
+        self._is_bare = False  # whether the current call has no mark
         self.calls = 0
         self._held = ""
         self._mark: str | None = None  # the last one
@@ -131,7 +129,7 @@ class CallParser:
         self._at_start = True
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
-        """Takes more text; gives the content in it, and the calls' deltas."""
+        """Returns the content in the text, and the calls' deltas."""
         self._held += text
         content: list[str] = []
         deltas: list[ToolCallDelta] = []
@@ -143,7 +141,7 @@ class CallParser:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is read: the only call is complete."""
+        """Whether the only call is complete, so that nothing more is read."""
         return not self._parallel and self.calls > 0 and self._call is None
 
     @property
@@ -153,7 +151,7 @@ class CallParser:
         return read + len(self._held)
 
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
-        """Gives what was held back, unless it belongs to a call."""
+        """Returns what was held back, unless it belongs to a call."""
         call, deltas = self._call, list[ToolCallDelta]()
         if call is not None and self._announced and (rest := call.finish()):
             deltas.append(ToolCallDelta(self.calls - 1, rest))
@@ -166,7 +164,7 @@ class CallParser:
         return "" if self._only_calls else left, deltas
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
-        """Reads one piece; False when more text is needed."""
+        """Reads one piece; returns False if more text is needed."""
         if self._call is not None:
             return self._read_call(content, deltas)
         return self._between_calls(content) if self._in_calls else self._look_for_mark(content)
@@ -229,7 +227,7 @@ class CallParser:
         return True
 
     def _begin_calls(self, mark: str, text: str) -> None:
-        """Goes on after a mark, with which `text` begins."""
+        """Continues after a mark, with which `text` begins."""
         self._mark = self._raw = mark
         self._held = text.removeprefix(mark)
         self._in_calls = True

@@ -1,7 +1,7 @@
-"""The input of a custom tool, out of the arguments that the model writes for it as for a function.
+"""Extracts the input of a custom tool from the arguments that the model writes.
 
-A custom tool is offered as a function with one string, `input`; what the client gets is that string. It knows no
-request and no dialect.
+A custom tool is offered as a function with one string, `input`; the client gets that string. It knows no request and no
+dialect.
 """
 
 import json
@@ -13,7 +13,7 @@ _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 
 
 class CustomInput:
-    """Decodes the string while it comes, however its JSON is cut into pieces."""
+    """Decodes the string incrementally, however its JSON is split."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -21,7 +21,7 @@ class CustomInput:
         self._string = Unescaped()
 
     def feed(self, text: str) -> str:
-        """Takes more of the arguments' JSON; gives more of the input."""
+        """Returns the part of the input that is in the text."""
         if not self._is_open:
             self._held += text
             opening = _OPENING.match(self._held)
@@ -39,7 +39,7 @@ class CustomInput:
         return "".join(known)
 
     def finish(self) -> str:
-        """The input where the arguments have another form: their only string, or else all that was written."""
+        """Returns the input of arguments in another form: their only string, or else the whole text."""
         return "" if self._is_open else _only_text(self._held)
 
 

@@ -1,6 +1,6 @@
-"""What a dialect of function calls is: its mark, its rules in a grammar, and how its calls are read.
+"""The interface of a dialect of function calls: its mark, its grammar rules, and its parser.
 
-`dialects` has those that there are. It knows no request.
+`dialects` lists the dialects. It knows no request.
 """
 
 import re
@@ -16,7 +16,7 @@ from app.messages.grammar import SPACING
 NAME = r"[a-zA-Z0-9_.-]{1,64}"
 """A pattern of a function's name."""
 MAX_HEAD_CHARACTERS = 256
-"""A call's name, and what stands around it, has to come within so many characters."""
+"""A call's head, with its name, must fit into this many characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +28,27 @@ class CallableFunction:
 
 
 class CallReader(Protocol):
-    """Reads one call, however its text is cut into pieces: its name, and its arguments as JSON while they come."""
+    """Reads one call incrementally: its name, and its arguments as JSON."""
 
     @property
     def name(self) -> str | None:
-        """The function's; None: not known so far."""
+        """The function's name; None: not known so far."""
 
     @property
     def is_call(self) -> bool:
         """Whether it may still be a call."""
 
     @property
-    def done(self) -> bool:
-        """Whether the call is complete."""
+    def done(self) -> bool: ...
 
     def feed(self, text: str) -> int:
-        """Reads up to the call's end, or to where its name is known or it is no call; returns how many characters."""
+        """Reads until the call ends, its name is known, or it is no call; returns the number of characters read."""
 
     def take_arguments(self) -> str:
-        """The arguments' JSON since the last time."""
+        """Returns the arguments' JSON since the last call of this method."""
 
     def finish(self) -> str:
-        """More of the arguments, where the output has ended within the call."""
+        """Returns more of the arguments if the output has ended within the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class CallStart:
     """The beginning of a call whose name stands outside of JSON."""
 
     length: int
-    """Characters up to where `reader` goes on."""
+    """Characters before the part that `reader` reads."""
     reader: CallReader
 
 
@@ -66,23 +65,23 @@ class Written(Protocol):
 
     @property
     def form(self) -> Literal["object", "text"]:
-        """As what it takes a call's arguments: an object, or its JSON."""
+        """The form in which it takes a call's arguments: an object, or its JSON."""
 
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """Calls of one message as a model writes them: names and arguments."""
+        """Writes the calls of one message as the model would: names and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How a grammar spells what all dialects need."""
+    """Spells in a grammar what all dialects need."""
 
     added: Mapping[int, str]
-    """The vocabulary's added tokens by id: llguidance takes some of them for special tokens that are none."""
+    """The vocabulary's added tokens by id; llguidance takes some of them wrongly for special tokens."""
     parallel: bool
     """Whether an output may have several calls."""
 
     def tokens(self, text: str) -> list[str]:
-        """The text with the added tokens that it has in it; a list of none, where it has none, or one."""
+        """Returns the text spelled with the added tokens in it, in a list; an empty list if it contains none."""
         marks = {name: token for token, name in self.added.items() if re.fullmatch(r"[<\[].+[>\]]", name)}
         ids = {name: token for name, token in marks.items() if name in text}
         if not ids:
@@ -92,11 +91,11 @@ class Spelling:
         return [" ".join(f"<[{ids[part]}]>" if part in ids else quoted(part) for part in parts if part)]
 
     def mark(self, text: str) -> str:
-        """The mark as text, or as the token that it is."""
+        """Returns the mark as text, or as the token that it is."""
         return " | ".join([quoted(text), *self.tokens(text)])
 
     def more(self, rule: str) -> str:
-        """Any number of further calls, if there may be several."""
+        """Returns any number of further calls, if several are allowed."""
         return f"({rule})*" if self.parallel else ""
 
 
@@ -104,11 +103,11 @@ class Dialect(ABC):
     """One way of writing calls after a mark."""
 
     name: str
-    """Of its rules in a grammar."""
+    """The prefix of its rules in a grammar."""
     mark: str
-    """What calls begin with."""
+    """The beginning of calls."""
     end_mark: str | None = None
-    """What a call ends with."""
+    """The end of a call."""
     inner_marks: tuple[str, ...] = ()
     """Special tokens within a call."""
     lists: bool = False
@@ -116,14 +115,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """The rule `<name>` of an output with calls, and what only it needs.
+        """Returns the rule `<name>` of an output with calls, and its subrules.
 
         It may use `call` (one call as JSON), `further` (a call after another), `arguments_<i>` (the i-th function's
         arguments), `SPACE`, and of its own `found_<name>` (text, then the mark) and `mark_<name>` (the mark).
         """
 
     def mark_rules(self, spelling: Spelling, *, allows_text: bool) -> list[str]:
-        """`mark_<name>` and `found_<name>`. allows_text: whether any text may stand before the first mark."""
+        """Returns `mark_<name>` and `found_<name>`. allows_text: whether text may stand before the first mark."""
         rules = [f"mark_{self.name}: {spelling.mark(self.mark)}"]
         if not allows_text:
             return [*rules, f"found_{self.name}: SPACE? mark_{self.name}"]
@@ -132,29 +131,29 @@ class Dialect(ABC):
         return [*rules, f"text_to_{self.name}[lazy]: TEXT {quoted(self.mark)}"]
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """The beginning of a call that is not a JSON object, where `text` follows the mark; None: there is none so far.
+        """Finds the beginning of a call that is not a JSON object in the `text` after a mark; None: none so far.
 
         schemas: of the functions' arguments, by the functions' names.
         """
         return None
 
     def may_begin(self, text: str) -> bool:
-        """Whether more text could make `begin` find one."""
+        """Whether `begin` could find a call with more text."""
         return False
 
 
 def quoted(text: str) -> str:
-    """A string of a grammar."""
+    """Returns a string literal of a grammar."""
     return orjson.dumps(text).decode()
 
 
 def in_slashes(pattern: str) -> str:
-    """The pattern as a grammar writes it between slashes."""
+    """Escapes a pattern for a grammar's slashes."""
     return pattern.replace("/", r"\/")
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """What follows a schema, as JSON."""
+    """Returns a rule for JSON of a schema."""
     guidance = schema.get("x-guidance")
     own = guidance if isinstance(guidance, dict) else {}
     return "%json " + orjson.dumps({**schema, "x-guidance": {**own, **SPACING}}).decode()

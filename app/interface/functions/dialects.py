@@ -1,4 +1,4 @@
-"""The dialects in which models write function calls. Each owns its mark, its rules in a grammar, and how it is parsed.
+"""The dialects in which models write function calls. Each has its mark, its grammar rules, and its parser.
 
     <tool_call>{"name": "f", "arguments": {...}}</tool_call>      Hermes, Qwen; also for templates without functions
     <tool_call><function=f><parameter=a>1</parameter>...          Qwen3-Coder, Qwen3.5 (`tagged`)
@@ -10,7 +10,7 @@
     <|tool_call|>[{"name": "f", "arguments": {...}}, ...]         Granite 3, Phi-4-mini (`listed`)
     {"name": "f", "parameters": {...}}; {...}                     without a mark: Llama 3, and small models
 
-gpt-oss' is apart (`harmony`): all that it writes is in channels. A new dialect is a class and an entry of `DIALECTS`.
+gpt-oss's is separate (`harmony`): all its output is in channels. A new dialect is a class and an entry of `DIALECTS`.
 It knows neither requests nor schemas.
 """
 
@@ -43,18 +43,17 @@ class Hermes(Dialect):
     form: Final = "text"
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         return [
             f"hermes: found_hermes hermes_call {spelling.more('SPACE? mark_hermes hermes_call')} SPACE?",
             f"hermes_call: SPACE? call SPACE? ({spelling.mark(self.end_mark)})",
         ]
 
     def call_text(self, name: str, arguments: str) -> str:
-        """A call as a model writes it. arguments: JSON."""
+        """Writes a call as the model would. arguments: JSON."""
         return f'{self.mark}\n{{"name": "{name}", "arguments": {arguments}}}\n{self.end_mark}'
 
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """Calls of one message. Their arguments are JSON."""
+        """Writes the calls of one message. Their arguments are JSON."""
         return "\n".join(self.call_text(name, arguments) for name, arguments in calls)
 
 
@@ -67,7 +66,6 @@ class Mistral(Dialect):
     _head = re.compile(rf"({NAME})(?:\[CALL_ID\][a-zA-Z0-9]*)?(?:\[ARGS\])?\s*(?=\{{)")
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         listed = spelling.more('SPACE? "," SPACE? call')
         return [
             f'mistral: found_mistral SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE?',
@@ -79,12 +77,10 @@ class Mistral(Dialect):
         ]
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """See `Dialect.begin`."""
         head = self._head.match(text)
         return CallStart(head.end(), named_json_call(head[1])) if head is not None else None
 
     def may_begin(self, text: str) -> bool:
-        """See `Dialect.may_begin`."""
         return len(text) < MAX_HEAD_CHARACTERS and "{" not in text
 
 
@@ -95,20 +91,19 @@ class Llama(Dialect):
     mark = "<|python_tag|>"
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         return [f"llama: found_llama SPACE? call {spelling.more('further')} SPACE?"]
 
 
 class Bare:
-    """Calls without a mark, which only an output's beginning can be."""
+    """Calls without a mark, possible only at an output's beginning."""
 
     _space = r"[ \t\n\r]"
     _gap = _space + "{0,4}"
 
     def head(self, names: Sequence[str], *, after_space: bool = True) -> str:
-        """A pattern of how a call of one of these functions begins where functions are strict, up to its name's end.
+        """Returns a pattern for the beginning of a strict call of one of these functions, up to the end of its name.
 
-        after_space: with the white space that may come before the call.
+        after_space: include the white space that may precede the call.
         """
         gap = self._gap
         either = "|".join(map(re.escape, names))
@@ -117,15 +112,15 @@ class Bare:
         return rf'{self._space + "*" if after_space else ""}\{{{gap}{kind}"name"{gap}:{gap}"{either}"'
 
     def begins(self, text: str) -> bool:
-        """Whether an output that begins so may be a call; leading white space is not in `text`."""
+        """Whether an output with this beginning may be a call; leading white space is not in `text`."""
         return text.startswith("{")
 
     def is_head(self, name: str, text: str) -> bool:
-        """Whether `text` is the beginning of a call of that function, up to the end of its name, and strict."""
+        """Whether `text` is the beginning of a strict call of that function, up to the end of its name."""
         return re.fullmatch(self.head([name]), text) is not None
 
     def rules(self, spelling: Spelling, names: Sequence[str]) -> list[str]:
-        """The rule `bare`, with the same rules to use as in `Dialect.rules`."""
+        """Returns the rule `bare`, which may use the same rules as `Dialect.rules`."""
         calls = " | ".join(f"bare_{i}" for i in range(len(names)))
         return [
             f"bare: ({calls}) {spelling.more('further')} SPACE?",
@@ -133,14 +128,14 @@ class Bare:
         ]
 
     def call_rules(self, names: Sequence[str]) -> list[str]:
-        """The rule `call`: one call as JSON, wherever it stands."""
+        """Returns the rule `call`: one call as JSON, wherever it stands."""
         return [
             f"call: {' | '.join(f'call_{i}' for i in range(len(names)))}",
             *(self._call(f"call_{i}", i, self.head([name], after_space=False)) for i, name in enumerate(names)),
         ]
 
     def text_rule(self, names: Sequence[str]) -> str:
-        """The rule `TEXT`: what does not begin as a call."""
+        """Returns the rule `TEXT`: text that does not begin like a call."""
         return rf"TEXT: /(.|\n)*/ & ~/{in_slashes(self.head(names))}(.|\n)*/"
 
     def _call(self, rule: str, number: int, head: str) -> str:
@@ -151,23 +146,23 @@ class Bare:
 
 HERMES, MISTRAL, LLAMA, BARE = Hermes(), Mistral(), Llama(), Bare()
 DIALECTS: tuple[Dialect, ...] = (HERMES, QWEN, GLM, MISTRAL, LLAMA, GEMMA, LFM, GRANITE)
-"""Those in which calls of every model are looked for."""
+"""The dialects in which calls of every model are recognized."""
 
 
 def spoken(template: str | None) -> tuple[Dialect, ...]:
-    """Those for the grammar of a model's calls, one for each mark: by its template, or else those of JSON."""
+    """Returns the dialects for the grammar of a model's calls, one per mark: by its template, or else those of JSON."""
     tagged = (dialect for dialect in (QWEN, GLM) if template is not None and dialect.tags.key in template)
     first = next(tagged, HERMES)
     return (first, *((UNMARKED,) if first is QWEN else ()), MISTRAL, LLAMA, GEMMA, LFM, GRANITE)
 
 
 def read(template: str | None) -> tuple[Dialect, ...]:
-    """Those in which a model's calls are looked for."""
+    """Returns the dialects in which a model's calls are recognized."""
     return (*DIALECTS, UNMARKED) if UNMARKED in spoken(template) else DIALECTS
 
 
 def written_dialect(template: str, tokens: Collection[str]) -> Written:
-    """The dialect of a model whose template has no place for its calls. tokens: of its vocabulary."""
+    """Returns the dialect of a model whose template does not support calls. tokens: of its vocabulary."""
     own: tuple[Lfm, Granite] = (LFM, GRANITE)
     return next((dialect for dialect in own if dialect.mark in tokens or dialect.mark in template), HERMES)
 
@@ -178,4 +173,4 @@ SPECIAL_TOKENS = tuple(
     for token in (dialect.mark, dialect.end_mark, *dialect.inner_marks)
     if token is not None
 )
-"""Special tokens that a text keeps in which calls are looked for."""
+"""Special tokens that must be kept in the text to find calls."""

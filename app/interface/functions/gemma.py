@@ -1,6 +1,6 @@
 """Gemma 4's dialect: `<|tool_call>call:f{a:1,b:<|"|>text<|"|>}<tool_call|>`. Keys are bare, and quotes are marks.
 
-A grammar holds a call to its schema with JSON for its arguments, which the reader takes, too.
+A grammar makes a call follow its schema with JSON arguments, which the reader accepts, too.
 """
 
 import re
@@ -20,19 +20,18 @@ class GemmaCall(SteppedCall):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._open: list[str] = []  # the brackets that are open
+        self._open: list[str] = []  # the open brackets
         self._state: Literal["key", "value", "string", "json", "after"] = "value"
-        self._is_key = False  # whether the string that is being read is a key
+        self._is_key = False  # whether the current string is a key
 
     def finish(self) -> str:
-        """See `CallReader.finish`."""
         held, self._held = self._held, ""
         if self._state == "string":
             held = string_json(held)[1:-1]
         return held if self._state in ("string", "json", "value") else ""
 
     def _step(self) -> bool:
-        """Reads one piece; False when more text is needed."""
+        """Reads one piece; returns False if more text is needed."""
         if not self._held:
             return False
         match self._state:
@@ -135,7 +134,6 @@ class Gemma(Dialect):
     _head = re.compile(rf"call:\s*({NAME})\s*(?=\{{)")
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         calls = " | ".join(f"gemma_{i}" for i in range(len(functions)))
         return [
             f"gemma: found_gemma gemma_call {spelling.more('SPACE? mark_gemma gemma_call')} SPACE?",
@@ -144,12 +142,10 @@ class Gemma(Dialect):
         ]
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """See `Dialect.begin`."""
         head = self._head.match(text)
         return CallStart(head.end(), GemmaCall(head[1])) if head is not None else None
 
     def may_begin(self, text: str) -> bool:
-        """See `Dialect.may_begin`."""
         return (
             len(text) < MAX_HEAD_CHARACTERS and re.fullmatch(rf"c|ca|cal|call|call:\s*({NAME}\s*)?", text) is not None
         )

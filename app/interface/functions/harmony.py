@@ -1,8 +1,8 @@
-"""gpt-oss' dialect of calls, as `thinking/channels` gives them on, and the grammar of an output in channels.
+"""gpt-oss's dialect of calls, as normalized by `thinking/channels`, and the grammar of an output in channels.
 
     <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
 
-The model ends its output after a call, so that there is one at most. It knows no request.
+The model ends its output after a call, so there is at most one. It knows no request.
 """
 
 import re
@@ -24,7 +24,7 @@ from app.interface.thinking.channels import CALL, CALL_HEAD, CHANNEL, CONSTRAIN,
 from app.messages.grammar import HEADER
 
 _NO_MARKS = r"/(.|\n)*/ & ~/(.|\n)*<\|(start|channel)\|>(.|\n)*/"
-"""Text that ends no message by its words; special tokens are in no text."""
+"""Text in which no mark ends a message; special tokens are not text."""
 
 
 class Harmony(Dialect):
@@ -36,7 +36,7 @@ class Harmony(Dialect):
     _head = re.compile(rf"({NAME}){re.escape(MESSAGE)}\s*(?=\{{)")
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """The rules `harmony`, of a call in its message, and what only it needs; see `channel_grammar`."""
+        """Returns the rule `harmony`, a call in its message, and its subrules; see `channel_grammar`."""
         calls = " | ".join(f"harmony_{i}" for i in range(len(functions)))
         constrain = " | ".join(f'" "? {way} "json"' for way in [quoted(CONSTRAIN), *spelling.tokens(CONSTRAIN)])
         return [
@@ -46,19 +46,17 @@ class Harmony(Dialect):
         ]
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """See `Dialect.begin`."""
         head = self._head.match(text)
         return CallStart(head.end(), named_json_call(head[1])) if head is not None else None
 
     def may_begin(self, text: str) -> bool:
-        """See `Dialect.may_begin`."""
         name = re.match(rf"(?:{NAME})?", text)
         rest = text[name.end() :] if name is not None else text
         is_open = MESSAGE.startswith(rest) or (rest.startswith(MESSAGE) and not rest.removeprefix(MESSAGE).strip())
         return len(text) < MAX_HEAD_CHARACTERS and is_open
 
     def _call(self, number: int, name: str) -> list[str]:
-        """The rule of one function's call, whose recipient stands after its channel or before it."""
+        """Returns the rule of one function's call, whose recipient stands after its channel or before it."""
         heads = f'channel "commentary to=functions.{name}" | " to=functions.{name}" channel "commentary"'
         return [f"harmony_{number}: ({heads}) json? message arguments_{number}"]
 
@@ -73,9 +71,9 @@ def channel_grammar(
     answer: Mapping[str, Any] | None = None,
     has_to_call: bool = False,
 ) -> str:
-    """A grammar for an output in channels: thoughts, which are free, then an answer or a call of a function.
+    """Builds a grammar for an output in channels: free thoughts, then an answer or a function call.
 
-    answer: the schema of an answer; None: any text. With one nothing else is shown. has_to_call: there is no answer.
+    answer: the schema of an answer, which then is all that is shown; None: any text. has_to_call: no answer is allowed.
     """
     spelling = Spelling(added, parallel=False)
     last = [*([] if has_to_call else ["final"]), *(["harmony"] if functions else [])]

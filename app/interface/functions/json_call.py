@@ -1,11 +1,11 @@
-"""A call's JSON object, read character by character: its name, and its arguments as they come."""
+"""Reads a call's JSON object character by character: its name, and its arguments as they arrive."""
 
 import json
 from typing import Literal
 
 
 class Unescaped:
-    """Decodes a JSON string, character by character."""
+    """Decodes a JSON string character by character."""
 
     def __init__(self) -> None:
         self._escape = ""
@@ -17,7 +17,7 @@ class Unescaped:
         return bool(self._escape)
 
     def take(self, character: str) -> str:
-        """The characters that are known now."""
+        """Returns the characters that are complete now."""
         if not self._escape and character != "\\":
             return self._paired(character)
         self._escape += character
@@ -41,9 +41,9 @@ class Unescaped:
 
 
 class _Arguments:
-    """A call's arguments as JSON of an object, from the characters of the value that the model writes.
+    """Converts the value that the model writes to the JSON object of a call's arguments.
 
-    Some models write the object as a JSON string, which is decoded. No value, or null, becomes an empty object.
+    Some models write the object as a JSON string, which is decoded. A missing value or null becomes an empty object.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Arguments:
         self._text = ""  # the decoded string so far
 
     def take(self, character: str) -> str:
-        """The characters of the arguments that are known now."""
+        """Returns the characters of the arguments that are known now."""
         match self._kind:
             case "plain":
                 return character
@@ -64,7 +64,7 @@ class _Arguments:
         return ""
 
     def end(self) -> str:
-        """The rest, once the value is complete."""
+        """Returns the rest, once the value is complete."""
         return "{}" if self._kind in ("unknown", "string") else ""
 
     def _begin(self, character: str) -> str:
@@ -110,7 +110,7 @@ class JsonCall:
         self._passed: list[str] = []
 
     def feed(self, text: str) -> int:
-        """Reads up to the object's end, or to where the name is known or it is no call; returns how many characters."""
+        """Reads until the object ends, the name is known, or it is no call; returns the number of characters read."""
         name, is_call = self.name, self.is_call
         for i, character in enumerate(text):
             self._take(character)
@@ -119,13 +119,13 @@ class JsonCall:
         return len(text)
 
     def take_arguments(self) -> str:
-        """The arguments' text since the last time."""
+        """Returns the arguments' text since the last call of this method."""
         text = "".join(self._passed)
         self._passed.clear()
         return text
 
     def finish(self) -> str:
-        """Nothing: all is passed on as it comes."""
+        """Returns nothing: all text was passed on."""
         return ""
 
     def _take(self, character: str) -> None:
@@ -176,7 +176,7 @@ class JsonCall:
 
 
 def named_json_call(name: str) -> JsonCall:
-    """Reads the arguments of a call whose name stood before them."""
+    """Returns a reader for the arguments of a call whose name was read before them."""
     call = JsonCall(ends_with_arguments=True)
     beginning = f'{{"name": "{name}", "arguments": '
     while beginning:

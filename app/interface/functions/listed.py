@@ -1,9 +1,10 @@
 """Dialects with a list of calls after one mark.
 
-    <|tool_call_start|>[f(a="b", n=1), g()]<|tool_call_end|>      LFM2: as Python writes calls
+    <|tool_call_start|>[f(a="b", n=1), g()]<|tool_call_end|>      LFM2: Python's syntax
     <|tool_call|>[{"name": "f", "arguments": {...}}, ...]         Granite 3, Phi-4-mini
 
-A grammar holds LFM2's calls to their schemas as JSON objects in the list, which is read, too. It knows no request.
+A grammar makes LFM2's calls follow their schemas as JSON objects in the list, which is accepted, too. It knows no
+request.
 """
 
 import ast
@@ -21,14 +22,14 @@ _CONSTANTS = {None: "None", True: "True", False: "False"}
 
 
 class PythonCall(SteppedCall):
-    """Reads one call's arguments after its first parenthesis: each is given as JSON when it is complete."""
+    """Reads one call's arguments after its first parenthesis; each becomes JSON when it is complete."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._keys = 0
 
     def finish(self) -> str:
-        """See `CallReader.finish`: a text that is cut is given, other values are not."""
+        """Returns a truncated string, but no other truncated value."""
         key = _KEY.match(self._held)
         value = self._held[key.end() :] if key is not None else ""
         if key is None or value[:1] not in ("'", '"'):
@@ -38,7 +39,7 @@ class PythonCall(SteppedCall):
         return self.take_arguments()
 
     def _step(self) -> bool:
-        """Reads one argument, or the end; False when more text is needed."""
+        """Reads one argument, or the end; returns False if more text is needed."""
         end = re.match(r"\s*,?\s*\)", self._held)
         if end is not None:
             self._held = self._held[end.end() :]
@@ -59,11 +60,11 @@ class PythonCall(SteppedCall):
 
 
 def _value_length(text: str) -> int | None:
-    """The length of the value that the text begins with; None: its end is not there yet."""
+    """Returns the length of the value at the beginning of the text; None if its end has not arrived."""
     quote, depth, escaped = "", 0, False
     for i, character in enumerate(text):
         if quote:
-            # The model's template does not escape quotes in texts: one ends its text only where a value may end.
+            # The model's template does not escape quotes in texts: a quote ends its text only where a value may end.
             following = re.match(r"\s*(.?)", text[i + 1 :], re.DOTALL) if character == quote and not escaped else None
             if following is not None and not following[1]:
                 return None
@@ -82,7 +83,7 @@ def _value_length(text: str) -> int | None:
 
 
 def _value_json(text: str) -> str:
-    """A value as Python or JSON writes it, as JSON; what is neither is a text."""
+    """Converts a value in Python's or JSON's syntax to JSON; anything else is a string."""
     text = text.strip()
     for read in (ast.literal_eval, json.loads):
         try:
@@ -94,7 +95,7 @@ def _value_json(text: str) -> str:
 
 
 class Lfm(Dialect):
-    """Calls as Python writes them, between marks."""
+    """Calls in Python's syntax between marks."""
 
     name = "lfm"
     mark = "<|tool_call_start|>"
@@ -104,22 +105,19 @@ class Lfm(Dialect):
     _head = re.compile(rf"\s*({NAME})\(")
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         listed = spelling.more('SPACE? "," SPACE? call')
         end = f"({spelling.mark(self.end_mark)})"
         return [f'lfm: found_lfm SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE? {end} SPACE?']
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """See `Dialect.begin`."""
         head = self._head.match(text)
         return CallStart(head.end(), PythonCall(head[1])) if head is not None else None
 
     def may_begin(self, text: str) -> bool:
-        """See `Dialect.may_begin`."""
         return len(text) < MAX_HEAD_CHARACTERS and re.fullmatch(NAME, text) is not None
 
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """Calls as the model writes them: names and their arguments."""
+        """Writes the calls as the model would: names and their arguments."""
         written = (
             f"{name}({', '.join(f'{key}={_python(value)}' for key, value in arguments.items())})"
             for name, arguments in calls
@@ -141,13 +139,12 @@ class Granite(Dialect):
     form: Final = "text"
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         listed = spelling.more('SPACE? "," SPACE? call')
         end = f"({spelling.mark(self.end_mark)})?"
         return [f'granite: found_granite SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE? {end} SPACE?']
 
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """Calls as the model writes them: names and their arguments' JSON."""
+        """Writes the calls as the model would: names and their arguments' JSON."""
         written = (f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in calls)
         return f"{self.mark}[{', '.join(written)}]"
 

@@ -1,7 +1,7 @@
-"""Which functions a request lets the model call, and which grammar its output has to follow.
+"""The functions that a request lets the model call, and the grammar that its output must follow.
 
-A grammar crosses to the worker as text, where the engine's constraint is compiled from it. It knows neither tokens nor
-templates: `text` writes the functions into the prompt.
+A grammar is sent to the worker as text, where the engine compiles it. It knows neither tokens nor templates: `text`
+writes the functions into the prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,23 +26,23 @@ from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
 
 MAX_FORCED_CALLS = 16
 MAX_GRAMMAR_BYTES = 2 * MAX_SCHEMA_BYTES
-"""Of strict functions together, in JSON: a schema stands in it about twice. llguidance's lexer can refuse larger ones
-while it generates."""
+"""The limit of strict functions together, as JSON: the grammar contains a schema about twice. llguidance's lexer may
+refuse larger ones while it generates."""
 MAX_TAGGED_GRAMMAR_BYTES = 2 * MAX_GRAMMAR_BYTES
-"""The same where a dialect has arguments between tags: they are more text, and less work."""
+"""The limit where a dialect has arguments between tags: they are more text, and less work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output has to follow, and the request's fields that say so."""
+    """The grammar of an output, and the request's fields that require it."""
 
     schema: str
     """A JSON schema, or a grammar with calls in it (`call_grammar`), as text."""
     fields: tuple[str, ...]
-    """The fields to name if it can't be followed. The i-th has `$defs/f<i>`, or the grammar's i-th schema."""
+    """The fields to name in errors. The i-th belongs to `$defs/f<i>`, or to the grammar's i-th schema."""
 
     def field_of(self, definition: str | None) -> str:
-        """The request's field behind one of the schema's definitions."""
+        """Returns the request's field of one of the schema's definitions."""
         number = definition[1:] if definition and definition[0] == "f" else ""
         if number.isdecimal() and int(number) < len(self.fields):
             return self.fields[int(number)]
@@ -61,13 +61,13 @@ class Functions:
     bare: Literal["any", "strict", "none"] = "any"
     """Which objects at an output's beginning may be calls without a mark; except with "any", a grammar has schemas."""
     schemas: Mapping[str, Any] = field(default_factory=dict)
-    """Of the functions' arguments, by name."""
+    """Schemas of the functions' arguments, by name."""
     dialects: tuple[Dialect, ...] = DIALECTS
-    """Those in which calls are looked for."""
+    """The dialects in which calls are recognized."""
 
 
 def functions_of(request: ChatCompletionRequest) -> Functions | None:
-    """The functions; None: the model may call none. Raises ApiError (400)."""
+    """Returns the functions; None: the model may call none. Raises ApiError (400)."""
     choice = request.tool_choice
     names = tuple(tool.function.name for tool in request.tools or ())
     if len(set(names)) < len(names):
@@ -96,7 +96,7 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
 
 
 def in_channels(functions: Functions) -> Functions:
-    """The functions for a model that writes its calls into channels, forced ones too: a grammar forces the message."""
+    """Adapts the functions to a model that writes calls into channels, where a grammar forces the message."""
     return replace(functions, mode="auto", bare="none", dialects=(HARMONY,))
 
 
@@ -107,10 +107,10 @@ def grammar_of(
     thought: Thought | None = None,
     dialects: Sequence[Dialect] = spoken(None),
 ) -> Grammar | None:
-    """What the output has to follow; None: nothing. Raises ApiError (400) naming the field.
+    """Returns the output's grammar; None: no restriction. Raises ApiError (400) naming the field.
 
     added: the vocabulary's added tokens by id; marks of calls and thoughts may be among them.
-    thought: how the output may begin with one, which follows nothing; None: it does not.
+    thought: how the output may begin with a free thought; None: it does not.
     dialects: those of the model's calls (`spoken`).
     """
     form = request.response_format
@@ -179,14 +179,14 @@ def _callable(tool: Tool, field: str) -> CallableFunction:
 
 
 def _forced(tool: Tool) -> CallableFunction:
-    """A function that has to be called, or one of several."""
+    """Converts a function that must be called, or one of several."""
     schema = {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
     lenient: dict[str, Any] = {} if tool.function.strict else {"x-guidance": {"lenient": True}}
     return CallableFunction(tool.function.name, {**closed_schema(schema), **lenient})
 
 
 def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) -> dict[str, Any]:
-    """The schema of one function's arguments, or of a list of calls; then each function's schema is a definition."""
+    """Returns the schema of one function's arguments, or of a list of calls with the functions' as definitions."""
     parameters: dict[str, Any] = {}
     for i, tool in enumerate(tools):
         schema = tool.function.parameters

@@ -1,4 +1,4 @@
-"""The tools of a response request as functions that a model can call, and what each call is to its client.
+"""Converts the tools of a response request to functions for the model, and calls back to the client's tools.
 
 A function of a namespace is offered as `namespace__name`; a custom tool as a function with one string, `input`. Tools
 that only OpenAI's servers run are not offered. It knows no dialect and no template.
@@ -28,14 +28,14 @@ _MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """One tool."""
+    """A tool that is offered to the model."""
 
     tool: FunctionTool | CustomTool
     namespace: NamespaceTool | None
     field: str
-    """Where the request has it: `tools[2]`, or `tools[2].tools[0]`."""
+    """Its place in the request: `tools[2]`, or `tools[2].tools[0]`."""
     begins_namespace: bool = False
-    """Whether the namespace's description stands before its own."""
+    """Whether the namespace's description precedes its own."""
 
     @property
     def alias(self) -> str:
@@ -44,7 +44,7 @@ class OfferedTool:
 
     @property
     def as_function(self) -> Tool:
-        """What the model is shown."""
+        """The function that the model sees."""
         tool = self.tool
         description = tool.description
         if self.begins_namespace and self.namespace is not None and self.namespace.description:
@@ -59,7 +59,7 @@ class OfferedTool:
 
 
 def alias_of(name: str, namespace: str | None) -> str:
-    """The name by which the model calls a tool; the same in every request, for calls of earlier turns have it too."""
+    """Returns the name by which the model calls a tool; always the same, since calls of earlier turns have it too."""
     if not namespace:
         return name
     joined = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
@@ -69,7 +69,7 @@ def alias_of(name: str, namespace: str | None) -> str:
 
 
 def offered_tools(tools: Sequence[ResponseTool] | None, choice: ToolChoice | None = None) -> list[OfferedTool]:
-    """Those that the model may be shown, in the request's order. Raises ApiError (400)."""
+    """Returns the tools for the model, in the request's order. Raises ApiError (400)."""
     offered = list(_flattened(tools or ()))
     if len(offered) > MAX_TOOLS:
         raise errors.invalid(f"'tools': there are more than {MAX_TOOLS} with those in namespaces.", "tools")
@@ -80,7 +80,7 @@ def offered_tools(tools: Sequence[ResponseTool] | None, choice: ToolChoice | Non
 
 
 def chosen(offered: Sequence[OfferedTool], choice: ToolChoice | None) -> Any:
-    """`tool_choice` of the chat request that makes the same answer. Raises ApiError (400)."""
+    """Returns `tool_choice` of the equivalent chat request. Raises ApiError (400)."""
     if isinstance(choice, AllowedTools):
         choice = choice.mode
     if isinstance(choice, NamedToolChoice):
@@ -89,7 +89,7 @@ def chosen(offered: Sequence[OfferedTool], choice: ToolChoice | None) -> Any:
 
 
 def shown(tools: Iterable[ResponseTool]) -> list[dict[str, Any]]:
-    """The tools as an answer repeats them: those that were left out are not among them."""
+    """Returns the tools as an answer repeats them, without those that are ignored."""
     kept = [tool for tool in tools if not isinstance(tool, HostedTool)]
     defaults: dict[str, Any] = {"parameters": None, "strict": False}
     return [
@@ -119,7 +119,7 @@ def _has_regex(tool: CustomTool) -> bool:
 
 
 def _custom_parameters(tool: CustomTool) -> dict[str, Any]:
-    """A schema of one string. A regular expression is part of it; a Lark grammar is told in words."""
+    """Returns a schema of one string. A regular expression becomes part of it; a Lark grammar its description."""
     text: dict[str, Any] = {"type": "string"}
     if tool.format is not None and _has_regex(tool):
         text["pattern"] = f"^(?:{tool.format.definition})$"

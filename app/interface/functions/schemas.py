@@ -1,4 +1,4 @@
-"""JSON schemas of clients: limited in size and depth, and closed to properties that they do not name."""
+"""Clients' JSON schemas: limited in size and depth, and closed to properties that they do not name."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProp
 
 
 def bounded_schema(schema: Any, field: str) -> str:
-    """The schema as JSON. Raises ApiError (400) naming the field if it is too deep or too large."""
+    """Returns the schema as JSON. Raises ApiError (400) naming the field if it is too deep or too large."""
     if nesting_levels(schema) > MAX_SCHEMA_LEVELS:
         raise errors.invalid(f"'{field}': a schema may be {MAX_SCHEMA_LEVELS} levels deep.", field, "invalid_value")
     text = orjson.dumps(schema)
@@ -24,7 +24,7 @@ def bounded_schema(schema: Any, field: str) -> str:
 
 
 def nesting_levels(value: Any) -> int:
-    """How deep lists and objects are nested; 0 for a plain value."""
+    """Returns how deep lists and objects are nested; 0 for a plain value."""
     levels, layer = 0, [value]
     while layer := [
         inner
@@ -39,7 +39,7 @@ def nesting_levels(value: Any) -> int:
 
 
 def closed_schema(schema: Any) -> Any:
-    """The schema, allowing only the properties that it names, unless it says otherwise: small models invent some."""
+    """Forbids properties that the schema does not name, unless it allows them: small models invent some."""
     return schema if _combines(schema) else _with_closed_objects(schema)
 
 
@@ -73,7 +73,7 @@ def _with_closed_objects(schema: Any) -> Any:
 
 
 def _names_all(schema: dict[str, Any]) -> bool:
-    """Whether an object's schema names properties, and among them all that it requires."""
+    """Whether an object's schema names properties, among them all that it requires."""
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         return False
@@ -81,7 +81,7 @@ def _names_all(schema: dict[str, Any]) -> bool:
 
 
 def moved_definitions(value: Any, place: str) -> Any:
-    """The schema with its references changed for its new place in a larger schema."""
+    """Rewrites the schema's references for its new place in a larger schema."""
     if isinstance(value, dict):
         return {
             key: place + item[1:]

@@ -1,4 +1,4 @@
-"""What readers of calls share that hold a text back until a piece of it is complete. It knows no dialect."""
+"""The base of call readers that hold text back until a piece of it is complete. It knows no dialect."""
 
 from abc import ABC, abstractmethod
 
@@ -15,7 +15,6 @@ class SteppedCall(ABC):
         self._passed: list[str] = []
 
     def feed(self, text: str) -> int:
-        """See `CallReader.feed`."""
         self._held += text
         while not self.done and self._step():
             pass
@@ -25,11 +24,10 @@ class SteppedCall(ABC):
         return len(text) - left
 
     def take_arguments(self) -> str:
-        """See `CallReader.take_arguments`."""
         arguments = "".join(self._passed)
         self._passed.clear()
         return arguments
 
     @abstractmethod
     def _step(self) -> bool:
-        """Reads one piece of what is held, or the call's end; False when more text is needed."""
+        """Reads one held piece, or the call's end; returns False if more text is needed."""

@@ -27,17 +27,17 @@ from app.interface.functions.values import argument_types, json_types, resolved
 
 _OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions"})
 _WORDS = frozenset({"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"})
-"""Keys that say nothing of what is allowed."""
+"""Keys that do not restrict values."""
 
 
 class Tagged(Dialect):
-    """One call between the marks that Hermes has, too."""
+    """One call between the same marks as Hermes."""
 
     mark = "<tool_call>"
     end_mark: str = "</tool_call>"
 
     def __init__(self, name: str, head: tuple[str, str], tags: Tags) -> None:
-        """head: what a function's name stands between."""
+        """head: the strings around a function's name."""
         self.name, self.tags = name, tags
         inner = (tags.key, tags.after_key, tags.value, tags.after_value)
         self.inner_marks = tuple(tag for tag in inner if re.fullmatch("<.*>", tag))
@@ -47,7 +47,6 @@ class Tagged(Dialect):
         self._end = f" SPACE? {quoted(tags.ends[0])}" if tags.ends[0] != self.end_mark else ""
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """See `Dialect.begin`."""
         head = self._head.match(text)
         if head is None:
             return None
@@ -55,7 +54,6 @@ class Tagged(Dialect):
         return CallStart(head.end(), TaggedCall(head[1], self.tags, lambda key: argument_types(schema, key)))
 
     def may_begin(self, text: str) -> bool:
-        """See `Dialect.may_begin`."""
         if len(text) >= MAX_HEAD_CHARACTERS or self._before.startswith(text):
             return len(text) < MAX_HEAD_CHARACTERS
         if not text.startswith(self._before):
@@ -66,7 +64,6 @@ class Tagged(Dialect):
         return name is not None and any(tag.startswith(rest.lstrip()) for tag in following)
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         name, tags = self.name, self.tags
         calls: list[str] = []
         rules: list[str] = []
@@ -96,7 +93,7 @@ class Tagged(Dialect):
         ]
 
     def _value(self, spelling: Spelling, parameter: "_Parameter") -> str:
-        """The rule of one argument."""
+        """Returns the rule of one argument."""
         tags, end = self.tags, f"({spelling.mark(self.tags.after_value)})"
         begin = f"({spelling.mark(tags.key)}) {quoted(parameter.key)} {self.name}_begin"
         if parameter.schema is not None:
@@ -109,7 +106,7 @@ class Tagged(Dialect):
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One argument as tags can express it: JSON of a schema, one of some texts, or else any text."""
+    """An argument that tags can express: JSON of a schema, one of some texts, or any text."""
 
     key: str
     required: bool
@@ -122,7 +119,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
 
 
 def _parameters(schema: Mapping[str, Any], tags: Tags) -> list[_Parameter] | None:
-    """The arguments of a function, in their order; None: tags can't express the schema."""
+    """Returns the arguments of a function, in order; None if tags can't express the schema."""
     properties = schema.get("properties") or {}
     if not schema.keys() <= _OF_OBJECTS | _WORDS or schema.get("type", "object") != "object":
         return None
@@ -164,7 +161,7 @@ def _parameter(key: str, schema: Any, required: bool, root: Mapping[str, Any], t
 
 
 def _alternatives(schema: Any, root: Any) -> Iterator[Mapping[str, Any] | None]:
-    """The schemas of which a value follows one; None for what is no plain list of alternatives."""
+    """Yields the alternatives of a schema; None for what is not a plain list of alternatives."""
     one = resolved(schema, root)
     listed = None if one is None else one.get("anyOf", one.get("oneOf"))
     if one is None or not isinstance(listed, list):
@@ -177,7 +174,7 @@ def _alternatives(schema: Any, root: Any) -> Iterator[Mapping[str, Any] | None]:
 
 
 def _refers_to_definitions(value: Any) -> bool:
-    """Whether no reference leads out of the definitions, which come along with each argument's schema."""
+    """Whether no reference leaves the definitions, which are copied into each argument's schema."""
     if isinstance(value, Mapping):
         place = value.get("$ref")
         if isinstance(place, str) and not place.startswith(("#/$defs/", "#/definitions/")):
@@ -194,10 +191,9 @@ class Unmarked(Dialect):
     end_mark: str = "</tool_call>"
 
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
-        """See `Dialect.rules`."""
         numbers = [i for i, one in enumerate(functions) if _parameters(one.schema, QWEN.tags) is not None]
         if not numbers:
-            return ['unmarked: found_unmarked "</function>"']  # no call is possible, and no other text
+            return ['unmarked: found_unmarked "</function>"']  # allows no call and no other text
         end = f"(SPACE? ({spelling.mark(self.end_mark)}))?"
         calls = " | ".join(f"qwen_named_{i}" for i in numbers)
         return [
@@ -206,12 +202,10 @@ class Unmarked(Dialect):
         ]
 
     def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        """See `Dialect.begin`."""
         start = QWEN.begin(self.mark + text, schemas)
         return None if start is None else CallStart(start.length - len(self.mark), start.reader)
 
     def may_begin(self, text: str) -> bool:
-        """See `Dialect.may_begin`."""
         return QWEN.may_begin(self.mark + text)
 
 

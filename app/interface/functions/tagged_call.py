@@ -1,6 +1,6 @@
-"""A call whose arguments stand between tags, key by key, read while it is written: gives them as JSON.
+"""Reads a call whose arguments stand between tags, key by key, and converts them to JSON incrementally.
 
-What the tags are is the dialect's. It knows no grammar.
+The tags are the dialect's. It knows no grammar.
 """
 
 import re
@@ -16,29 +16,29 @@ _MAX_KEY_CHARACTERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What stands around keys and values."""
+    """The tags around keys and values."""
 
     key: str
     after_key: str
     value: str
-    """What a value begins with; empty: with its key's end."""
+    """The beginning of a value; empty: the end of its key."""
     after_value: str
     ends: tuple[str, ...]
-    """What a call may end with."""
+    """The possible ends of a call."""
     in_lines: bool
-    """Whether a value has lines of its own: then a line end on either side is no part of it."""
+    """Whether a value has lines of its own: then a line end on either side is not part of it."""
 
 
 class TaggedCall(SteppedCall):
     """Reads one call after its name."""
 
     def __init__(self, name: str, tags: Tags, types: Callable[[str], frozenset[str]]) -> None:
-        """types: those that an argument's value may have, by its key (`values`)."""
+        """types: returns the types that an argument's value may have, by its key (`values`)."""
         super().__init__(name)
         self._tags, self._types_of = tags, types
         self._keys = 0
-        self._types: frozenset[str] | None = None  # of the value that is being read
-        self._has_begun = False  # whether a character of that value has come
+        self._types: frozenset[str] | None = None  # of the current value
+        self._has_begun = False  # whether a character of that value has arrived
         space, end = r"\s*", "|".join(map(re.escape, (tags.key, *tags.ends)))
         begin = f"{space}{re.escape(tags.value)}" if tags.value else ""
         self._key = re.compile(f"{re.escape(tags.key)}([^<>]*?){re.escape(tags.after_key)}{begin}", re.DOTALL)
@@ -46,7 +46,6 @@ class TaggedCall(SteppedCall):
         self._value_end = re.compile(f"{line_end}{re.escape(tags.after_value)}(?={space}(?:{end}))")
 
     def finish(self) -> str:
-        """See `CallReader.finish`."""
         held, self._held = self._held, ""
         if self._types is None:
             return ""
@@ -62,7 +61,7 @@ class TaggedCall(SteppedCall):
         return self._read_key() if self._types is None else self._read_value(self._types)
 
     def _read_key(self) -> bool:
-        """Reads up to a value, or the call's end; False when more text is needed."""
+        """Reads up to a value, or the call's end; returns False if more text is needed."""
         tags = self._tags
         self._held = self._held.lstrip()
         for end in tags.ends:
@@ -82,12 +81,12 @@ class TaggedCall(SteppedCall):
         is_open = self._held.startswith(tags.key) and len(self._held) < _MAX_KEY_CHARACTERS
         if is_open or any(tag.startswith(self._held) for tag in (tags.key, *tags.ends)):
             return False
-        following = self._held.find("<", 1)  # what stands between arguments belongs to none
+        following = self._held.find("<", 1)  # text between arguments is skipped
         self._held = self._held[following:] if following > 0 else ""
         return bool(self._held)
 
     def _read_value(self, types: frozenset[str]) -> bool:
-        """Reads more of a value; False when more text is needed."""
+        """Reads more of a value; returns False if more text is needed."""
         if not self._has_begun:
             if not self._held:
                 return False
@@ -107,13 +106,13 @@ class TaggedCall(SteppedCall):
         return end is not None
 
     def _certain(self, text: str) -> int:
-        """How many of the characters are the value's, whatever follows."""
+        """Returns how many of the characters certainly belong to the value."""
         end = self._ends_at(text)
         start = end if end >= 0 else possible_start(text, self._tags.after_value)
         return start - 1 if self._tags.in_lines and text[:start].endswith("\n") else start
 
     def _ends_at(self, text: str) -> int:
-        """Where the value's end is, if what follows goes on as it begins; else -1."""
+        """Returns where the value ends, if the text after it fits; else -1."""
         end = text.rfind(self._tags.after_value)
         rest = text[end + len(self._tags.after_value) :].lstrip()
         return end if any(tag.startswith(rest) for tag in (self._tags.key, *self._tags.ends)) else -1

@@ -1,6 +1,6 @@
-"""Values that models write as plain text, as JSON: typed by the schema of a function's arguments.
+"""Converts values that models write as plain text to JSON, typed by the schema of a function's arguments.
 
-A string stays text, all else is JSON that is written there. It knows no dialect.
+A string stays text; anything else is parsed as JSON. It knows no dialect.
 """
 
 import json
@@ -15,14 +15,14 @@ _NAMES = {bool: "boolean", int: "number", float: "number", str: "string", list: 
 
 
 def argument_types(schema: Any, key: str) -> frozenset[str]:
-    """The types that an argument may have, of an object's schema; integers are numbers. Empty: any."""
+    """Returns the types that an argument may have by an object's schema; integers are numbers. Empty: any."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     one = properties.get(key) if isinstance(properties, Mapping) else None
     return json_types(one, schema)
 
 
 def json_types(schema: Any, root: Any) -> frozenset[str]:
-    """The types of what a schema allows. root: the schema whose definitions it may refer to. Empty: any."""
+    """Returns the types that a schema allows. root: the schema with its definitions. Empty: any."""
     schema = resolved(schema, root)
     if schema is None:
         return frozenset()
@@ -46,7 +46,7 @@ def json_types(schema: Any, root: Any) -> frozenset[str]:
 
 
 def resolved(schema: Any, root: Any) -> Mapping[str, Any] | None:
-    """The schema behind references; None: it is no object, or there is none."""
+    """Follows references; returns None if the schema is missing or not an object."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             return None
@@ -61,7 +61,7 @@ def resolved(schema: Any, root: Any) -> Mapping[str, Any] | None:
 
 
 def value_json(text: str, types: frozenset[str]) -> str:
-    """The JSON of a value that was written as `text`. What is no JSON of these types is a string."""
+    """Returns the JSON of a value written as `text`. Text that is not JSON of these types is a string."""
     if types == {"string"}:
         return string_json(text)
     core = text.strip()
@@ -77,7 +77,7 @@ def value_json(text: str, types: frozenset[str]) -> str:
 
 
 def string_json(text: str) -> str:
-    """A JSON string; what is written may also be a part of one, then without its quotes."""
+    """Returns a JSON string; without its quotes it may be a part of one."""
     return json.dumps(text, ensure_ascii=False)
 
 

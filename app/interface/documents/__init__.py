@@ -1,1 +1,1 @@
-"""The description of the service: its OpenAPI document, and that as a page."""
+"""The OpenAPI document, the same as a web page, and conversations as Markdown."""

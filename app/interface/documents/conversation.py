@@ -1,4 +1,4 @@
-"""A conversation as Markdown, to be read and kept. Knows no HTTP and no accounts."""
+"""Exports a conversation as Markdown. Knows no HTTP and no accounts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ _SPEAKERS = {"user": "You", "assistant": "Answer", "system": "System", "develope
 
 
 def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> str:
-    """Title and day, then what was said. created: Unix seconds. items: as the API shows them."""
+    """Returns title, day and messages. created: Unix seconds. items: as the API shows them."""
     day = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%d")
     parts = [f"# {title or 'Conversation'}", f"*{day}*"]
     for item in items:
@@ -31,7 +31,7 @@ def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> st
 
 
 def _fenced(text: str) -> str:
-    """A block that no run of backticks in the text ends."""
+    """Returns a code block whose fence is longer than any run of backticks in the text."""
     runs = [len(run) for run in "".join(c if c == "`" else " " for c in text).split()]
     fence = "`" * max([2, *runs, 2]) + "`"
     return f"{fence}\n{text}\n{fence}"

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page to read: plain HTML, nothing loaded from anywhere, no script."""
+"""The OpenAPI document as a web page: plain HTML, no script, nothing loaded from anywhere."""
 
 from typing import Any
 
@@ -64,12 +64,12 @@ _BOUNDS = {
 
 
 def page(document: dict[str, Any]) -> str:
-    """The whole page."""
+    """Returns the whole HTML document."""
     return _TEMPLATE.render(document=document, link=_in_words)
 
 
 def _in_words(schema: dict[str, Any]) -> str:
-    """A schema as a short phrase."""
+    """Describes a schema in a short phrase."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return Markup('<a href="#{0}">{0}</a>').format(name)

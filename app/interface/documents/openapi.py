@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the models that validate requests and shape answers. It does not know what routes do."""
+"""Builds the OpenAPI document from the models that validate requests and shape answers. It knows no route's code."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _WHY = {
 
 
 class ErrorDetails(BaseModel):
-    """What went wrong."""
+    """The details of a failure."""
 
     message: str
     type: str
@@ -33,7 +33,7 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Every failure."""
+    """The body of every failure."""
 
     error: ErrorDetails
 
@@ -48,24 +48,24 @@ class Route:
     endpoint: Callable[..., Any]
     summary: str
     answer: type[BaseModel] | str
-    """The answer of status 200: JSON of that shape, or another media type."""
+    """The answer of status 200: JSON of that model, or another media type."""
     request: type[BaseModel] | None = None
     computes: bool = False
     """Whether it asks a worker."""
     streams: bool = False
-    """Whether it can answer in server-sent events."""
+    """Whether it can answer with server-sent events."""
     open: bool = False
     """Whether it needs no key."""
 
     admin: bool = False
     """Whether only administrators may use it."""
     refuses: Mapping[int, str] = field(default_factory=dict)
-    """Further statuses of its failures, and those that mean something else here."""
+    """Further statuses of its failures, and those with another meaning here."""
     query: Mapping[str, str] = field(default_factory=dict)
-    """What may follow the path's question mark, and what it means."""
+    """Query parameters with their descriptions."""
 
     unavailable: type[BaseModel] | None = None
-    """The answer of status 503, where that is no failure."""
+    """The answer of status 503, if that is not a failure."""
 
     @property
     def shown_path(self) -> str:
@@ -74,7 +74,7 @@ class Route:
 
 
 def document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """Builds the OpenAPI 3.1 document."""
     requests = [route.request for route in routes if route.request is not None]
     answers: list[type[BaseModel]] = [ErrorAnswer]
     answers += [route.answer for route in routes if not isinstance(route.answer, str)]
@@ -101,7 +101,7 @@ def document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
 
 @functools.cache
 def _schemas(requests: tuple[type[BaseModel], ...], answers: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    """The models' JSON Schemas by name, not to be changed. Cached: pydantic takes longer than all else here."""
+    """Returns the models' JSON Schemas by name; do not modify. Cached: pydantic takes longer than all else here."""
     models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
     models += [(model, "validation") for model in requests]
     models += [(model, "serialization") for model in answers]

@@ -1,1 +1,1 @@
-"""The endpoints, one file for each family; `app.interface.http_api` puts them together."""
+"""The endpoints, one file a family; `app.interface.http_api` registers them."""

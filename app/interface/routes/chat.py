@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: what the family adds to the procedure of `app.interface.generate.generation`."""
+"""`/v1/chat/completions`: the chat family for `app.interface.generate.generation`."""
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -13,7 +13,7 @@ CHAT = Family("chatcmpl-", ChatCompletionRequest, plan=plan_chat, body=ChatBody,
 
 
 class ChatRoutes:
-    """The route, over one service."""
+    """The route of one service."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception

@@ -1,4 +1,4 @@
-"""`/` and `/c/{conversation}`: the chat page, and who gets it. Knows nothing of what is in it."""
+"""`/` and `/c/{conversation}`: serves the chat's web page to those who may have it. Knows nothing of its content."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -14,10 +14,10 @@ _CONVERSATION = re.compile(r"\w{1,80}", re.ASCII)
 
 
 class ChatPage:
-    """The routes. With accounts only users get the page, or guests where there are any."""
+    """The routes. With accounts only users get the web page, and guests if they are served."""
 
     def __init__(self, files: PageFiles, must_log_in: Callable[[Request], Awaitable[bool]] | None) -> None:
-        """must_log_in: whether who has sent it gets the page only after a login; None: there are no accounts."""
+        """must_log_in: whether the sender must log in first; None: there are no accounts."""
         self._files = files
         self._must_log_in = must_log_in
 

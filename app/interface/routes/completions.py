@@ -1,4 +1,4 @@
-"""`/v1/completions`."""
+"""`/v1/completions`: the completions family for `app.interface.generate.generation`."""
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -13,7 +13,7 @@ COMPLETIONS = Family("cmpl-", CompletionRequest, plan=plan_completion, body=Comp
 
 
 class CompletionRoutes:
-    """The route, over one service."""
+    """The route of one service."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception

@@ -10,7 +10,7 @@ from app.interface.documents.html import HEADERS, page
 
 
 class DocumentRoutes:
-    """The two routes, over one document."""
+    """The two routes of one document."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`."""
+"""`/v1/embeddings`: the stages of requests that generate no token."""
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -11,14 +11,14 @@ from app.interface.generate.sequences import sequences
 from app.interface.wire.embeddings import EmbeddingRequest
 
 MANY_NUMBERS = 32 * 1024
-"""Answers of so many are written in a thread, so that other streams go on."""
+"""Answers of this size are serialized in a thread, so that streams continue."""
 
 
 EMBEDDINGS = Endpoint("embd-", EmbeddingRequest)
 
 
 class EmbeddingRoutes:
-    """The route, over one service."""
+    """The route of one service."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
@@ -33,7 +33,7 @@ class EmbeddingRoutes:
 
 
 class _Embedding:
-    """The stages of one request; see `app.interface.generate.reception.Stages`."""
+    """The stages of one request: see `app.interface.generate.reception.Stages`."""
 
     may_plan_again = True
 
@@ -57,4 +57,4 @@ class _Embedding:
         return WholeAnswer(embedded)
 
     def leave(self) -> None:
-        """Nothing of it is stored."""
+        """Does nothing: nothing is stored."""

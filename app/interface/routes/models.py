@@ -10,7 +10,7 @@ from app.interface.wire.models import Capability, Liveness, Model, ModelList, Re
 
 
 class ModelRoutes:
-    """These routes, over one service. None asks a worker or reads a body."""
+    """The routes of one service. None asks a worker or reads a body."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -20,7 +20,7 @@ class ModelRoutes:
         return json_response(ModelList(data=[self._model(name) for name in self._service.models]).model_dump())
 
     async def model(self, name: str) -> Response:
-        """`GET /v1/models/{id}`. Without an id, as some clients ask for the list, it is that."""
+        """`GET /v1/models/{id}`. Without an id, as some clients ask for the list, returns the list."""
         if not name:
             return await self.models()
         return json_response(self._model(name).model_dump())
@@ -39,7 +39,7 @@ class ModelRoutes:
         return json_response(body, 503, {"Retry-After": str(self._service.settings.retry_after_s)})
 
     async def livez(self) -> Response:
-        """`GET /livez`: 200 as long as this ingress answers; it says nothing of workers."""
+        """`GET /livez`: 200 as long as this ingress answers, whatever the state of workers."""
         return json_response(Liveness().model_dump())
 
     async def readyz(self) -> Response:

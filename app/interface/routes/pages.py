@@ -1,7 +1,7 @@
-"""The chat page, `/ui/...`, and with accounts `/login`, `/account` and `/operator`: what `make page` has built.
+"""Serves the web pages: the chat, `/ui/...`, and with accounts `/login`, `/account` and `/operator`.
 
-All files are read once, and a path is only looked up among them. Those who take it get what was compressed. Knows
-nothing of what the pages do.
+`make page` builds them. All files are read once, and a path is only looked up among them. Clients get compressed files
+if they accept them. Knows nothing of what the web pages do.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _HASHED = "assets/"
-"""Files below have a hash of their content in their names."""
+"""Files in this folder have a hash of their content in their names."""
 _LASTING = "public, max-age=31536000, immutable"
 _REFUSED = re.compile(r"\s*q=0(\.0*)?\s*")
 _CODINGS = {"br": ".br", "gzip": ".gz"}
-"""How compressed files' names end; the better ones come first."""
+"""The endings of compressed files, best compression first."""
 _TYPES = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -40,7 +40,7 @@ _TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-"""Not left to the machine's own table of types."""
+"""Set here because the machine's own table of types varies."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +48,13 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _File:
     bodies: Mapping[str, bytes]
-    """By their content codings, the best first; the last one is "identity"."""
+    """The file by content coding, best compression first; the last one is "identity"."""
     media_type: str
     hash: str
 
 
 class PageFiles:
-    """The routes, over the files of one folder."""
+    """The routes, for the files of one folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """None: where `make page` builds them. Without the folder the routes answer 503, and the log says why."""
@@ -66,7 +66,7 @@ class PageFiles:
             logger.error(NOT_BUILT)
 
     def chat(self, request: Request, *, has_accounts: bool) -> Response:
-        """The chat page's document. A browser keeps none that is for users alone."""
+        """Returns the chat's web page. Browsers may not cache it if it is for users only."""
         if has_accounts:
             return self._answer(request, "chat-accounts.html", "no-store")
         return self._answer(request, "chat.html")
@@ -106,7 +106,7 @@ class PageFiles:
 
 
 def _accepted(header: str) -> set[str]:
-    """The content codings that a client takes; what is not compressed it always takes."""
+    """Returns the content codings that a client accepts; "identity" always."""
     parts = (part.partition(";") for part in header.lower().split(","))
     return {"identity", *(coding.strip() for coding, _, weight in parts if not _REFUSED.fullmatch(weight))}
 

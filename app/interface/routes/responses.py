@@ -1,4 +1,4 @@
-"""`/v1/responses`: answers."""
+"""`/v1/responses`: the responses family for `app.interface.generate.generation`."""
 
 from collections.abc import Awaitable, Callable
 
@@ -18,13 +18,13 @@ Store = Callable[[Generation[ResponseRequest]], Awaitable[Generation[ResponseReq
 
 
 async def store_nothing(plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
-    """For a service without accounts. Raises ApiError (400) if the request needs some."""
+    """The default without accounts. Raises ApiError (400) if the request needs some."""
     refuse_stored(plain.received.body)
     return plain
 
 
 class ResponseRoutes:
-    """The route that answers, over one service."""
+    """The route of one service; `app.interface.users` has those for stored responses."""
 
     def __init__(self, reception: Reception, store: Store = store_nothing) -> None:
         """store: see `generate`."""

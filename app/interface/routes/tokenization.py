@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`, as vLLM answers them. No worker is asked.
+"""`/tokenize` and `/detokenize`, as in vLLM. No worker is asked.
 
 A chat's tokens are those of its rendered template.
 """
@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 4 << 20
 
 
 class TokenizationRoutes:
-    """Both routes, over one service."""
+    """The routes of one service."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception

@@ -18,8 +18,7 @@ from app.messages.accounts import AccountsError, ConversationKey, Forgotten
 
 MOST_CONVERSATIONS = 1000
 """The limit per user, stored conversations not counted. Another one evicts the least recently used, whose key is
-destroyed.
-"""
+destroyed."""
 _USED_PERIOD_S = 3600
 """The last use of a conversation is written at most this often."""
 

@@ -1,1 +1,1 @@
-"""The interface: HTTP in, text out. No engine here."""
+"""The HTTP interface: requests in, text out, without the engine."""

@@ -1,4 +1,4 @@
-"""The HTTP application: which path leads to which route.
+"""Builds the HTTP application: registers the routes and middlewares.
 
 It gets what it serves as plain objects and callables, so it knows nothing of Ray. Nothing logs a prompt or an answer:
 the log has a failure's request id, type and place.
@@ -57,9 +57,9 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 def build_http_app(
     service: Service, accounts: AccountsGate | None = None, lifespan: Lifespan[FastAPI] | None = None
 ) -> FastAPI:
-    """The application. Pages of other sites may not use it, but for those of allowed origins.
+    """Builds the application. Other web sites may use it only from allowed origins.
 
-    accounts: the users; None: there are none. lifespan: what runs from before the first request until after the last.
+    accounts: the users; None: there are none. lifespan: runs from before the first request until after the last.
     """
     app = FastAPI(
         title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=lifespan
@@ -107,7 +107,7 @@ def build_http_app(
             further.append(Depends(check_admin))
         router = unguarded if route.open else guarded
         router.add_api_route(route.path, route.endpoint, methods=_methods(route), dependencies=further)
-    # Methods that these paths do not have, and paths below /v1 that are not there, are refused as the API refuses.
+    # Other methods of these paths, and unknown paths below /v1, are refused in the API's error format.
     unknown = _unknown(routes)
     for route in routes:
         if not route.path.startswith("/v1/"):
@@ -133,7 +133,7 @@ def build_http_app(
 
 
 def _further_hosts(service: Service, accounts: AccountsGate | None) -> Sequence[str]:
-    """What `AllowedHosts` gets. A page of another site has no key of ours, and no cookie under that site's name."""
+    """Returns the names for `AllowedHosts`: all if every request needs a credential, which other sites do not have."""
     if service.settings.allowed_hosts is not None:
         return service.settings.allowed_hosts
     needs_credential = bool(service.settings.api_keys) if accounts is None else not accounts.guests
@@ -141,7 +141,7 @@ def _further_hosts(service: Service, accounts: AccountsGate | None) -> Sequence[
 
 
 def service_routes(reception: Reception, metrics: Metrics, store: Store = store_nothing) -> Sequence[Route]:
-    """The endpoints, without the documents that describe them. store: see `ResponseRoutes`."""
+    """Returns the endpoints of the API. store: see `ResponseRoutes`."""
     service = reception.service
     models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
     responses, embeddings = ResponseRoutes(reception, store), EmbeddingRoutes(reception)
@@ -207,7 +207,7 @@ def service_routes(reception: Reception, metrics: Metrics, store: Store = store_
 
 
 def page_routes(pages: PageFiles, accounts: AccountsGate | None) -> Sequence[Route]:
-    """The chat page, and the pages that users have besides. Browsers get them without a credential."""
+    """Returns the routes of the web pages, which browsers get without a credential."""
     chat = ChatPage(pages, None if accounts is None else LoginCheck(accounts))
     always = (
         Route("GET", "/", chat.chat, "The chat page.", "text/html", open=True),
@@ -229,7 +229,7 @@ def _methods(route: Route) -> list[str]:
 
 
 def _unknown(routes: Sequence[Route]) -> Callable[[Request], Any]:
-    """The endpoint of any other path under `/v1`, and of any other method."""
+    """Returns the endpoint of any other path under `/v1`, and of any other method."""
     paths = [(compile_path(route.path)[0], _methods(route)) for route in routes]
 
     async def unknown(request: Request) -> Response:

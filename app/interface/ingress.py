@@ -1,6 +1,6 @@
-"""The interface as a Ray Serve deployment: it opens the models' tokenizers and connects HTTP to the workers.
+"""The interface as a Ray Serve deployment: opens the models' tokenizers and connects HTTP to the workers.
 
-What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
+The routes are in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ _LONGEST_CLOSE_S = 5.0
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """Answers HTTP. Bound with the settings and the handle of its own model's workers; it finds other models itself.
+    """Answers HTTP. Bound with the settings, the handle of its own model's workers, and that of the accounts, if any.
 
-    With accounts it is bound with their handle too.
+    It finds other models itself.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Ingress:
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
-        """Searches for other models while the application runs; the first search ends before it is ready.
+        """Searches for other models and follows revocations while the application runs.
 
-        With accounts it follows revocations too.
+        The application becomes ready after the first search.
         """
         await self._arrivals.open()
         searching = self._directory.watch(self._search_period_s, first := asyncio.Event())
@@ -144,12 +144,12 @@ class Ingress:
             await asyncio.gather(*watches, return_exceptions=True)
             for written in (self._traces, self._service.access_log):
                 if written is not None:
-                    with suppress(TimeoutError):  # of a disk or a collector that hangs
+                    with suppress(TimeoutError):  # a disk or a collector hangs
                         await asyncio.wait_for(asyncio.to_thread(written.close), _LONGEST_CLOSE_S)
 
 
 def _access_log(folder: Path, most_bytes: int) -> AccessLog | None:
-    """None, and a line in the log, if it can't be written: an ingress that takes another's place must start."""
+    """Opens the access log; if that fails, logs why and returns None, since a replacement ingress must start."""
     try:
         return AccessLog(folder, most_bytes)
     except SettingsError as error:

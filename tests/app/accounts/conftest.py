@@ -16,7 +16,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    """The URL of a Postgres of this module's own, on loopback."""
+    """The URL of a Postgres for this module, on loopback."""
     if PROGRAMS is None:
         pytest.skip("there is no Postgres on this machine (Debian: postgresql)")
     with running_postgres() as url:

@@ -40,7 +40,7 @@ def test_requests_at_the_same_time_over_all_ingresses() -> None:
     for _ in range(2):
         assert admit(admissions, "i1", "ann", limits, 0, NOON_S).refusal is None
     for _ in range(3):
-        admissions.done("i1", "ann")  # one too many: nobody gains a place by it
+        admissions.done("i1", "ann")  # one too many does not free a place
     admissions.done("never seen", "ann")
     assert [admit(admissions, "i1", "ann", limits, 0, NOON_S).refusal is None for _ in range(3)] == [True, True, False]
 

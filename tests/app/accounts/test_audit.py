@@ -72,7 +72,7 @@ def logged_in(world: World) -> None:
 
 
 def addresses(world: World) -> tuple[list[str | None], bool]:
-    """Of the last three rows, and whether the audit is intact."""
+    """The addresses of the last three rows, and whether the audit is intact."""
     page = world.accounts.audit(OPERATOR_ACTS, 4, 100)
     return [row.address for row in page.rows], page.intact
 
@@ -106,7 +106,7 @@ def test_an_address_that_was_taken_away_is_noticed(world: World, seq: int, taken
 @pytest.mark.parametrize("added", [["address_sealed"], ["address_digest"], ["address_sealed", "address_digest"]])
 @pytest.mark.parametrize("seq", [5, 7])
 def test_an_address_that_was_added_or_replaced_is_noticed(world: World, seq: int, added: list[str]) -> None:
-    """By another row's, whose sealing is real."""
+    """An address is replaced by another row's validly sealed one."""
     logged_in(world)
     change(world, seq, **{name: cell(world, 6, name) for name in added})
     shown, is_intact = addresses(world)
@@ -136,7 +136,7 @@ def test_old_addresses_are_forgotten_and_the_audit_stays_whole(world: World) -> 
 def test_who_has_the_database_cannot_have_addresses_forgotten_early(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither by turning back a row's time for a while nor by moving the mark."""
+    """Neither backdating a row nor moving the mark of deleted addresses goes unnoticed."""
     logged_in(world)
     for seq in range(1, 8):
         change(world, seq, at=1)

@@ -129,7 +129,7 @@ def test_what_was_in_a_database_of_version_2_is_there_in_version_3(anywhere: Wor
 
 
 def test_an_audit_of_before_there_were_addresses_goes_on_with_them(anywhere: World) -> None:
-    """Its rows have the MACs that they always had."""
+    """The rows keep their MACs."""
     anywhere.add("ann")
     key = anywhere.accounts.store.root.audit_key
     with anywhere.accounts.store.transaction() as connection:
@@ -207,7 +207,7 @@ def test_a_lost_connection_is_made_anew(anywhere: World) -> None:
 
 
 def test_a_service_makes_no_database(anywhere: World, tmp_path: Path) -> None:
-    """Where it did not find its own it would begin without users."""
+    """A service that does not find its database must not start without users."""
     with pytest.raises(SettingsError, match=r"there is none yet\. Add the first user: redoubt user add"):
         Database(str(tmp_path / "nothing.db"), make=False)
     assert not (tmp_path / "nothing.db").exists()

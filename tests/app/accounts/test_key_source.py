@@ -45,7 +45,7 @@ def test_a_key_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 class Guest(BaseHTTPRequestHandler):
-    """The Confidential Data Hub, with one resource."""
+    """A fake Confidential Data Hub with one resource."""
 
     def do_GET(self) -> None:
         found = self.path == "/cdh/resource/redoubt/keys/kek"

@@ -80,7 +80,7 @@ def test_a_key_with_one_other_character_is_refused(world: World) -> None:
 
 
 def test_passwords_and_recovery_codes_are_no_api_keys(world: World) -> None:
-    """The ids of other credentials do not help: only API keys are looked up as such."""
+    """Ids of other credentials are useless: only API keys are looked up by id."""
     ann = world.add("ann")
     challenge = world.accounts.logins.challenge("ann")
     secret = ann.recovery_code.replace("-", "")
@@ -196,13 +196,13 @@ def test_a_new_recovery_code_needs_the_present_password_of_the_same_user(world: 
         with pytest.raises(AccountsError, match="wrong"):
             logins.new_recovery_code(session, challenge, challenge.stretched(password))
     logins.change_password(session, mine, mine.stretched(PASSWORD), new_password("another long password", CHEAP))
-    with pytest.raises(AccountsError, match="wrong"):  # it is another one since
+    with pytest.raises(AccountsError, match="wrong"):  # it was replaced since
         logins.new_recovery_code(session, mine, mine.stretched(PASSWORD))
     world.accounts.users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))
     first = logins.challenge("ann")
     with pytest.raises(AccountsError, match="Choose a password of your own"):
         logins.new_recovery_code(world.log_in("ann", FIRST), first, first.stretched(FIRST))
-    choose(world.accounts, "ann", code)  # which is still the one
+    choose(world.accounts, "ann", code)  # the code is still valid
 
 
 def test_another_users_challenge_changes_no_password(world: World) -> None:
@@ -272,7 +272,7 @@ def test_what_ends_a_credential_is_told_to_ingresses(world: World) -> None:
     key = world.accounts.logins.add_key(session, "", None)
     changes = world.accounts.store.changes
     start = changes.since("", 0)
-    assert start.subjects is None  # another instance: nothing holds any more
+    assert start.subjects is None  # another instance: nothing may stay cached
     instance, position = start.instance, start.position
     assert changes.since(instance, position).subjects == frozenset()
     world.accounts.logins.revoke_key(session, key.info.id)

@@ -1,4 +1,4 @@
-"""Several replicas of the accounts over one database, as Rays beside each other have them; without Ray."""
+"""Several replicas of the accounts over one database, as for several Rays; without Ray."""
 
 import asyncio
 import pickle
@@ -67,7 +67,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     yield site
     for one in site.all:
         one.close()
-    if request.param == "postgres":  # the next test's is empty
+    if request.param == "postgres":  # the next test needs an empty one
         empty(database)
 
 
@@ -92,30 +92,30 @@ async def test_the_database_goes_to_the_newest_that_gets_requests(site: Site) ->
     first_news = asyncio.create_task(first.call("revocations", "one", *await position(first, "one")))
     second = await site.start(2, login_failures=1)
 
-    # It is ready, and its ingress hears of revocations; the owner stays.
+    # It is ready, and its ingress follows revocations; the owner stays.
     assert isinstance(await second.call("revocations", "two", "", 0), Revocations)
     assert first._service is not None
 
-    # Requests come to it: they wait until it has the database. What the first one knew of its ingress is known.
+    # Its first request waits until it owns the database; the first owner's state is handed over.
     assert (await second.call("admit", "two", site.ann)).refusal is None
     assert first._service is None
     assert second._service is not None
-    assert second._service._failures._item.amount == 1  # settings of the newer one hold
+    assert second._service._failures._item.amount == 1  # the newer settings apply
     refused = await second.call("admit", "two", site.ann)
     assert refused.refusal.code == "rate_limit_exceeded"  # one runs at the first ingress
     conflict = await second.call("begin_turn", "two", site.ann, HERS, "resp_2")
     assert conflict.code == "conversation_conflict"
 
-    # The ingress of the first one ends its answers, at the new owner.
+    # The first replica's ingress ends its answers at the new owner.
     response = StoredResponse("resp_1", 0, HERS, None, b"in", b"out")
     assert await first.call("store_response", site.ann, response, [NewItem("a", b"A")], turn) is None
     await first.call("done", "one", usage(admission))
     assert (await second.call("admit", "two", site.ann)).refusal is None
     assert (await second.call("response", site.ann, "resp_1")).conversation_id == HERS
-    assert (await first_news).subjects is None  # of another owner: all is asked for again
-    assert first._service is None  # its calls did not bring the database back
+    assert (await first_news).subjects is None  # of another owner: nothing may stay cached
+    assert first._service is None  # its calls did not take the database back
 
-    # And so on: a third one, and the first one asks that.
+    # A third one takes over, and the first one forwards to it.
     third = await site.start(3)
     assert (await third.call("conversation", site.ann, HERS)).items == 1
     assert third._service is not None
@@ -177,7 +177,7 @@ async def test_an_owner_that_closes_and_one_that_is_lost_are_replaced(site: Site
     second.close()
     assert isinstance(await news, Revocations)
     assert (await third.call("identify", site.ann)).name == "ann"
-    # The replica of an older Ray is started again: it asks the newer one.
+    # The older Ray's replica is restarted: it forwards to the newer one.
     again = await site.start(2)
     assert (await again.call("identify", site.ann)).name == "ann"
     assert again._service is None
@@ -206,7 +206,7 @@ async def test_a_service_that_is_not_ours_is_not_asked(
 
 
 class Slow:
-    """A service whose calls do not end before it is lost."""
+    """A service whose calls never end."""
 
     def __init__(self, owner: SharedAccounts) -> None:
         self._owner = owner
@@ -281,6 +281,6 @@ async def test_an_owner_that_is_killed_is_replaced_by_who_follows_it(site: Site)
     await asyncio.sleep(0)
     owner.kill()
     await owner.wait()
-    assert (await news).subjects is None  # the new owner's first: all is asked for again
+    assert (await news).subjects is None  # from the new owner: nothing may stay cached
     assert (await second.call("identify", site.ann)).name == "ann"
     assert second._service is not None

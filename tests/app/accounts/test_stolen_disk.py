@@ -1,4 +1,4 @@
-"""Who has the disk, with the server's key or without, and one user's password, reads nothing of another user's."""
+"""Whoever has the disk, with or without the server's key, and one user's password, reads nothing of other users."""
 
 from itertools import product
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_a_forgotten_key_is_not_left_in_the_file(world: World) -> None:
 
 
 def secrets_of(world: World, name: str) -> tuple[list[bytes], list[tuple[bytes, str, str]]]:
-    """What a user knows, stretched; and what the disk has of the user: sealed keys, user and credential."""
+    """The user's hashed password, and what the disk has: sealed keys, user and credential."""
     challenge = world.accounts.logins.challenge(name)
     with world.accounts.store.transaction() as connection:
         sealed = [
@@ -89,7 +89,7 @@ def test_the_servers_key_and_one_password_open_that_user_alone(world: World) -> 
     _, bobs = secrets_of(world, "bob")
     assert [opens(root, known, *each) for each in anns].count(True) == 1
     assert not any(opens(root, known, *each) for each in bobs)
-    # Nothing that the server has alone opens anything, and no other root key with the password does.
+    # Nothing that the server alone has opens anything; nor does another root key with the password.
     for secret, each in product((KEK, root._root, b"", bytes(32)), [*anns, *bobs]):
         assert not opens(root, secret, *each)
     assert not any(opens(RootKey.new(), known, *each) for each in anns)
@@ -116,7 +116,7 @@ def test_sealed_records_cannot_be_swapped_between_users_and_conversations(world:
             conversations.key(ann, name)
         put_wrapped_ck(world, target.conversation_id, before)
     assert conversations.key(ann, "1") == first
-    # Another user's conversation given to ann by its row does not open either.
+    # Another user's conversation, moved to ann's row, does not open either.
     mine = world.accounts.logins.identify(ann).user_id
     with world.accounts.store.transaction() as connection:
         mac = select(tables.conversations.c.name_mac).where(tables.conversations.c.id == first.conversation_id)
@@ -141,7 +141,7 @@ def put_wrapped_ck(world: World, conversation_id: str, value: bytes) -> None:
 
 
 def test_a_password_hash_that_was_swapped_in_gives_no_access(world: World) -> None:
-    """Who can write to the disk copies another credential's row over: it is sealed for its own user and id."""
+    """An attacker who copies another credential's row gains nothing: it is sealed for its own user and id."""
     for name in ("ann", "bob"):
         world.add(name)
     anns, bobs = (world.accounts.logins.challenge(name) for name in ("ann", "bob"))

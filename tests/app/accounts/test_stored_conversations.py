@@ -22,7 +22,7 @@ def items_of(*ids: str) -> list[NewItem]:
 
 @pytest.fixture
 def ann(world: World) -> str:
-    """A session of hers."""
+    """A session of ann."""
     world.add("ann")
     return world.log_in("ann")
 
@@ -92,7 +92,7 @@ def test_ids_are_taken_once(world: World, ann: str) -> None:
     stored.new(ann, id_of(1), b"", items_of("a"))
     world.add("bob")
     bob = world.log_in("bob")
-    world.accounts.conversations.key(ann, id_of(2))  # a name that somebody gave before
+    world.accounts.conversations.key(ann, id_of(2))  # a name given before
     for user, number in [(ann, 1), (bob, 1), (ann, 2)]:
         refused(world, "conflict", "new", user, id_of(number), b"", [])
     for items in (items_of("a"), items_of("b", "b"), items_of("b", "a")):
@@ -111,7 +111,7 @@ def test_ids_are_taken_once(world: World, ann: str) -> None:
 
 
 def deleted(world: World, ann: str) -> None:
-    """A conversation with a response, deleted a moment ago."""
+    """A conversation with a response, deleted just now."""
     stored = world.accounts.stored_conversations
     stored.new(ann, id_of(1), b"title", items_of("a"))
     response = StoredResponse("r1", 0, id_of(1), None, b"in", b"out")
@@ -236,9 +236,9 @@ def test_bytes_of_a_user_are_bounded_and_reading_and_deleting_always_work(tmp_pa
     assert (count(world, "items"), count(world, "responses")) == (1, 1)
     assert stored.add_items(ann, id_of(1), [NewItem("b", b"x" * 10)]).items == 2  # the turn is over, and there is room
     assert stored.change(ann, id_of(1), b"x" * 20).sealed == b"x" * 20
-    assert stored.new(bob, id_of(3), b"x" * 100, []).items == 0  # another user has room of his own
+    assert stored.new(bob, id_of(3), b"x" * 100, []).items == 0  # limits are per user
     with world.accounts.store.transaction() as connection:
-        connection.execute(tables.conversations.update().values(bytes=1000))  # the operator made the bound smaller
+        connection.execute(tables.conversations.update().values(bytes=1000))  # the operator has lowered the limit
     assert stored.one(ann, id_of(1)).items == stored.delete_item(ann, id_of(1), "a").items + 1
     assert stored.change(ann, id_of(1), b"less").sealed == b"less"
     responses.delete(ann, "r")

@@ -12,7 +12,7 @@ CHAT = f"conv_{'1' * 32}"
 
 @pytest.fixture
 def ann(world: World) -> str:
-    """A session of hers."""
+    """A session of ann."""
     world.add("ann")
     return world.log_in("ann")
 
@@ -105,7 +105,7 @@ def test_responses_outside_a_conversation_are_deleted_after_some_days(world: Wor
     assert store(world, ann, response("in", conversation=CHAT), turn=turn) is None
     assert store(world, ann, response("old")) is None
     world.clock.now_s += 30 * 86_400 - 1
-    ann = world.log_in("ann")  # the session before has ended
+    ann = world.log_in("ann")  # the previous session has ended
     assert store(world, ann, response("new", "old")) is None
     assert world.accounts.stored_responses.delete_old() == 0
     world.clock.now_s += 1
@@ -135,7 +135,7 @@ def test_while_a_turn_runs_nobody_else_changes_the_items(world: World, ann: str)
             assert refusal(world, "begin_turn", secret, ingress, CHAT, "resp_9") == "conversation_conflict"
         assert refusal(world, "add_items", secret, CHAT, [NewItem("b", b"")]) == "conversation_conflict"
         assert refusal(world, "delete_item", secret, CHAT, "a") == "conversation_conflict"
-    stored.end_turn(key, CHAT, turn)  # not who began it
+    stored.end_turn(key, CHAT, turn)  # not the credential that began it
     stored.end_turn(ann, CHAT, turn + 1)
     assert refusal(world, "begin_turn", ann, "one", CHAT, "resp_9") == "conversation_conflict"
     assert stored.change(ann, CHAT, b"title").sealed == b"title"
@@ -161,7 +161,7 @@ def test_a_turn_that_is_stored_without_room_or_right_has_ended(world: World, ann
     turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     assert (items(world, ann), turn > 2) == (["a"], True)
     world.accounts.logins.log_out(ann, everywhere=False)
-    stored.end_turn(ann, CHAT, turn)  # its credential has ended, and the conversation must not stay closed
+    stored.end_turn(ann, CHAT, turn)  # its credential has ended, but the conversation must not stay locked
     again = world.log_in("ann")
     assert refusal(world, "begin_turn", again, "one", CHAT, "resp_9") is None
 
@@ -182,7 +182,7 @@ def test_a_turn_from_before_a_restart_is_stored_only_if_nothing_came_between(
 ) -> None:
     world.accounts.stored_conversations.new(ann, CHAT, b"", [NewItem("a", b""), NewItem("b", b"")])
     turn = world.accounts.stored_conversations.begin_turn(ann, "one", CHAT, "resp_1").seq
-    world.reopen()  # nobody knows of the turn any more
+    world.reopen()  # the turn is forgotten
     stored = world.accounts.stored_conversations
     others = 0
     if meanwhile == "an item comes":
@@ -197,7 +197,7 @@ def test_a_turn_from_before_a_restart_is_stored_only_if_nothing_came_between(
     answer = store(world, ann, response("r", conversation=CHAT), [NewItem("answer", b"")], turn)
     assert answer == (None if meanwhile == "nothing" else "conversation_conflict")
     assert items(world, ann) == (before if answer else [*before, "answer"])
-    if meanwhile == "a turn begins":  # whose place the old one has not taken
+    if meanwhile == "a turn begins":  # the old turn must not replace it
         assert refusal(world, "add_items", ann, CHAT, []) == "conversation_conflict"
         assert store(world, ann, response("r2", conversation=CHAT), [NewItem("mine", b"")], others) is None
 

@@ -36,7 +36,7 @@ def test_a_day_ends_at_midnight_in_utc(world: World) -> None:
     assert usage.tokens_today("ann") == 11
     world.clock.now_s += 86_400 - world.clock.now_s % 86_400
     assert usage.tokens_today("ann") == 0
-    usage.add(row("ann", 1, 1, day=TODAY))  # the day is the accounts', not the ingress'
+    usage.add(row("ann", 1, 1, day=TODAY))  # the accounts set the day, not the ingress
     assert usage.tokens_today("ann") == 2
     assert [each.day for each in usage.rows(OPERATOR_ACTS, TODAY, TOMORROW)] == [TODAY, TOMORROW]
     assert [each.day for each in usage.rows(OPERATOR_ACTS, TOMORROW, "2028-01-01")] == [TOMORROW]

@@ -92,7 +92,7 @@ def test_the_last_administrator_stays(world: World) -> None:
 
 
 def test_an_administrator_never_learns_what_opens_a_users_key(world: World) -> None:
-    """Neither the first password nor a session of it does anything, and the user alone sees the recovery code."""
+    """Neither the first password nor its session opens anything, and only the user sees the recovery code."""
     users, logins = world.accounts.users, world.accounts.logins
     users.add(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP), "admin", UserLimits())
     early, session = world.log_in("ann", FIRST), world.log_in("ann", FIRST)
@@ -170,12 +170,12 @@ def test_a_password_for_the_first_login_holds_some_days(world: World) -> None:
     world.clock.now_s += 7 * 86_400 - 1
     session, challenge = world.log_in("ann", FIRST), logins.challenge("ann")
     world.clock.now_s += 1
-    with pytest.raises(AccountsError, match="Name or password is wrong"):  # nobody else is told that there was one
+    with pytest.raises(AccountsError, match="Name or password is wrong"):  # nobody else learns that there was one
         world.log_in("ann", PASSWORD)
     with pytest.raises(AccountsError, match=r"held until .* Ask an administrator for another one") as error:
         world.log_in("ann", FIRST)
     assert error.value.refusal.code == "password_expired"
-    with pytest.raises(AccountsError, match="Ask an administrator"):  # nor with a session of before
+    with pytest.raises(AccountsError, match="Ask an administrator"):  # nor with an earlier session
         logins.change_password(session, challenge, challenge.stretched(FIRST), NEW)
     assert [user.first_password_expires for user in users.all(OPERATOR_ACTS)] == [ann.first_password_expires]
     anew = users.reset_password(OPERATOR_ACTS, "ann", new_password(FIRST, CHEAP))

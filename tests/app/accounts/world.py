@@ -1,4 +1,4 @@
-"""Accounts in a database of their own, with passwords that cost little and a clock that tests turn."""
+"""Accounts in a database of their own, with cheap password hashes and a clock that tests set."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ def added(accounts: Accounts, name: str, options: dict[str, Any]) -> Added:
 
 
 def choose(accounts: Accounts, name: str, code: str | None = None, *, new: str = PASSWORD) -> str | None:
-    """The first login, and the recovery code that it gives. Without the former code all is lost."""
+    """Completes the first login and returns the recovery code. Without the former code all is lost."""
     logins = accounts.logins
     challenge = logins.challenge(name)
     stretched = challenge.stretched(FIRST)
@@ -76,7 +76,7 @@ class World:
         return self.accounts.logins.log_in(challenge, challenge.stretched(password), address).token
 
     def refusal(self, secret: str) -> str | None:
-        """Why a credential is refused; None: it is not."""
+        """The refusal of a credential; None if it is valid."""
         try:
             self.accounts.logins.identify(secret)
         except AccountsError as error:

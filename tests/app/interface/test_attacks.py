@@ -26,7 +26,7 @@ CLIENT = TestClient(http_app(never, max_body_bytes=64 << 20))
 
 
 def refusal(path: str, body: Any, status: int = 400) -> dict[str, Any]:
-    """The error's object; it has few words, whatever was sent."""
+    """The error's object; it is short, whatever was sent."""
     response = CLIENT.post(f"/v1/{path}", content=json.dumps(body), headers={"Content-Type": "application/json"})
     assert response.status_code == status, response.text[:500]
     assert len(response.content) < 1000
@@ -52,7 +52,7 @@ ABSURD = [2**31, 2**63, 10**30, -1, -(2**63), 1e308, -0.5, True, "9", [1], {}]
 def test_absurd_counts_are_refused(path: str, field: str, value: Any) -> None:
     extra = {"logprobs": True} if field == "top_logprobs" and path == "chat/completions" else {}
     error = refusal(path, BODIES[path] | extra | {field: value})
-    # Integers beyond 64 bits are no JSON of ours: the reader of JSON says so, and knows no field.
+    # orjson refuses integers beyond 64 bits, without knowing the field.
     assert error["param"] == field or error["code"] == "invalid_json"
 
 
@@ -204,7 +204,7 @@ CALLED = [
     ],
 )
 def test_what_users_write_makes_no_control_token(fields: dict[str, Any]) -> None:
-    """There are as many as where the same fields hold nothing special."""
+    """A prompt has as many tokens as one with harmless text in the same fields."""
     counts = []
     for body in (CHAT | fields, CHAT | json.loads(without_control(json.dumps(fields)))):
         worker = FakeWorker(lambda _: deltas([40]))

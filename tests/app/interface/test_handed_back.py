@@ -1,4 +1,4 @@
-"""What clients hand back as earlier messages: answers as they got them, whichever client or server added to them."""
+"""Answers that clients return as earlier messages, with fields added by any client or server."""
 
 import json
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ HISTORY: dict[str, list[Any]] = {
         {"role": "tool", "tool_call_id": "c", "content": "sunny"},
     ],
 }
-"""Answers, and the messages after the first that say the same and nothing more."""
+"""Answers, and the equivalent messages without further fields."""
 
 
 def saying(text: str) -> FakeWorker:

@@ -1,4 +1,4 @@
-"""What an ingress imports. Each module that it does not need costs every ingress memory, and each start time."""
+"""What an ingress imports: a module that it does not need costs every ingress memory and start time."""
 
 import subprocess
 import sys

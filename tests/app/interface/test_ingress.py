@@ -400,7 +400,7 @@ async def test_a_key_is_a_tenant_and_nothing_in_a_request_is() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_usage_counts_what_was_cached_before_each_prompt_came(stream: bool) -> None:
-    found = {"-0": 4, "-1": 3, "-2": 0, "-3": 2}  # two choices of each of two prompts
+    found = {"-0": 4, "-1": 3, "-2": 0, "-3": 2}  # two choices for each of two prompts
 
     def script(request: GenerateRequest) -> Sequence[TokenDelta]:
         cached = found[request.request_id[-2:]]

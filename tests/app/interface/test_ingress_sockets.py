@@ -22,7 +22,7 @@ WAIT_S = 120
 
 
 class SteppedWorker:
-    """Makes a token whenever the test says so, and tells when its stream was left."""
+    """Generates a token whenever the test says so, and tells when its stream was closed."""
 
     def __init__(self, tokens_before_waiting: int) -> None:
         self._free = tokens_before_waiting
@@ -40,7 +40,7 @@ class SteppedWorker:
 
 
 class EndlessWorker:
-    """Never stops by itself."""
+    """Never ends by itself."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -63,7 +63,7 @@ def connected(address: str) -> socket.socket:
 
 @contextlib.contextmanager
 def posted(address: str, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
-    """A connection on which a request was sent and nothing was read."""
+    """Opens a connection and sends a request, without reading."""
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with connected(address) as connection:
@@ -167,7 +167,7 @@ def announce(connection: socket.socket, *headers: str) -> None:
 
 
 def read_answer(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
-    """Its first line, and its body, whose length it says."""
+    """Reads the first line and the body, whose length is declared."""
     stream = connection.makefile("rb")
     first, length = stream.readline().strip(), 0
     while line := stream.readline().strip().lower():
@@ -178,7 +178,7 @@ def read_answer(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
 
 @pytest.mark.parametrize(("keys", "status"), [((), b"413"), (("secret",), b"401")])
 def test_an_answer_to_an_unread_body_arrives(keys: tuple[str, ...], status: bytes) -> None:
-    """To a client that reads only when it has sent everything: a reset would break off its sending."""
+    """The client reads only after sending everything, so a reset would break its sending."""
     worker = SteppedWorker(0)
     with loopback_server(http_app(worker.generate, api_keys=keys)) as address, connected(address) as connection:
         announce(connection, "Content-Type: application/json")
@@ -196,14 +196,14 @@ def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch, l
     worker = SteppedWorker(0)
     with loopback_server(http_app(worker.generate)) as address, connected(address) as connection:
         announce(connection, "Content-Type: application/json", "Expect: 100-continue")
-        first, error = read_answer(connection)  # though not a byte of the body comes
+        first, error = read_answer(connection)  # although no byte of the body arrives
         assert first.split()[1] == b"413"
         assert error["error"]["code"] == "request_too_large"
         assert connection.recv(1) == b"", "a body that never comes is not waited for long"
 
 
 def half_sent(address: str, stack: contextlib.ExitStack) -> socket.socket:
-    """A connection on which half a request was sent."""
+    """Opens a connection and sends half a request."""
     connection = stack.enter_context(connected(address))
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
@@ -211,7 +211,7 @@ def half_sent(address: str, stack: contextlib.ExitStack) -> socket.socket:
 
 
 def requests_of(address: str) -> dict[str, int]:
-    """How many chat completions were answered, by status."""
+    """Returns how many chat completions were answered, by status."""
     lines = httpx.get(f"{address}/metrics", timeout=WAIT_S).text.splitlines()
     counts = [line for line in lines if line.startswith("redoubt_http_requests_total{") and "chat" in line]
     return {line.partition('status="')[2][:3]: int(float(line.rpartition(" ")[2])) for line in counts}
@@ -246,7 +246,7 @@ def test_a_body_that_stops_coming_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("pause_s", [0.02, 0.2], ids=["quick", "too slow"])
 def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
-    """It may take as long as it likes, as long as it is as fast as the slowest that is allowed."""
+    """A body may take any time, if it is as fast as the slowest allowed rate."""
     monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 0.1, raising=False)
     monkeypatch.setattr("app.interface.http.places._LONGEST_SILENCE_S", 60.0, raising=False)
     monkeypatch.setattr("app.interface.http.places._GRACE_S", 1.0, raising=False)

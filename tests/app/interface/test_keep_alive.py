@@ -1,4 +1,4 @@
-"""Streams that have nothing to say for long: before their first token, and between tokens."""
+"""Streams with long silences: before their first token, and between tokens."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ STREAM = {"stream": True}
 
 
 class HeldWorker(FakeWorker):
-    """Says nothing before the test lets it go on: before the first item, and after the first `free` ones."""
+    """Is silent until the test continues it: before the first item, and after the first `free` ones."""
 
     def __init__(self, script: Sequence[TokenDelta | Exception] | None = None, *, free: int = 0) -> None:
         super().__init__(lambda _: deltas(TOKENS) if script is None else script)
@@ -177,7 +177,7 @@ async def test_a_model_that_is_replaced_meanwhile_is_asked_again() -> None:
 
 
 class SlowWorker(FakeWorker):
-    """Takes its time for each token."""
+    """Is slow for each token."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: deltas(TOKENS))

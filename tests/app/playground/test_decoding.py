@@ -1,4 +1,4 @@
-"""Which fields each decoding of the playground sends, and that the API takes all of them."""
+"""The fields that each decoding of the playground sends; the API accepts all of them."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = EMPTY | {"early_stopping": "no", "endless": False, "u
 
 
 def planned(decoding: Decoding, **settings: Any) -> GenerateRequest:
-    """What the engine is asked by a service that gets these fields."""
+    """The engine request that a service makes of these fields."""
     fields = request_fields(decoding, SETTINGS | settings)
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     request = ChatCompletionRequest.model_validate(body)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore:.*no_silen
 
 @contextmanager
 def playground(browser: Browser, fake: FakeV1) -> Iterator[tuple[Page, Watch]]:
-    """Its page, once the models are known."""
+    """The web page, once the models are known."""
     server = uvicorn.Server(uvicorn.Config(application(fake.url, "127.0.0.1"), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The document against the service, and the service against every parameter that OpenAI's client can send."""
+"""The OpenAPI document matches the service, and the service handles every parameter of OpenAI's client."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
 FUNCTION = {"name": "f", "parameters": SCHEMA}
 TRANSPORT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 DESCRIBES = {"user", "metadata", "safety_identifier", "prompt_cache_key"}
-"""Of the caller or the call: there is nothing to do (docs/api.md)."""
+"""Fields that describe the caller or the call, without effect (docs/api.md)."""
 
 
 def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
@@ -38,7 +38,7 @@ def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
 
 
 class Client:
-    """The service over a fake worker: what was asked of the worker, and what was answered."""
+    """The service over a fake worker; records the worker's requests and the answers."""
 
     def __init__(self, **options: Any) -> None:
         self.worker = FakeWorker(script)
@@ -137,7 +137,7 @@ HONOURED: dict[str, dict[str, Any]] = {
         "top_p": {"top_p": 0.5},
     },
 }
-"""Each parameter that does something, with a body in which it does."""
+"""Each parameter with an effect, with a body in which it has one."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:
@@ -163,7 +163,7 @@ def test_every_parameter_of_the_client_does_something_or_is_refused_by_name(path
     for value in tried:
         response = CLIENT.http.post(path, json=body | {name: value})
         if response.status_code == 200:
-            # It asks for what happens anyway: nothing else is accepted.
+            # It asks for the default behaviour: nothing else is accepted.
             assert (name, value) in NOTHING_ELSE
             assert name != "service_tier" or value in ("auto", "default") or path == "/v1/responses"
             continue
@@ -187,11 +187,11 @@ NOTHING_ELSE: list[tuple[str, Any]] = [
     ("truncation", "disabled"),
     *(("verbosity", verbosity) for verbosity in ("low", "medium", "high")),
 ]
-"""Values that do nothing: what they ask for happens anyway, or docs/api.md says that they have no effect."""
+"""Values without effect: they ask for the default, or docs/api.md says so."""
 
 
 def samples(hint: Any) -> list[Any]:
-    """Values that the client's type allows, as far as it shows them."""
+    """Values that the client's type allows, as far as it tells."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if hint is bool:

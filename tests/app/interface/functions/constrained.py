@@ -1,4 +1,4 @@
-"""What a compiled grammar lets through, token by token, on the engine's own constraint."""
+"""Checks which outputs a compiled grammar allows, token by token, on the engine's own constraint."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from app.workers.constraints import Constraints
 
 
 def lets_through(constraints: Constraints, grammar: str, token_ids: Sequence[int], vocabulary: int) -> bool:
-    """Whether the grammar allows each of the tokens where it stands."""
+    """Whether the grammar allows each of the tokens in its place."""
     constraint = constraints.compile(grammar)
     for token in token_ids:
         mask = np.full(-(-vocabulary // 32), 0xFFFFFFFF, np.uint32)

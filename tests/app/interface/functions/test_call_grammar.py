@@ -1,4 +1,4 @@
-"""Strict functions with tool_choice auto: what the grammar lets through, and which calls the parser finds in it."""
+"""Strict functions with tool_choice auto: what the grammar allows, and which calls the parser finds in it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ Allows = Callable[[str, str], bool]
 
 @pytest.fixture(scope="module", params=[False, True], ids=["text", "special token"])
 def allows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Allows]:
-    """Whether a grammar lets an output through; in one vocabulary the mark is a special token."""
+    """Whether a grammar allows an output; in one vocabulary the mark is a special token."""
     folder, tokenizer = tmp_path_factory.mktemp("model"), tokenizer_json()
     if request.param:
         entry = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -193,7 +193,7 @@ NAMED, INVENTED = '{"a": 1}', '{"a": 1, "b": "new"}'
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("form", ["response_format", "tools"])
 def test_no_field_is_made_up_unless_the_schema_says_so(allows: Allows, form: str, strict: bool) -> None:
-    """Of an answer's format, and of a strict function's arguments; such a schema is closed by default."""
+    """The schema of an answer's format, or of a strict function's arguments; closed by default."""
     for schema, invents in ((PLAIN, False), (PLAIN | {"additionalProperties": True}, True)):
         if form == "tools":
             function = {"name": "f", "parameters": schema, "strict": True}

@@ -1,4 +1,4 @@
-"""Formats, strict functions and forced calls of a model with channels: what the grammar lets through."""
+"""Formats, strict functions and forced calls of a model with channels: what the grammar allows."""
 
 from collections.abc import Iterator
 from typing import Any

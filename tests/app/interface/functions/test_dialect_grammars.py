@@ -1,4 +1,4 @@
-"""Strict functions in each notation: what their grammar lets through, where marks are text, tokens, special tokens."""
+"""Strict functions in each dialect: what their grammar allows, with marks as text, tokens or special tokens."""
 
 import json
 from collections.abc import Iterator

@@ -104,11 +104,11 @@ CLOSED = {"additionalProperties": False}
                 "additionalProperties": False,
             },
         ),
-        # What one part of a combination does not name, another one may.
+        # A property that one part of a combination does not name may be named by another.
         (ARGUMENTS | {"allOf": [ARGUMENTS]}, ARGUMENTS | {"allOf": [ARGUMENTS]}),
         (ARGUMENTS | {"items": BESIDE}, ARGUMENTS | {"items": BESIDE}),
         ({"properties": {"a": {"not": ARGUMENTS}}}, {"properties": {"a": {"not": ARGUMENTS}}}),
-        # One part combines nothing, and of alternatives each is whole.
+        # A single part combines nothing, and each alternative is complete.
         *(
             (
                 {"properties": {"a": {key: [{"type": "null"}, ARGUMENTS][-count:]}}},
@@ -120,7 +120,7 @@ CLOSED = {"additionalProperties": False}
             for key, count in (("anyOf", 2), ("oneOf", 2), ("allOf", 1), ("prefixItems", 2))
         ),
         ({"additionalProperties": ARGUMENTS}, {"additionalProperties": ARGUMENTS | CLOSED}),
-        # It requires what it does not name.
+        # It requires a property that it does not name.
         (ARGUMENTS | {"required": ["b"]}, ARGUMENTS | {"required": ["b"]}),
         (ARGUMENTS | {"required": [["a"]]}, ARGUMENTS | {"required": [["a"]]}),
     ],

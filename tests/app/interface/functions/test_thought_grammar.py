@@ -1,4 +1,4 @@
-"""A schema, or calls, after a thought: what the grammar lets through, on the engine's own constraint."""
+"""A schema, or calls, after a thought: what the grammar allows, on the engine's own constraint."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ Allows = Callable[[str, str], bool]
 
 @pytest.fixture(scope="module", params=[None, False, True], ids=["text", "token", "special token"])
 def tokens(request: pytest.FixtureRequest) -> bool | None:
-    """What the marks are in the vocabulary."""
+    """The kinds of tokens that marks are in the vocabulary."""
     kind: bool | None = request.param
     return kind
 
@@ -59,7 +59,7 @@ def made(tokens: bool | None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def allows(made: Constraints, tokens: bool | None) -> Allows:
-    """Whether a grammar lets an output through, its end included."""
+    """Whether a grammar allows an output, its end included."""
 
     def allowed(grammar: str, text: str) -> bool:
         token_ids = [*encoded(text, has_tokens=tokens is not None), EOS_ID]
@@ -116,7 +116,7 @@ def test_a_call_of_a_strict_function_begins_after_the_thought(
     grammar = call_grammar(
         [CallableFunction("add", SCHEMA)], added, parallel=True, answer=SCHEMA if answer else None, thought=thought
     )
-    if answer:  # then there is no text but the thought's and the answer's
+    if answer:  # then only the thought and the answer have text
         text = text.replace("Yes: ", "")
         is_allowed = is_allowed and not any(word in text.split("</think>")[-1] for word in ("Yes", "<b>"))
     assert allows(grammar, text) is is_allowed

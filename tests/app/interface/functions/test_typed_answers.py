@@ -1,4 +1,4 @@
-"""What clients get of models whose calls are tags: from their templates, through chat and responses."""
+"""Answers of models with tagged calls: from their templates, through chat and responses."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a value that was written as text is, by its schema."""
+"""Values written as text are typed by their schema."""
 
 import json
 from typing import Any

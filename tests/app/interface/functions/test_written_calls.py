@@ -1,4 +1,4 @@
-"""Calls in notations whose values are text: Qwen3-Coder's, GLM's and Gemma 4's, cut at any place."""
+"""Calls with values as text: Qwen3-Coder's, GLM's and Gemma 4's, split at any place."""
 
 import json
 from collections.abc import Iterable
@@ -155,13 +155,13 @@ def test_an_output_that_ends_within_a_call_has_the_beginning_of_its_arguments(ca
             assert [name for name, _ in found] == [name for name, _ in calls][: len(found)]
             for (_, arguments), (_, expected), is_done in zip(found, whole, done, strict=False):
                 assert not is_done or arguments == expected
-                if "an end mark" not in case and "quote that is none" not in case:  # there the cut decides what it is
+                if "an end mark" not in case and "quote that is none" not in case:  # the cut matters there
                     partial = arguments.removesuffix('"') if not is_done else arguments
                     assert expected.startswith(partial) or json_begins(expected, partial), (text[:end], arguments)
 
 
 def json_begins(expected: str, partial: str) -> bool:
-    """Whether they are the same up to a last value that was no JSON so far."""
+    """Whether they are the same up to a last value that is not valid JSON yet."""
     head = partial.rsplit(": ", 1)[0]
     return expected.startswith(head)
 

@@ -1,4 +1,4 @@
-"""Models that come and go, with Serve faked: what is found, described, opened, refused and dropped."""
+"""Models that appear and disappear, with Serve faked: what is found, described, opened, refused and dropped."""
 
 import asyncio
 import json
@@ -122,7 +122,7 @@ async def test_in_a_rolling_change_an_application_serves_both_models(card: Model
 
 
 async def test_of_two_versions_with_one_name_the_newer_is_served(card: ModelCard, folder: Path) -> None:
-    """The ingress's own model, whose workers tell what they have opened."""
+    """The ingress's own model, whose workers report what they have opened."""
     changed = folder / "changed"
     shutil.copytree(folder, changed)
     (changed / "generation_config.json").write_text('{"temperature": 0.5}')
@@ -140,7 +140,7 @@ async def test_of_two_versions_with_one_name_the_newer_is_served(card: ModelCard
 
 
 async def test_an_ingress_that_is_newer_than_its_workers_serves_what_they_run(card: ModelCard) -> None:
-    """And what it was told to serve, so that requests for it wait; an older ingress follows its workers."""
+    """The model of the settings stays served, so that requests for it wait; an older ingress follows its workers."""
     old = replace(card, name="old")
     workers = FakeWorkers(old)
     older, newer = (ModelDirectory(one, workers, FakeApplications()) for one in (old, card))
@@ -179,7 +179,7 @@ async def test_files_that_are_not_those_of_the_workers_are_not_served(
 
 
 async def test_files_that_were_changed_under_the_workers_leave_the_name(card: ModelCard) -> None:
-    """Requests for it wait for workers that have opened them; there are none for what the workers run."""
+    """Requests wait for workers that have opened the ingress's model, although the workers run another one."""
     workers = FakeWorkers()
     directory = ModelDirectory(card, workers, FakeApplications())
     first = directory.models["own"]

@@ -1,4 +1,4 @@
-"""A model that is replaced while requests for it are planned and answered, over the whole HTTP application."""
+"""A model is replaced while requests for it are planned and answered, over the whole HTTP application."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -23,7 +23,7 @@ TEMPLATES = [f"{version}: {{{{ messages[0].content }}}}" for version in ("old", 
 
 
 class RollingService:
-    """Workers run version `runs`; the ingress learns of it when it looks. Their answer is the prompt itself."""
+    """Workers run version `runs`; the ingress learns of it when it searches. Their answer is the prompt itself."""
 
     def __init__(
         self, runs: int, *, breaks_off_after: int = 0, changes_again: bool = False, keep_alive_comment_s: float = 15.0

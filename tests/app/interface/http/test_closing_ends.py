@@ -26,7 +26,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def answer_to(address: str, version: str, body: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Head and body as they come, up to where the connection is closed."""
+    """Reads head and body until the connection is closed."""
     content = json.dumps(body).encode()
     head = f"POST /v1/chat/completions HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     if version == "1.1":

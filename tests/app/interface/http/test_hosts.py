@@ -48,7 +48,7 @@ OWN = (
 
 
 async def answered(app: Any, path: str, *hosts: str, method: str = "GET", **options: Any) -> httpx2.Response:
-    """The application's answer to a request with these `Host` headers and no other."""
+    """The application's answer to a request with only these `Host` headers."""
     messages: list[Any] = []
 
     unread = iter((True,))

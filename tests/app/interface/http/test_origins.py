@@ -1,4 +1,4 @@
-"""CORS: pages of allowed origins may use the API, and no others."""
+"""CORS: web pages of allowed origins may use the API, and no others."""
 
 from typing import Any
 

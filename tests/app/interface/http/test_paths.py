@@ -1,4 +1,4 @@
-"""Paths as clients write them: without `/v1`, with a slash at the end, with HEAD, and those that are not there."""
+"""Paths as clients write them: without `/v1`, with a slash at the end, with HEAD, and unknown ones."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The access log: what a line says, and that it has nothing that a client wrote; files, rotation and full disks."""
+"""The access log: its lines, which have nothing that a client wrote; files, rotation and full disks."""
 
 import asyncio
 import contextlib
@@ -45,12 +45,12 @@ def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> AccessLog:
-    """`text_of` closes it."""
+    """An access log, which `text_of` closes."""
     return AccessLog(tmp_path / "log", 1 << 20)
 
 
 def text_of(log: AccessLog, folder: Path) -> str:
-    """All that the log has, after its end."""
+    """Closes the log and returns its text."""
     log.close()
     return "".join(path.read_text() for path in sorted((folder / "log").iterdir()))
 
@@ -114,7 +114,7 @@ async def test_a_line_for_each_request(log: AccessLog, tmp_path: Path) -> None:
 
 
 async def test_nothing_that_a_client_wrote_is_in_it(log: AccessLog, tmp_path: Path) -> None:
-    """Secrets in every place where a client may put a word; also one that would end the line."""
+    """Puts secrets wherever a client may put a word, also one that would end the line."""
     app = http_app(FakeWorker(script).generate, access_log=log, api_keys=("canary-key-of-a-user",), max_body_bytes=2000)
     secret = 'canary"},\n{"status": 1'
     key = {"Authorization": "Bearer canary-key-of-a-user"}
@@ -274,7 +274,7 @@ def test_a_disk_that_hangs_costs_lines_only(log: AccessLog, tmp_path: Path) -> N
 
 
 async def test_files_that_are_taken_away_at_the_next_one(tmp_path: Path) -> None:
-    """The folder is removed, and made again later."""
+    """The folder is removed, and created again later."""
     log = AccessLog(tmp_path / "log", 1 << 16)
     count = 0
 

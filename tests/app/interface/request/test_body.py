@@ -1,4 +1,4 @@
-"""Compressed bodies: read where they are gzip, and never into more memory than the limit allows."""
+"""Compressed bodies: gzip is decompressed, never into more memory than the limit allows."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Every route passes its caller to the worker, and a route without a caller cannot be written."""
+"""Every route passes its caller to the worker, and a route without authentication fails."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,7 @@ def service(worker: FakeWorker, *keys: str) -> Service:
 
 
 def computing_paths() -> list[str]:
-    """As the application registers them, so that a new route is here by itself."""
+    """The routes as the application registers them, so that new ones are included."""
     anything = service(FakeWorker(lambda _: []))
     return [route.path for route in service_routes(Reception(anything), Metrics(anything.workers)) if route.computes]
 

@@ -1,4 +1,4 @@
-"""Observers see each delta before its reader, in their order, and hear once how the sequence ended."""
+"""Observers see each delta before its reader, in order, and are told once how the sequence ended."""
 
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager, suppress

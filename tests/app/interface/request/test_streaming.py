@@ -48,7 +48,7 @@ async def test_the_end_of_a_stream_is_told_even_if_closing_it_fails() -> None:
             yield b"data: x\n\n"
             await asyncio.Event().wait()
         finally:
-            raise asyncio.CancelledError  # as when the request is cancelled meanwhile
+            raise asyncio.CancelledError  # as if the request were cancelled meanwhile
 
     ended = []
     events = failing()

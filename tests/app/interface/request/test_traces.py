@@ -1,4 +1,4 @@
-"""Traces, as a collector gets them."""
+"""Traces as a collector receives them."""
 
 import gzip
 import sys
@@ -20,7 +20,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "canary"}], "u
 
 
 class Collector:
-    """A real receiver of OTLP over HTTP."""
+    """A receiver of OTLP over HTTP."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []

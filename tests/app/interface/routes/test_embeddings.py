@@ -21,7 +21,7 @@ from tests.app.tiny_model import CONTEXT_TOKENS, HIDDEN_SIZE, reference_tokenize
 
 
 def vector_of(tokens: tuple[int, ...]) -> NDArray[np.float32]:
-    """Something that no other input has."""
+    """A vector that identifies the input."""
     vector = np.random.default_rng(list(tokens)).normal(size=HIDDEN_SIZE)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 

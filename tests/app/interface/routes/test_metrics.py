@@ -24,7 +24,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def series(text: str) -> Series:
-    """Without the label that all series of an ingress have."""
+    """The series without their ingress label."""
     return {
         (sample.name, tuple(sorted(sample.labels.items() - {("ingress", "i1")}))): sample.value
         for family in text_string_to_metric_families(text)
@@ -73,7 +73,7 @@ async def test_what_is_counted() -> None:
 
 
 async def test_a_model_without_workers_is_zero() -> None:
-    """Whether it has just lost them, or had none since the ingress started."""
+    """The model has just lost its workers, or had none since the ingress started."""
     alive, stale = replace(WORKER, model_names=("other",)), replace(WORKER, state="stale", check_heart_beat=False)
     workers = (alive, stale, replace(alive, worker_id="w3", state="gone", check_heart_beat=False))
     for rows, up in ((workers, {"tiny": 0, "other": 1}), ((), {"tiny": 0}), ((WORKER,), {"tiny": 1})):
@@ -130,7 +130,7 @@ async def test_all_beams_are_counted_and_none_is_a_first_token() -> None:
 
 
 async def test_labels_are_a_closed_set() -> None:
-    """Whatever is asked for, the series do not grow with it."""
+    """The number of series does not grow, whatever is requested."""
     async with http_client(http_app(never)) as client:
         for i in range(20):
             await client.get(f"/v1/models/{i}")

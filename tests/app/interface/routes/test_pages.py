@@ -1,4 +1,4 @@
-"""The pages: which files are served, how, and to whom."""
+"""The web pages: which files are served, how, and to whom."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`return_progress`: what a stream says before its first token, and that only who asks is told."""
+"""`return_progress`: events before a stream's first token, only on request."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ Items = Sequence[TokenDelta | Exception]
 
 
 class Worker:
-    """Tells its news to who asks, as a worker does, and then says TEXT, or what `then` has."""
+    """Reports progress on request, as a worker does, and then generates TEXT, or runs `then`."""
 
     def __init__(self, then: Items | None = None) -> None:
         first, *rest = deltas(TOKENS) if then is None else then
@@ -55,7 +55,7 @@ class Worker:
             if isinstance(item, Exception):
                 raise item
             yield item
-            for _ in range(50):  # the reader has taken it before the next comes
+            for _ in range(50):  # the reader takes it before the next one
                 await asyncio.sleep(0)
 
 

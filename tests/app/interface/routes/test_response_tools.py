@@ -1,4 +1,4 @@
-"""Tools of `/v1/responses` that are not plain functions, and what coding agents send besides."""
+"""Tools of `/v1/responses` other than plain functions, and further fields of coding agents."""
 
 import json
 from typing import Any
@@ -57,7 +57,7 @@ CODEX: dict[str, Any] = {
     "text": {"verbosity": "low"},
     "client_metadata": {"x-codex-installation-id": "some", "x-codex-turn-metadata": json.dumps({"a": "b" * 600})},
 }
-"""As Codex asks."""
+"""A request like Codex's."""
 
 
 def called(name: str, arguments: Any) -> str:

@@ -1,6 +1,6 @@
-"""Conversations that chat templates have to render, and what a template makes of them beside transformers.
+"""Conversations that chat templates must render, compared with what transformers renders.
 
-It knows messages and Jinja, and no tokenizer. `test_templates` uses it, and `tests/conformance/chat_templates`.
+It needs transformers and Jinja, and no tokenizer. `test_templates` uses it, and `tests/conformance/chat_templates`.
 """
 
 import json
@@ -19,22 +19,22 @@ from app.interface.wire.chat import Message, Tool
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
 _MARK = re.compile(r"<[|｜][^<>\s]*?[|｜]>|</?[a-z_]+>|\[/?[A-Z_]+\]")
-"""What looks like a control token in a template."""
+"""Text that looks like a control token of a template."""
 _RAW = re.compile(r"""'city'|["']text["']: *["']""")
-"""Python's way of writing an object, or parts as JSON."""
+"""An object formatted by Python, or parts formatted as JSON."""
 Values = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages as the API has them, but for the calls' arguments, which are objects."""
+    """Messages as in the API, except that the calls' arguments are objects."""
 
     messages: Values
     words: tuple[str, ...]
-    """What the prompt has to show: where transformers' does not, ours may differ from it."""
+    """Strings that the prompt must contain; if transformers' does not, ours may differ from it."""
     tools: Values | None = None
     alternatives: tuple[Values, ...] = ()
-    """The same messages as our rules may write them instead."""
+    """The messages as our rules may rewrite them."""
 
 
 def said(role: str, content: Any, **fields: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ CONVERSATIONS = {
 
 
 def outcome(source: str, name: str) -> str:
-    """Whether it is the "same" as transformers, "written" in another way, "refused: ...", or "WRONG: ..."."""
+    """Returns "same" as transformers, "written" in another way, "refused: ...", or "WRONG: ..."."""
     conversation = CONVERSATIONS[name]
     theirs = [
         text

@@ -1,4 +1,4 @@
-"""What a template and a tokenizer do is found in a process with bounds."""
+"""Templates and tokenizers are tried in a process with limits."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def test_what_has_passed_is_checked_again_only_when_it_changes(tmp_path: Path, m
     assert not runs
     assert notes(folder, ends) == ""
     assert len(runs) == 1
-    for _ in range(2):  # what failed is not remembered
+    for _ in range(2):  # failures are not remembered
         with pytest.raises(ChatModelError, match="not valid, line 1"):
             notes(folder, "{% if %}")
     assert len(runs) == 3

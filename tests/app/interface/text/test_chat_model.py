@@ -97,7 +97,7 @@ def test_sentencepiece_conversations_are_tokenized_as_one_text(first: str, secon
 
 
 def added(*names: str) -> dict[str, Any]:
-    """The tiny tokenizer with further tokens that are not special."""
+    """The tiny tokenizer with further, non-special tokens."""
     tokenizer = tokenizer_json()
     like = {**tokenizer["added_tokens"][0], "special": False}
     tokenizer["added_tokens"] += [{**like, "id": 360 + i, "content": name} for i, name in enumerate(names)]
@@ -105,7 +105,7 @@ def added(*names: str) -> dict[str, Any]:
 
 
 def test_white_space_and_words_of_a_template_stay_tokens_of_text() -> None:
-    """As in Gemma 3, whose template and vocabulary both have two newlines."""
+    """Two newlines are in template and vocabulary, as in Gemma 3."""
     template = "{% for m in messages %}<think>[INST]{{ '\n\n' }}Human: 12    ---{{ m.content }}<|im_end|>{% endfor %}"
     names = ("\n\n", "    ", "12", "Human:", "---", "<think>", "[INST]")
     tokenizer = added(*names)
@@ -336,7 +336,7 @@ def test_a_template_of_another_file(tmp_path: Path) -> None:
 
 
 async def test_a_long_text_lets_other_streams_go_on() -> None:
-    """Python's lock is free while a text is tokenized."""
+    """The GIL is free while a text is tokenized."""
     text = "The quick brown fox. " * 30_000
     turns = 0
     tokenizing = asyncio.create_task(asyncio.to_thread(TINY.raw_prompt, text, bounded=False))

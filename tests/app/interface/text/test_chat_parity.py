@@ -1,4 +1,4 @@
-"""The embedded model's chat prompts and texts, against transformers on the same GGUF."""
+"""The embedded model's chat prompts and texts match those of transformers for the same GGUF."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A conversation that may be longer than the context: its tokens, its system prompt's, and how often both are made."""
+"""A conversation that may be longer than the context: its tokens, its system prompt, and how often each is computed."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_it_is_rendered_and_tokenized_once(turns: int, monkeypatch: pytest.Monke
 
 
 def spelled(model: ChatModel, text: str) -> list[int]:
-    """The text with a token for each of its bytes, which no tokenizer chooses by itself."""
+    """The text with one token per byte, which no tokenizer chooses by itself."""
     return [next(iter(model.raw_prompt(character))) for character in text]
 
 
@@ -83,7 +83,7 @@ def test_a_known_answer_has_the_tokens_that_it_was_made_of(leading: list[Message
     prompt = known.chat_prompt(asked)
     assert model.text(prompt) == model.text(plain)
     assert prompt == known.conversation(asked).token_ids
-    # What the answer was made after, then its own tokens, then what came since as the tokenizer has it.
+    # The prompt of the answer, its own tokens, then the rest as the tokenizer encodes it.
     before = model.chat_prompt([*leading, said[0]])
     assert prompt[: len(before) + len(own)] == before + own
     assert prompt[len(before) + len(own) :] == plain[len(before) + len(usual) :]

@@ -78,7 +78,7 @@ def test_an_added_token_that_is_not_special_is_text() -> None:
 
 
 def test_sentencepiece_added_tokens_are_decoded_unless_special() -> None:
-    """As in Gemma's tokenizer.json, where runs of spaces and newlines are added tokens."""
+    """Runs of spaces and newlines are added tokens, as in Gemma's tokenizer.json."""
     tokenizer = sentencepiece_json()
     first = max(tokenizer["model"]["vocab"].values()) + 1
     added = [("▁▁▁▁", False), ("\n\n", False), ("<th>", False), ("<▁end>", True)]

@@ -1,4 +1,4 @@
-"""Calls of earlier turns in templates of several families: whole ones, empty ones, and those that a limit has cut."""
+"""Calls of earlier turns in templates of several families: complete, empty, and truncated by a limit."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ TEMPLATES = {
     "no functions": TEMPLATE,
     "calls that are not shown": TEMPLATE + "{# tool_calls #}",
 }  # fmt: skip
-"""By what they do with arguments: Qwen2.5 and Llama 3, Mistral, Qwen3, Qwen3-Coder, GLM, DeepSeek ..."""
+"""Templates by their form of arguments: Qwen2.5 and Llama 3, Mistral, Qwen3, Qwen3-Coder, GLM, DeepSeek ..."""
 MODELS = {name: tiny_model(template, context_tokens=8192) for name, template in TEMPLATES.items()}
 TAKES_TEXT = {"text added to text", "text shown", "no functions", "calls that are not shown"}
 

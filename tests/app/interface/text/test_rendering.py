@@ -1,4 +1,4 @@
-"""A template is a program of somebody else: what it can do to the process that renders it, and what it can't."""
+"""A template is a foreign program: what it can do to the process that renders it, and what it can't."""
 
 import logging
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Loops of calls and other conversations in templates that do what models' own do, beside transformers.
+"""Call loops and other conversations in templates that imitate models' own, compared with transformers.
 
-The templates are written in the manner of the real ones, which `make conformance` tries.
+`make conformance` tests the real templates.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What matters of thinking models' templates, each in a few lines, and a model of each without weights."""
+"""The essentials of thinking models' templates, each in a few lines, and a model of each without weights."""
 
 import re
 from functools import lru_cache
@@ -16,27 +16,27 @@ _MESSAGES: Final = (
 SWITCHED: Final = _MESSAGES + (
     "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
 )
-"""As Qwen 3: it thinks unless it shall not, and opens the thought itself."""
+"""Like Qwen 3: thinks by default, and opens the thought itself."""
 OPENING: Final = _MESSAGES + "<think>\n"
-"""As DeepSeek R1: it always thinks, and the prompt opens the thought."""
+"""Like DeepSeek R1: always thinks, and the prompt opens the thought."""
 OFF: Final = _MESSAGES + (
     "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ '<think>' if thinking else '</think>' }}"
 )
-"""As DeepSeek V3.1: it thinks if it shall."""
+"""Like DeepSeek V3.1: thinks on request."""
 EFFORT: Final = "Reasoning: {{ reasoning_effort | default('medium') }}\n" + _MESSAGES
-"""As gpt-oss, which writes the effort as it is."""
+"""Like gpt-oss, which writes the effort literally."""
 EITHER: Final = (
     "{% if reasoning_effort is defined and reasoning_effort not in ['none', 'high'] %}"
     "{{ raise_exception('no such effort') }}{% endif %}"
     "{{ '[MODEL_SETTINGS]' + (reasoning_effort | default('none')) }}{{ messages[0].content }}[/INST]{# [THINK] #}"
 )
-"""As Mistral's, which refuses other efforts."""
+"""Like Mistral's, which refuses other efforts."""
 MARKS: Final = ("<think>", "</think>")
 MARK_IDS: Final = tuple(len(tokenizer_json()["model"]["vocab"]) + place for place in range(2))
 
 
 def thinking_tokenizer(*, is_special: bool) -> dict[str, Any]:
-    """The tiny tokenizer with the marks as tokens of their own, special ones or not."""
+    """The tiny tokenizer with the marks as added tokens, special or not."""
     tokenizer = tokenizer_json()
     entry = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": is_special}
     marks = zip(MARK_IDS, MARKS, strict=True)
@@ -57,7 +57,7 @@ def thinking_model(template: str = SWITCHED, *, tokens: bool | None = None) -> C
 
 
 def encoded(text: str, *, has_tokens: bool) -> list[int]:
-    """The text as a model writes it. has_tokens: whether the marks are tokens of their own."""
+    """The text as a model generates it. has_tokens: whether the marks are added tokens."""
     if not has_tokens:
         return list(reference_tokenizer().encode(text).ids)
     ids: list[int] = []

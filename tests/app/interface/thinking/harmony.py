@@ -1,4 +1,4 @@
-"""What matters of gpt-oss' template, in a few lines, and its special tokens."""
+"""The essentials of gpt-oss's template, in a few lines, and its special tokens."""
 
 from typing import Final
 
@@ -31,7 +31,5 @@ TEMPLATE: Final = (
     "{% elif message.role == 'user' %}<|start|>user<|message|>{{ message.content }}<|end|>{% endif %}{% endfor %}"
     "<|start|>assistant"
 )
-"""As gpt-oss': thoughts are shown only before calls that no answer has followed, and each message has one call.
-
-Of system messages it shows the first.
-"""
+"""Like gpt-oss's: shows thoughts only before calls without a following answer, one call per message, and only the
+first system message."""

@@ -1,4 +1,4 @@
-"""What clients get of a model that thinks: in chats and responses, whole and streamed."""
+"""Answers of a model that thinks: in chats and responses, whole and streamed."""
 
 import json
 from typing import Any
@@ -234,7 +234,7 @@ def test_thoughts_belong_to_what_comes_next() -> None:
     ]
 
 
-# --- what has to follow a schema -----------------------------------------------------------------------------------
+# --- schemas -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""gpt-oss' channels are told apart wherever the text is cut."""
+"""gpt-oss's channels are split correctly wherever the text is cut."""
 
 import re
 

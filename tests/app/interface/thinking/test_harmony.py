@@ -1,4 +1,4 @@
-"""What clients get of a model that writes into channels, and what its template gets of them."""
+"""Answers of a model that writes into channels, and what its template gets of them."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How much a model shall think, as its template knows it, and what a template gets from a request besides."""
+"""How much a model should think, in its template's variables, and other variables from the request."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A thought is told from its answer wherever the text is cut."""
+"""A thought is split from its answer wherever the text is cut."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from tests.app.interface.users.here import Site
 
 @pytest.fixture
 async def make_site(tmp_path: Path) -> AsyncIterator[Callable[..., Site]]:
-    """Makes an ingress with accounts; all are closed at the end."""
+    """Creates ingresses with accounts; all are closed at the end."""
     sites: list[Site] = []
 
     def make(worker: FakeWorker | None = None, **settings: Any) -> Site:

@@ -1,4 +1,4 @@
-"""The accounts themselves, called without Ray between: what an ingress has in place of the Serve handle."""
+"""The accounts themselves in place of the Serve handle: an ingress calls them without Ray."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -26,7 +26,7 @@ CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content"
 
 
 class LocalAccounts:
-    """An AccountsClient: each method is the service's, and a Refusal is raised as `ServeAccounts` does."""
+    """An AccountsClient that calls the service, and raises a Refusal as `ServeAccounts` does."""
 
     def __init__(self, service: AccountsService, ingress: str = "here") -> None:
         self.service = service
@@ -34,9 +34,9 @@ class LocalAccounts:
         self.calls: list[str] = []
         self.is_down = False
         self.failing: list[str] = []
-        """Methods that fail the next time they are called, each once for each time it is here."""
+        """Methods that fail the next time they are called, once for each entry."""
         self.answers = asyncio.Event()
-        """Answers are held back until it is set."""
+        """Answers wait until this is set."""
         self.answers.set()
 
     def __getattr__(self, method: str) -> Any:
@@ -59,7 +59,7 @@ class LocalAccounts:
 
 
 class PageWorker:
-    """What a worker answers to calls about saved pages; and which calls came, in order."""
+    """A worker's answers to calls about saved KV pages; records the calls in order."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {
@@ -76,7 +76,7 @@ class PageWorker:
 
 
 class Site:
-    """An ingress with accounts: its HTTP client, and what administers it from the inside."""
+    """An ingress with accounts: its HTTP client, and direct access for administration."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Site:
         return [worker.call(method, *arguments) for worker in self.page_workers]
 
     def restart(self) -> None:
-        """Another process has the accounts now, as after a kill."""
+        """Another process takes over the accounts, as after a kill."""
         self.service.close()
         self.service = self.accounts.service = self._opened()
 
@@ -135,7 +135,7 @@ class Site:
         return await self.client.request(method, path, json=body, headers=headers)
 
     async def code(self, method: str, path: str, secret: str | None, body: Any = None, **headers: str) -> str:
-        """The error's code; its status before it."""
+        """The error's status and code."""
         answer = await self.ask(method, path, secret, body, **headers)
         assert answer.status_code >= 400, answer.text
         return f"{answer.status_code} {answer.json()['error']['code']}"
@@ -156,6 +156,6 @@ class Site:
     async def close(self) -> None:
         await self.client.aclose()
         for task in [*self.gate._settling]:
-            with suppress(AccountsError):  # of a user who was disabled meanwhile nothing is stored
+            with suppress(AccountsError):  # nothing is stored for a user disabled meanwhile
                 await task
         self.service.close()

@@ -1,4 +1,4 @@
-"""What the access log says of users: the ids of their keys and sessions, and no name, password, label or text."""
+"""Users in the access log: the ids of their keys and sessions, and no name, password, label or text."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Administration over HTTP: what only administrators may, and that they see no more than they should."""
+"""Administration over HTTP: what only administrators may do, and that they see no more than they should."""
 
 import asyncio
 import time
@@ -34,11 +34,11 @@ async def test_users_may_not_administer(site: Site, method: str, path: str, body
 
 
 async def test_who_is_no_administrator_any_more_may_not_either(site: Site) -> None:
-    """Even while the ingress still takes one for an administrator."""
+    """A demoted user is refused while the ingress still caches the old role."""
     site.add("root", role="admin")
     site.add("ann", role="admin")
     root, ann = await site.log_in("root"), await site.log_in("ann")
-    assert (await site.ask("GET", "/v1/admin/users", ann)).status_code == 200  # it is kept for some seconds
+    assert (await site.ask("GET", "/v1/admin/users", ann)).status_code == 200  # it is cached for some seconds
     await site.ask("POST", "/v1/admin/users/ann", root, {"role": "user"})
     assert (await site.ask("GET", "/v1/auth/session", ann)).json()["role"] == "admin"
     for method, path, body in ROUTES:
@@ -81,7 +81,7 @@ async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
 
 
 async def test_the_first_login_does_nothing_but_choose_a_password(site: Site) -> None:
-    """And shows its user the recovery code, which the administrator has not seen."""
+    """The user is shown the recovery code, which the administrator has not seen."""
     site.add("root", role="admin")
     root = await site.log_in("root")
     await site.ask("POST", "/v1/admin/users", root, NEW | {"role": "admin"})

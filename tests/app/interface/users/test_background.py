@@ -1,4 +1,4 @@
-"""Answers that go on without their clients, over accounts in this process."""
+"""Answers that continue without their clients, over accounts in this process."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ TEXT = "response.output_text.delta"
 
 
 class SteppedWorker(FakeWorker):
-    """Gives each delta when it is let."""
+    """Yields each delta when released."""
 
     def __init__(self, script: Callable[[GenerateRequest], Any] = lambda _: deltas(tokens_of(ANSWER))) -> None:
         super().__init__(script)
@@ -56,7 +56,7 @@ class World:
         return await self.client.responses.create(**body)
 
     async def over(self, response_id: str) -> Any:
-        """The response when it has ended."""
+        """Waits for the response's end and returns it."""
         for _ in range(500):
             found = await self.client.responses.retrieve(response_id)
             if found.status not in ("queued", "in_progress"):
@@ -65,11 +65,11 @@ class World:
         raise AssertionError("it does not end")
 
     async def followed(self, response_id: str) -> list[Any]:
-        """Its events, when it has ended."""
+        """Waits for the response's end and returns its events."""
         return [event async for event in await self.client.responses.retrieve(response_id, stream=True)]
 
     def limit_stored(self, size_bytes: int) -> None:
-        """What may be stored of each user from now on."""
+        """Limits what may be stored per user from now on."""
         store = self.site.inside.store
         store.settings = store.settings.model_copy(update={"stored_bytes_per_user": size_bytes})
 
@@ -204,7 +204,7 @@ async def test_a_failure(make_site: Callable[..., Site], stream: bool) -> None:
     ann = World(site, worker, await site.log_in("ann"))
     ann.id = (await ann.client.conversations.create()).id
     worker.let()
-    if stream:  # its client is there to hear of it
+    if stream:  # its client is there to be told
         with pytest.raises(RateLimitError):
             await ann.ask(conversation=ann.id, stream=True)
         await settled(site)
@@ -386,7 +386,7 @@ async def test_whoever_logs_out_finds_it_ended(world: World) -> None:
 
 async def test_the_row_that_an_answer_replaces_takes_no_room_from_it(world: World) -> None:
     made = await world.ask()
-    world.limit_stored(1500)  # of two such rows more than 1,800
+    world.limit_stored(1500)  # two such rows have more than 1,800
     world.worker.let()
     assert (await world.over(made.id)).status == "completed"
 
@@ -458,7 +458,7 @@ async def test_at_another_ingress_and_after_its_own_has_died(world: World, make_
     made = await world.ask(conversation=world.id)
     mine = world.site.gate.running.find(made.id, world.site.inside.logins.identify(world.secret).user_id)
     assert mine is not None
-    world.site.gate.running.forget(made.id)  # as at another one
+    world.site.gate.running.forget(made.id)  # as if it ran at another ingress
     assert (await world.client.responses.retrieve(made.id)).status == "queued"
     for call in (world.client.responses.retrieve(made.id, stream=True), world.client.responses.cancel(made.id)):
         with pytest.raises(APIStatusError) as error:

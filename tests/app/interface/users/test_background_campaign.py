@@ -1,4 +1,4 @@
-"""Background answers interrupted at random steps: afterwards nothing is closed, open, counted or half stored."""
+"""Background answers interrupted at random steps leave nothing closed, open, counted or half stored."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ ACCOUNT_CALLS = ("begin_turn", "items", "begin_response", "add_question", "store
 
 
 def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
-    """Now and then the worker refuses, or breaks."""
+    """The worker sometimes refuses, or breaks."""
     whole: list[TokenDelta | Exception] = [*deltas(tokens_of(ANSWER))]
     match len(request.prompt_token_ids) % 5:
         case 0:
@@ -46,7 +46,7 @@ async def test_nothing_is_left_of_an_interruption(
         world.id = (await world.client.conversations.create()).id
         body = {"model": "tiny", "input": "x" * chance.randrange(9), "conversation": world.id, "background": True}
         body["stream"] = chance.random() < 0.5
-        is_away = chance.random() < 0.1  # the accounts, for longer than is tried
+        is_away = chance.random() < 0.1  # the accounts, for longer than is retried
         if chance.random() < 0.5:
             failing = chance.sample(ACCOUNT_CALLS, chance.randrange(1, 3)) * chance.randrange(1, 4)
             site.accounts.failing = failing

@@ -53,7 +53,7 @@ async def bob(saying: Site) -> AsyncOpenAI:
 async def hang_up(
     site: Site, secret: str, body: dict[str, Any], *, after: bytes, hang_after: int | None = None
 ) -> None:
-    """Streams an answer and hangs up once `after` has come."""
+    """Streams an answer and disconnects once `after` has arrived."""
     if hang_after is not None:
         site.worker._hang_after = hang_after
     gone, sent = asyncio.Event(), [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
@@ -354,7 +354,7 @@ async def test_branches(saying: Site, ann: AsyncOpenAI) -> None:
     added = {"items": [{"role": "user", "content": "six"}], "parent": other}
     assert (await saying.ask("POST", f"/v1/conversations/{made.id}/items", ann.api_key, added)).status_code == 200
     await ann.conversations.items.delete(first, conversation_id=made.id)
-    await ask("seven", items[2].id)  # whose parent it was: what was stored before is
+    await ask("seven", items[2].id)  # its parent was deleted: it follows the item stored before
     assert prompt(saying).index("one") < prompt(saying).index("two") < prompt(saying).index("seven")
     with pytest.raises(BadRequestError, match="no such item"):
         await ask("eight", "msg_0")
@@ -486,7 +486,7 @@ async def test_no_text_is_on_the_disk(saying: Site, ann: AsyncOpenAI, tmp_path: 
     await ann.responses.create(model="tiny", input=CANARY, conversation=made.id)
     for path in tmp_path.iterdir():
         assert CANARY.encode() not in path.read_bytes()
-    # Rows that were exchanged do not open.
+    # Exchanged rows do not open.
     other = await ann.conversations.create(items=[{"role": "user", "content": "other"}])
     saying.service.close()
     database = sqlite3.connect(saying.settings.database)

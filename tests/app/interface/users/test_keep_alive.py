@@ -1,4 +1,4 @@
-"""Users' streams that have nothing to say for long."""
+"""Users' streams with long silences."""
 
 import asyncio
 from collections.abc import Callable

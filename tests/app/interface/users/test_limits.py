@@ -1,4 +1,4 @@
-"""Limits, what a request took, and what ends it while it runs."""
+"""Users' limits, a request's usage, and what ends a running request."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Logging in and out over HTTP, and who may do what."""
+"""Logging in and out over HTTP, and permissions."""
 
 import asyncio
 from collections.abc import Callable
@@ -143,7 +143,7 @@ async def test_logins_are_refused_after_some_failures_however_the_name_is_spelle
     assert int(answer.headers["retry-after"]) > 600
     change = {"password": "not it", "new_password": "another long password"}
     assert await site.code("POST", "/v1/auth/password", session, change) == "429 too_many_logins"
-    assert (await site.ask("GET", "/v1/auth/session", session)).status_code == 200  # who is in stays in
+    assert (await site.ask("GET", "/v1/auth/session", session)).status_code == 200  # existing sessions stay
     assert await site.log_in("bob")
     for _ in range(3):  # and a name that nobody has is treated alike
         assert await site.code("POST", LOGIN, None, {"name": "nobody", "password": "not it"}) == "401 invalid_login"
@@ -266,7 +266,7 @@ async def test_a_login_ends_the_session_that_the_browser_had(site: Site) -> None
     assert (await holds(second), await holds(bobs), await holds(elsewhere)) == (False, True, True)
     assert clears() == 1
 
-    # What is no session does not end, and keeps nobody out.
+    # An invalid session has nothing to end, and does not prevent a login.
     key = (await site.ask("POST", "/v1/keys", bobs, {})).json()["secret"]
     assert await log_in("bob", key)
     assert await holds(key)
@@ -321,7 +321,7 @@ async def test_logout(site: Site, everywhere: bool) -> None:
 async def test_a_site_that_has_the_service_under_its_own_name(
     make_site: Callable[..., Site], guests: bool, status: int
 ) -> None:
-    """DNS rebinding: its pages are no guests. Where there are none, they lack a credential."""
+    """After DNS rebinding, web pages are not guests. Without guests, they lack a credential."""
     answer = await make_site(guests=guests).client.get("/v1/models", headers={"Host": "evil.example"})
     assert answer.status_code == status
 
@@ -424,11 +424,11 @@ async def test_a_page_that_believes_to_be_another_user_is_refused(make_site: Cal
     for method, path in (("GET", "/v1/auth/session"), ("POST", "/v1/conversations"), ("POST", "/v1/chat/completions")):
         refused = await site.code(method, path, None, {}, **cookie, **{"X-Redoubt-User": ann.id})
         assert refused == "409 another_user"
-        signed_out = await site.code(method, path, None, {}, **{"X-Redoubt-User": ann.id})  # no guest's either
+        signed_out = await site.code(method, path, None, {}, **{"X-Redoubt-User": ann.id})  # not as a guest either
         assert signed_out == "401 session_expired"
     here = await site.ask("GET", "/v1/auth/session", None, **cookie)
     assert here.json()["name"] == "root"
-    # A page that knows of nobody is a guest's, whatever the cookie has become.
+    # A web page that knows no user acts as a guest, whatever the cookie has become.
     guest = await site.code("GET", "/v1/auth/session", None, **cookie, **{"X-Redoubt-User": "none"})
     assert guest == "401 invalid_api_key"
 
@@ -441,7 +441,7 @@ FOR = "X-Forwarded-For"
     ("headers", "address"),
     [
         ([(OURS, "192.0.2.7")], "192.0.2.7"),
-        ([(OURS, "192.0.2.7"), (FOR, "198.51.100.1")], "192.0.2.7"),  # nobody's but the client's word
+        ([(OURS, "192.0.2.7"), (FOR, "198.51.100.1")], "192.0.2.7"),  # only the client claims it
         ([(OURS, "10.0.0.1"), (FOR, "198.51.100.1")], "198.51.100.1"),
         ([(OURS, "10.0.0.1"), (FOR, "203.0.113.9, 198.51.100.1, 10.1.1.1")], "198.51.100.1"),
         ([(OURS, "10.0.0.1"), (FOR, "203.0.113.9"), (FOR, "198.51.100.1")], "198.51.100.1"),
@@ -500,7 +500,7 @@ async def test_a_new_recovery_code_is_shown_once_for_the_password(site: Site) ->
 async def test_guesses_at_the_password_of_a_recovery_code_are_counted_and_in_the_audit(
     make_site: Callable[..., Site],
 ) -> None:
-    """As those at logins are, and with them: whoever has found a session must not try on."""
+    """Passwords count together with those at logins: a stolen session must not allow further guesses."""
     site = make_site(login_failures=3)
     site.add("ann")
     ann = await site.log_in("ann")

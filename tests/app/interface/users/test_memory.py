@@ -1,4 +1,4 @@
-"""What users do with their saved pages over HTTP: which calls reach every worker, when, and what is answered."""
+"""Users' saved KV pages over HTTP: which calls reach every worker, when, and the answers."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def owner_of(site: Site, secret: str) -> str:
 
 
 def calls(site: Site) -> list[tuple[object, ...]]:
-    """Of one worker; every other one must have had the same."""
+    """The calls of one worker; all workers must have had the same."""
     first, *others = (worker.calls for worker in site.page_workers)
     assert all(other == first for other in others)
     return first
@@ -71,7 +71,7 @@ async def test_a_conversation_is_forgotten_key_first_and_no_other_one(site: Site
     answer = await site.ask("DELETE", "/v1/memory?conversation=a%20chat", ann)
     assert answer.json() == {"object": "memory.forgotten", "conversations": 1, "files": 3, "unacknowledged": 0}
     assert calls(site) == [("forget_memory", before.owner, before.conversation_key_id)]
-    for secret, body in ((ann, named), (ann, CHAT), (bob, named)):  # at once, though keys are kept for some seconds
+    for secret, body in ((ann, named), (ann, CHAT), (bob, named)):  # at once, although keys are cached for some seconds
         await site.ask("POST", CHATS, secret, body)
     after, *rest = (request.memory for request in site.worker.requests[3:])
     assert after is not None
@@ -157,12 +157,12 @@ async def test_a_deleted_users_pages_go_and_so_do_those_that_a_reset_has_lost(si
 async def test_a_client_that_goes_leaves_nothing_half_done(
     make_site: Callable[..., Site], method: str, path: str, asked: str, reached: str
 ) -> None:
-    site = make_site(revocation_s=60.0)  # until then the identity is known
+    site = make_site(revocation_s=60.0)  # until then the identity is cached
     site.add("root", role="admin")
     site.add("ann", role="admin")
     ann = await site.log_in("ann")
     owner = owner_of(site, ann)
-    assert (await site.ask("GET", "/v1/models", ann)).status_code == 200  # from now on the identity is known
+    assert (await site.ask("GET", "/v1/models", ann)).status_code == 200  # from now on the identity is cached
     site.accounts.answers.clear()
     gone = asyncio.create_task(site.ask(method, path, ann, {}))
     while asked not in site.accounts.calls:

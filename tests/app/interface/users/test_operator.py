@@ -1,4 +1,4 @@
-"""What administrators see of the service: workers, places, failures and usage, and nothing that anybody wrote."""
+"""What administrators see of the service: workers, places, failures and usage, and no texts."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ UUID = "01234567-89ab-4cde-8f01-23456789abcd"
 
 
 def failing(request: GenerateRequest) -> list[TokenDelta | Exception]:
-    """By the length of the answer: refused, a bug, broken off by either, and right."""
+    """Answers by the prompt's length: refused, a bug, broken off by either, and correct."""
     match request.max_new_tokens:
         case 1:
             return [QueueFullError(CANARY)]
@@ -85,7 +85,7 @@ async def test_open_requests_are_counted(make_site: Callable[..., Site]) -> None
 
 
 async def test_failures_are_told_by_id_and_without_a_text(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a client can write anywhere in a request."""
+    """Secrets wherever a client can write."""
     ann = site.add("ann").info
     session = await site.log_in("ann")
     key = (await site.ask("POST", "/v1/keys", session, {"label": CANARY})).json()

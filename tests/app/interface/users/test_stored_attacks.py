@@ -1,4 +1,4 @@
-"""Stored conversations under attack and failure: no conversation stays closed, nothing is lost or written over."""
+"""Stored conversations under attack and failure: none stays locked, nothing is lost or overwritten."""
 
 import asyncio
 import threading
@@ -35,7 +35,7 @@ def said(logprobs: object) -> list[dict[str, Any]]:
 
 
 def noting(work: Callable[..., Any], threads: set[threading.Thread]) -> Callable[..., Any]:
-    """The same, and in which threads it is called."""
+    """Records in which threads it is called."""
 
     def noted(*arguments: Any, **named: Any) -> Any:
         threads.add(threading.current_thread())
@@ -45,7 +45,7 @@ def noting(work: Callable[..., Any], threads: set[threading.Thread]) -> Callable
 
 
 class Worker(FakeWorker):
-    """Before it answers it waits for what happens meanwhile."""
+    """Waits for `meanwhile` before it answers."""
 
     meanwhile: Callable[[], Awaitable[None]] | None = None
 
@@ -71,7 +71,7 @@ class Talk:
         return await self.site.ask(method, path, self.secret, body)
 
     async def turn(self, **more: Any) -> httpx2.Response:
-        """Its answer, after all that goes on behind it has ended."""
+        """Returns the answer after its background work has ended."""
         answer = await self.ask(
             "POST", "/v1/responses", {"model": "tiny", "input": "hi", "conversation": self.id} | more
         )

@@ -1,4 +1,4 @@
-"""`/login` and `/account` under axe-core: what would stop people who use a screen reader or need contrast."""
+"""`/login` and `/account` under axe-core: barriers for people who use a screen reader or need contrast."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service whose user ann has something of everything that `/account` shows."""
+    """A service whose user ann has one of everything that `/account` shows."""
     site = Site(str(tmp_path_factory.mktemp("site") / "accounts.db"), FakeWorker(lambda _: deltas([5])))
     site.add("ann")
     for worker in site.page_workers:
@@ -45,7 +45,7 @@ def log_in(page: Page, password: str) -> None:
 
 
 def fill(page: Page) -> None:
-    """A key, two conversations and another session, for who is logged in on the page."""
+    """A key, two conversations and another session, for the user logged in on the web page."""
     statuses = page.evaluate(
         """async ([name, password]) => {
             const headers = {"Content-Type": "application/json"};

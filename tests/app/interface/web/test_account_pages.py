@@ -1,4 +1,4 @@
-"""`/login` and `/account` in a browser: the built pages, over real accounts and a worker that is not."""
+"""`/login` and `/account` in a browser: the built web pages, over real accounts and a fake worker."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def watched(site: Site, browser: Browser) -> Iterator[tuple[Page, Watch]]:
-    """A page at the width of a phone."""
+    """A web page at the width of a phone."""
     with loopback_server(site.app) as url:
         page = browser.new_page(viewport={"width": 390, "height": 800}, base_url=url)
         page.set_default_timeout(WAIT_MS)

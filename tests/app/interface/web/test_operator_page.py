@@ -1,4 +1,4 @@
-"""`/operator` in a browser: what an administrator sees, that it follows the service, and who does not see it."""
+"""`/operator` in a browser: what an administrator sees, that it updates, and who does not see it."""
 
 import re
 from collections import deque
@@ -42,7 +42,7 @@ class Operated:
         self.ann = self.site.add("ann").info
 
     def begin(self, url: str) -> None:
-        """What ann does."""
+        """Requests of ann."""
         with httpx2.Client(base_url=url) as client:
             login = client.post("/v1/auth/login", json={"name": "ann", "password": PASSWORD})
             headers = {"Authorization": f"Bearer {login.json()['token']}"}
@@ -71,7 +71,7 @@ Scheme = Literal["light", "dark"]
 
 
 def opened(browser: Browser, url: str, name: str = "root", *, width: int = 1200, scheme: Scheme = "light") -> Page:
-    """The page, as who is led there by the login."""
+    """The web page, opened by way of the login."""
     page = browser.new_page(viewport={"width": width, "height": 900}, base_url=url, color_scheme=scheme)
     page.set_default_timeout(WAIT_MS)
     page.goto("/operator")
@@ -89,7 +89,7 @@ def values(page: Page, table: str, place: int = 0) -> list[str]:
 
 
 def look(page: Page) -> None:
-    """Makes the page ask now, as when it is seen again."""
+    """Makes the web page refresh now, as when it becomes visible."""
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 

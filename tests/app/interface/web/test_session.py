@@ -1,4 +1,4 @@
-"""The chat page of a service with accounts: who gets it, and as whom it asks."""
+"""The chat's web page of a service with accounts: who gets it, and as which user it sends requests."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ COOKIE = {"name": "ann", "password": PASSWORD, "cookie": True}
 
 
 class Served(FakeV1):
-    """The site in place of the fake `/v1`."""
+    """The service in place of the fake `/v1`."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The chat of a user in a browser: kept by real accounts, over a worker that is not."""
+"""A user's chat in a browser: stored by real accounts, over a fake worker."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(params=[None])
 def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Its param: after how many tokens an answer hangs."""
+    """Its param: the number of tokens after which an answer hangs."""
     worker = FakeWorker(lambda _: deltas([5, 6]), hang_after=request.param)
     site = Site(str(tmp_path / "accounts.db"), worker)
     site.add("ann")
@@ -119,7 +119,7 @@ def slow_site(tmp_path: Path) -> Iterator[Site]:
 
 
 class SlowWorker(FakeWorker):
-    """Goes on when it is let, from another thread."""
+    """Continues when released from another thread."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: deltas([5, 6, 7, 8]))

@@ -1,4 +1,4 @@
-"""One browser and several sessions: who signs out, who logs in in another tab, and what goes when a tab is closed."""
+"""One browser and several sessions: signing out, logging in in another tab, and closing a tab."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def context(site: Site, browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def ann(context: BrowserContext) -> Page:
-    """Her tab, with one chat."""
+    """Ann's tab, with one chat."""
     page = context.new_page()
     page.goto("/login")
     log_in(page, "ann")
@@ -90,16 +90,16 @@ def test_what_was_deleted_is_gone_when_the_tab_is_killed(site: Site, ann: Page, 
 
 
 def test_a_tab_of_another_user_writes_nothing(site: Site, ann: Page, context: BrowserContext) -> None:
-    """Also where it has heard of nothing."""
+    """Ann's tab is cleared although it was not notified."""
     ann.locator("#message").fill("a draft of ann's")
     answer = ann.evaluate("fetch('/v1/auth/session').then(answer => answer.json())")
     other = context.new_page()
     other.goto("/login")
     log_in(other, "root")
-    # Ann's tab has heard of it: her titles and texts are gone.
+    # Ann's tab was notified: her titles and texts are gone.
     ann.wait_for_url(re.compile(r"/login\?ended=yes&next=%2Fc%2Fconv_"))
     expect(ann.get_by_text("You were signed out. Log in.")).to_be_visible()
-    # What a tab sends that has not heard of it is refused.
+    # Requests of a tab that was not notified are refused.
     status = ann.evaluate(
         """user => fetch("/v1/conversations", {method: "POST", body: "{}",
             headers: {"Content-Type": "application/json", "X-Redoubt-User": user}}).then(answer => answer.status)""",
@@ -127,7 +127,7 @@ def test_who_was_signed_out_logs_in_and_finds_the_draft(site: Site, ann: Page) -
 
 
 def test_a_question_after_the_session_has_ended_stays_a_draft(ann: Page) -> None:
-    """The tab has heard that it is over, and the login page has not come yet."""
+    """The tab knows that the session is over, and the login page has not come yet."""
     ann.route(re.compile(r"/login\?"), lambda route: route.fulfill(status=204))  # the browser stays where it is
     ann.context.clear_cookies()
     with ann.expect_request(re.compile(r"/login\?")):
@@ -140,7 +140,7 @@ def test_a_question_after_the_session_has_ended_stays_a_draft(ann: Page) -> None
 
 
 def test_every_request_says_whose_it_is(ann: Page) -> None:
-    """Of all pages, but for the first one, which asks who it is."""
+    """Requests of all tabs but the first one, which asks who it is."""
     silent: list[str] = []
 
     def look(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What a first visit costs in Chromium: bytes on the wire, requests, and the time at 400 kbit/s until one can type."""
+"""The cost of a first visit in Chromium: bytes on the wire, requests, and the time at 400 kbit/s until one can type."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ BITS_PER_S, LATENCY_MS, USABLE_S = 400_000, 100, 3.0
 
 @dataclass
 class Wire:
-    """What came over the network, headers included."""
+    """Bytes received over the network, headers included."""
 
     urls: list[str] = field(default_factory=list)
     bytes: int = 0
@@ -67,7 +67,7 @@ def url_with_accounts(tmp_path: Path) -> Iterator[str]:
 
 
 def settled(page: Page) -> None:
-    """When all is there that comes before the first question."""
+    """Returns once everything before the first question is loaded."""
     expect(page.locator("header .dot.ready")).to_be_visible()
     page.wait_for_load_state("networkidle")
 

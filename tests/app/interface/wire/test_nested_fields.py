@@ -1,8 +1,8 @@
 """Every field inside a parameter that OpenAI's client can send is honoured, or refused with a 400 that names it.
 
-The client's own types are walked, down to where the service refuses an object as a whole. What is left must be in the
-table below, where each field has two values that the engine is asked differently for. A new version of the client with
-a field that we would ignore fails here.
+The test walks the client's own types, down to objects that the service refuses as a whole. All others must be in the
+table below, which has two values per field that lead to different engine requests. So it fails if a new version of the
+client has a field that we would ignore.
 """
 
 import re
@@ -23,7 +23,7 @@ TEMPLATE = (
     "{{ tools | tojson }}{% for message in messages %}<|im_start|>{{ message | tojson }}<|im_end|>{% endfor %}"
     "{# tool_calls developer #}<|im_start|>assistant"
 )
-"""Shows all that a template is given."""
+"""A template that shows all its variables."""
 FUNCTIONS: list[dict[str, Any]] = [FUNCTION, {"name": "g"}]
 CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
     (CHAT, "stream_options"): {"stream": True},
@@ -40,9 +40,9 @@ CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
     (CHAT, "tools"): {"tool_choice": "required"},
     (RESPONSES, "tools"): {"tool_choice": "required"},
 }
-"""What else a request needs for a parameter to mean something."""
+"""Further fields that a parameter needs to have an effect."""
 BEFORE: dict[str, list[Any]] = {name: [{"role": "user", "content": "hi"}] for name in ("messages", "input")}
-"""What stands before a list's entry."""
+"""Entries that must precede a list's entry."""
 NEEDED: dict[str, dict[str, Any]] = {
     "ChatCompletionAssistantMessageParam": {"content": "hi"},
     "ResponseOutputTextParam": {"annotations": []},
@@ -54,12 +54,12 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ToolChoiceCustomParam": {"name": "c"},
     "ToolChoiceAllowedParam": {"tools": [{"type": "function", "name": "f"}]},
 }
-"""What an object's required fields have to be, where not any value will do."""
+"""Values of an object's required fields that can't be arbitrary."""
 WORDS = ("one", "another")
 SCHEMAS = ({"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "integer"}}})
 YES_NO = (True, False)
 DESCRIBES = None
-"""An answer's or a schema's own name, or the state of an item that is handed back: there is nothing to do."""
+"""Names of answers and schemas, or states of returned items: without effect."""
 MESSAGE: Effects = {"content": WORDS, "name": WORDS}
 PART: Effects = {"text": WORDS}
 FUNCTION_TOOL: Effects = {
@@ -143,10 +143,9 @@ TABLE: dict[str, dict[str, Effects]] = {
         "NamespaceToolParam": {"name": WORDS, "description": WORDS},
     },
 }
-"""The objects that are understood, by their names in the client, or their places where those say too little.
+"""The supported objects, by name in the client, or by place if that is ambiguous.
 
-Of each field that does something two values; DESCRIBES: it is accepted, and does nothing.
-"""
+Each field with an effect has two values; DESCRIBES: accepted without effect."""
 NOTHING_ELSE: list[tuple[str, Any]] = [
     ("reasoning.mode", "standard"),
     ("stream_options.include_obfuscation", False),
@@ -156,7 +155,7 @@ NOTHING_ELSE: list[tuple[str, Any]] = [
     ("tools.tools.async", False),
     ("input.async", False),
 ]
-"""Values that do nothing, which are accepted because that is what they ask for."""
+"""Values without effect, accepted because they ask for the default."""
 LEFT_OUT = {
     "AnnotationFileCitation": "of an answer",
     "AnnotationURLCitation": "of an answer",
@@ -196,11 +195,11 @@ LEFT_OUT = {
         "a record of such a tool's call",
     ),
 }
-"""Objects that are accepted whatever is in them: they are dropped, as docs/api.md says."""
+"""Objects that are accepted and ignored whatever they contain, as docs/api.md says."""
 
 
 class Walk:
-    """Through the types of one path's parameters."""
+    """Walks the types of one path's parameters."""
 
     def __init__(self, path: str) -> None:
         self.client = Client(model=tiny_model(TEMPLATE, context_tokens=8192))
@@ -216,7 +215,7 @@ class Walk:
             self.visit(name, hint, with_value)
 
     def visit(self, place: str, hint: Any, body: Body) -> None:
-        """Looks for objects in a value's type."""
+        """Finds objects in a value's type."""
         if is_typeddict(hint):
             self.look_into(place, hint, body)
         elif is_list(hint):
@@ -300,7 +299,7 @@ def options(hint: Any) -> list[Any]:
 
 
 def values(hint: Any) -> list[Any]:
-    """Some that the type allows and that are no objects of the client's own kinds."""
+    """Values that the type allows, other than the client's own objects."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if is_list(hint):
@@ -312,7 +311,7 @@ def values(hint: Any) -> list[Any]:
 
 
 def smallest(hint: Any, place: str = "") -> Any:
-    """A value with nothing that is not required."""
+    """A value with only its required fields."""
     if is_typeddict(hint):
         needed = NEEDED.get(place, NEEDED.get(hint.__name__, {}))
         required = [name for name, kind in get_type_hints(hint, include_extras=True).items() if is_required(kind)]

@@ -9,7 +9,7 @@ from app.messages.requests import ContextWindow
 
 PROMPT = list(range(1000))
 PAGE_TOKENS = 32
-"""The native engine's."""
+"""The native engine's page sizes."""
 
 
 def plan(options: WindowOptions, *, prompt_tokens: int = 100, system_tokens: int = 30, context: int = 1024) -> Any:

@@ -1,4 +1,4 @@
-"""Searches as clients ask for them: what the engine is asked, what comes back, and what is refused by name."""
+"""Searches as clients ask for them: the engine's requests, the answers, and refusals by name."""
 
 import json
 from collections.abc import AsyncGenerator

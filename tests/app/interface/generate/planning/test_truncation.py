@@ -33,7 +33,7 @@ def texts(messages: Sequence[Message]) -> list[str]:
 
 
 class Planner:
-    """Every character of a message is a token."""
+    """Counts every character of a message as a token."""
 
     def __init__(self) -> None:
         self.planned: list[Sequence[Message]] = []

@@ -64,7 +64,7 @@ async def written(
         )
         async with stream:
             async for chunk in stream:
-                _take(answer, chunk, time.monotonic() - began_s)
+                _add_chunk(answer, chunk, time.monotonic() - began_s)
                 yield answer
     except OpenAIError as error:
         is_broken = isinstance(error, APIConnectionError) and answer.first_token_s is not None
@@ -72,7 +72,7 @@ async def written(
         yield answer
 
 
-def _take(answer: Answer, chunk: Any, now_s: float) -> None:
+def _add_chunk(answer: Answer, chunk: Any, now_s: float) -> None:
     for choice in chunk.choices:
         text, thought = choice.delta.content or "", getattr(choice.delta, "reasoning_content", None) or ""
         if text or thought:

@@ -17,7 +17,7 @@ from app.playground.service import WORKER_COLUMNS, PlaygroundService
 from app.playground.settings import settings
 
 NOBODY = "(none)"
-_LOOK_S = 2.0
+_REFRESH_S = 2.0
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 _FONTS_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -32,7 +32,7 @@ class Side:
     model: gr.Dropdown
     decoding: gr.Dropdown
     chat: gr.Chatbot
-    told: gr.Markdown
+    status: gr.Markdown
     history: gr.State
     """The messages so far, as in the API."""
 
@@ -62,16 +62,16 @@ def build(service: PlaygroundService) -> gr.Blocks:
         with gr.Accordion("Workers"):
             workers = gr.Dataframe(headers=list(WORKER_COLUMNS), interactive=False, show_label=False, wrap=True)
         models = [side.model for side in sides]
-        looking: dict[str, Any] = {
-            "fn": _look(service),
+        refreshing: dict[str, Any] = {
+            "fn": _refresh(service),
             "inputs": [key, *models],
             "outputs": [trouble, workers, *models],
             **_HIDDEN,
         }
-        page.load(**looking)
-        gr.Timer(_LOOK_S).tick(**looking)
+        page.load(**refreshing)
+        gr.Timer(_REFRESH_S).tick(**refreshing)
         choices = [part for side in sides for part in (side.model, side.decoding, side.history)]
-        shown = [part for side in sides for part in (side.chat, side.told, side.history)]
+        shown = [part for side in sides for part in (side.chat, side.status, side.history)]
         asking = question.submit(
             _ask(service, tuple(values)),
             [question, key, system, *choices, *values.values()],
@@ -101,7 +101,7 @@ def _credentials(service: PlaygroundService, key: gr.State) -> None:
         given = gr.Textbox(label="API key", type="password")
         name, password = gr.Textbox(label="Name"), gr.Textbox(label="Password", type="password")
         with gr.Column():
-            log_in, told = gr.Button("Log in"), gr.Markdown()
+            log_in, status = gr.Button("Log in"), gr.Markdown()
     given.submit(lambda value: (value.strip(), ""), given, [key, given], **_HIDDEN)
 
     def session(name: str, password: str) -> tuple[Any, str, str]:
@@ -109,12 +109,12 @@ def _credentials(service: PlaygroundService, key: gr.State) -> None:
         return token or gr.skip(), "", _line(why or "Logged in.")
 
     for event in (log_in.click, password.submit):
-        event(session, [name, password], [key, password, told], **_HIDDEN)
+        event(session, [name, password], [key, password, status], **_HIDDEN)
 
 
-def _look(service: PlaygroundService) -> Any:
-    async def look(key: str, *chosen: str) -> list[Any]:
-        seen = await service.look(key)
+def _refresh(service: PlaygroundService) -> Any:
+    async def refresh(key: str, *chosen: str) -> list[Any]:
+        seen = await service.state(key)
         fields = [gr.skip()] * len(chosen)
         if seen.models:
             # When the web page was just opened, or its models are gone, each side gets the next model.
@@ -124,7 +124,7 @@ def _look(service: PlaygroundService) -> Any:
             fields = [gr.Dropdown(choices=known, value=one if one in known else NOBODY) for one in values]
         return [_line(seen.trouble), [list(row) for row in seen.workers], *fields]
 
-    return look
+    return refresh
 
 
 def _ask(service: PlaygroundService, names: Sequence[str]) -> Any:
@@ -167,10 +167,10 @@ def _shown(asked: Sequence[Turn], answer: Answer) -> list[Any]:
     if answer.texts:
         turns.append({"role": "assistant", "content": answer.text})
     kept = [*asked, {"role": "assistant", "content": answer.texts[0]}] if answer.texts.get(0) else list(asked[:-1])
-    return [turns, _line(answer.failure) or _line(numbers(answer)), kept]
+    return [turns, _line(answer.failure) or _line(statistics(answer)), kept]
 
 
-def numbers(answer: Answer) -> str:
+def statistics(answer: Answer) -> str:
     """Formats an answer's statistics in one line."""
     if answer.first_token_s is None:
         return "Waiting for the first token"

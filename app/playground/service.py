@@ -28,7 +28,7 @@ WORKER_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ServiceState:
     """The state of the service."""
 
     models: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class PlaygroundService:
         timeout = Timeout(None, connect=5)
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key or "none", timeout=timeout, max_retries=0)
 
-    async def look(self, key: str) -> Seen:
+    async def state(self, key: str) -> ServiceState:
         """Asks for models and workers; returns none if that fails."""
         async with self.client(key) as client:
             try:
@@ -58,12 +58,14 @@ class PlaygroundService:
                     client.models.list(), client.get("/workers", cast_to=object, options={"timeout": 10})
                 )
             except AuthenticationError:
-                return Seen(trouble="This service asks for an API key or a login.", needs_key=True)
+                return ServiceState(trouble="This service asks for an API key or a login.", needs_key=True)
             except OpenAIError as error:
-                return Seen(trouble=v1.reason(error))
+                return ServiceState(trouble=v1.reason(error))
         models = tuple(one.id for one in listed.data if "chat" in getattr(one, "capabilities", ["chat"]))
         rows: Any = table
-        return Seen(models, tuple(_row(row) for row in rows["data"]), "" if models else "No model here can chat.")
+        return ServiceState(
+            models, tuple(_row(row) for row in rows["data"]), "" if models else "No model here can chat."
+        )
 
     def log_in(self, name: str, password: str) -> tuple[str, str]:
         """Returns a session token, or "" and the reason."""

@@ -47,7 +47,7 @@ class Accounts:
         """Returns rows in order, from the one after `after`. Raises AccountsError `admin_only`."""
         check_admin(actor)
         with self.store.transaction() as connection:
-            return self.store.audit.page(connection, after, limit)
+            return self.store.audit.rows_after(connection, after, limit)
 
     def close(self) -> None:
         """Writes pending usage, destroys deleted conversations, and closes the database."""

@@ -44,7 +44,7 @@ class Admissions:
             self._open.setdefault(ingress, Counter())[user_id] += 1
         return Admission(identity, self._rates(user_id, limits, tokens_today, now_s), refusal)
 
-    def done(self, ingress: str, user_id: str) -> None:
+    def release(self, ingress: str, user_id: str) -> None:
         """Ends one running request."""
         users = self._open.get(ingress, Counter())
         if users[user_id] > 1:
@@ -52,7 +52,7 @@ class Admissions:
         else:
             del users[user_id]
 
-    def lost(self, ingress: str) -> None:
+    def ingress_lost(self, ingress: str) -> None:
         """Drops all running requests of an ingress that has ended."""
         self._open.pop(ingress, None)
 

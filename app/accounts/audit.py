@@ -67,7 +67,7 @@ class Audit:
         )
         write_meta(connection, _HEAD, self._sealed_head(row.seq, self._mac(row, digest, previous)))
 
-    def page(self, connection: Connection, after: int, limit: int) -> AuditPage:
+    def rows_after(self, connection: Connection, after: int, limit: int) -> AuditPage:
         """Returns at most `limit` rows after `after`, and whether the whole chain is intact."""
         shown = connection.execute(
             select(tables.audit).where(tables.audit.c.seq > after).order_by(tables.audit.c.seq).limit(limit)

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, sel
 from app.accounts import tables
 from app.accounts.credentials import new_id
 from app.accounts.keys import key_id, new_key, new_shared_key
-from app.accounts.logins import Known, Logins
+from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.messages.accounts import AccountsError, ConversationKey, Forgotten
 
@@ -30,10 +30,10 @@ class Conversations:
         self._store = store
         self._logins = logins
 
-    def key(self, text: str, name: str | None) -> ConversationKey:
+    def key(self, secret: str, name: str | None) -> ConversationKey:
         """Returns the key of the conversation of that name (None: the default one), and makes it if there is none."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             now_s = int(self._store.now())
             found = _of_name(known, name)
             row = connection.execute(select(tables.conversations).where(found)).one_or_none()
@@ -44,14 +44,14 @@ class Conversations:
             self._store.write_use(update(tables.conversations).where(found).values(used=now_s))
         return ConversationKey(row.id, conversation_key, key_id(conversation_key))
 
-    def forget(self, text: str, name: str | None) -> Forgotten:
+    def forget(self, secret: str, name: str | None) -> Forgotten:
         """Destroys the key of the named conversation; with None those of all, and the user's shared key.
 
         Raises AccountsError `not_found`.
         """
         store = self._store
         with store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             user_id = known.identity.user_id
             if name is None:
                 count = self._forget_all(connection, known)
@@ -67,7 +67,7 @@ class Conversations:
         store.changes.add(user_id)
         return forgotten
 
-    def _forget_all(self, connection: Connection, known: Known) -> int:
+    def _forget_all(self, connection: Connection, known: Authenticated) -> int:
         """Returns how many conversations there were."""
         mine = tables.conversations.c.user_id == known.identity.user_id
         stored = select(tables.conversations.c.id).where(mine, tables.conversations.c.sealed.is_not(None))
@@ -77,7 +77,7 @@ class Conversations:
         others = delete(tables.conversations).where(mine, tables.conversations.c.sealed.is_(None))
         return len(ids) + connection.execute(others).rowcount
 
-    def _forget(self, connection: Connection, known: Known, row_id: str, *, is_stored: bool) -> None:
+    def _forget(self, connection: Connection, known: Authenticated, row_id: str, *, is_stored: bool) -> None:
         found = tables.conversations.c.id == row_id
         if is_stored:
             another = sealed_key(known, row_id, new_key())
@@ -85,7 +85,7 @@ class Conversations:
         else:
             connection.execute(delete(tables.conversations).where(found))
 
-    def _new(self, connection: Connection, known: Known, name: str | None, now_s: int) -> ConversationKey:
+    def _new(self, connection: Connection, known: Authenticated, name: str | None, now_s: int) -> ConversationKey:
         user_id = known.identity.user_id
         mine = (tables.conversations.c.user_id == user_id) & tables.conversations.c.sealed.is_(None)
         count = connection.execute(select(func.count()).select_from(tables.conversations).where(mine)).scalar_one()
@@ -107,22 +107,22 @@ class Conversations:
         return ConversationKey(conversation_id, conversation_key, key_id(conversation_key))
 
 
-def _of_name(known: Known, name: str | None) -> ColumnElement[bool]:
+def _of_name(known: Authenticated, name: str | None) -> ColumnElement[bool]:
     mine = tables.conversations.c.user_id == known.identity.user_id
     return mine & (tables.conversations.c.name_mac == known.key.conversation_mac(name))
 
 
-def sealed_key(known: Known, row_id: str, conversation_key: bytes) -> bytes:
+def sealed_key(known: Authenticated, row_id: str, conversation_key: bytes) -> bytes:
     """Seals a CK for its conversation's row."""
     return known.key.seal(conversation_key, _context(row_id))
 
 
-def opened_key(known: Known, row: Row[Any]) -> bytes:
+def opened_key(known: Authenticated, row: Row[Any]) -> bytes:
     """Opens the CK of a conversation's row. Raises SealError."""
     return known.key.unseal(row.wrapped_ck, _context(row.id))
 
 
-def replace_shared_key(connection: Connection, known: Known) -> None:
+def replace_shared_key(connection: Connection, known: Authenticated) -> None:
     """Gives the user a new SK."""
     user_id = known.identity.user_id
     shared = new_shared_key(known.key, user_id)

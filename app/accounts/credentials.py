@@ -20,7 +20,7 @@ _NAME = re.compile(r"\w[\w.@+-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Credential:
     """A well-formed credential that is not verified yet."""
 
     id: str
@@ -31,13 +31,13 @@ class Shown:
     """SHA-256 of the whole credential."""
 
 
-def read(text: str) -> Shown | None:
+def parse_credential(text: str) -> Credential | None:
     """Parses an API key or a session token; returns None if the text is neither."""
     token_hash = hashlib.sha256(text.encode(errors="replace")).digest()
     if match := _API_KEY.fullmatch(text):
-        return Shown(match[1], is_session=False, secret=match[2].encode(), token_hash=token_hash)
+        return Credential(match[1], is_session=False, secret=match[2].encode(), token_hash=token_hash)
     if _SESSION.fullmatch(text):
-        return Shown(session_id(token_hash), is_session=True, secret=text.encode(), token_hash=token_hash)
+        return Credential(session_id(token_hash), is_session=True, secret=text.encode(), token_hash=token_hash)
     return None
 
 
@@ -46,7 +46,7 @@ def session_id(token_hash: bytes) -> str:
     return token_hash.hex()[:16]
 
 
-def looks_like_session(text: str) -> bool:
+def has_session_prefix(text: str) -> bool:
     """Whether the text has the prefix of a session token; it may have expired."""
     return text.startswith("rdbs_")
 

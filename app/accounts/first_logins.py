@@ -7,7 +7,7 @@ opened with the recovery code) and sealed under that password and a new recovery
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from app.accounts import tables
-from app.accounts.credentials import Shown, new_key_id, new_recovery_code, recovery_secret
+from app.accounts.credentials import Credential, new_key_id, new_recovery_code, recovery_secret
 from app.accounts.keys import UserKey, new_shared_key
 from app.accounts.store import Store
 from app.messages.accounts import AccountsError, ChangedPassword
@@ -15,11 +15,18 @@ from app.sealing.records import SealError
 
 
 def choose_key(
-    store: Store, connection: Connection, user_id: str, session: Shown, recovery_code: str | None, *, lose_saved: bool
+    store: Store,
+    connection: Connection,
+    user_id: str,
+    session: Credential,
+    recovery_code: str | None,
+    *,
+    lose_saved: bool,
 ) -> tuple[UserKey, ChangedPassword]:
-    """Returns the key of a user who chooses a password, and what to tell the user; the session is sealed to that key.
+    """Creates or recovers the key of a user who chooses a password; returns it, and what to tell the user.
 
-    After a reset, `recovery_code` restores the old key; without it, `lose_saved` must confirm that saved data is lost.
+    From now on the session opens that key. After a reset, `recovery_code` recovers the old key; without it,
+    `lose_saved` must confirm that saved data is deleted.
     Raises AccountsError: `recovery_code_required`, or `invalid_value` for a wrong code.
     """
     row = connection.execute(select(tables.credentials).where(_code_of(user_id))).one_or_none()

@@ -11,13 +11,13 @@ from sqlalchemy import Connection, Label, Row, delete, insert, select, update
 
 from app.accounts import tables
 from app.accounts.credentials import (
-    Shown,
-    looks_like_session,
+    Credential,
+    has_session_prefix,
     new_api_key,
     new_key_id,
     new_session_token,
     normalized_name,
-    read,
+    parse_credential,
     session_id,
 )
 from app.accounts.first_logins import choose_key, set_recovery_code
@@ -47,12 +47,12 @@ _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Authenticated:
     """A user whose credential was verified, and the user's key."""
 
     identity: Identity
     key: UserKey = field(repr=False)
-    shown: Shown
+    credential: Credential
     seen: int | None
     """The written time of a session's last use; None for an API key."""
 
@@ -65,71 +65,71 @@ class Logins:
 
     # --- identity
 
-    def identify(self, text: str, *, at_first: bool = False) -> Identity:
+    def identify(self, secret: str, *, at_first: bool = False) -> Identity:
         """Verifies a credential; `at_first` also allows users who must still choose a password.
 
         Raises AccountsError: `invalid_api_key`, `session_expired`, or `password_change_required`.
         """
         with self._store.transaction() as connection:
-            known = self.known(connection, text, at_first=at_first)
+            known = self.authenticate(connection, secret, at_first=at_first)
         now_s = int(self._store.now())
         if known.seen is not None and known.seen + _SEEN_PERIOD_S <= now_s:
-            session = tables.sessions.c.token_hash == known.shown.token_hash
+            session = tables.sessions.c.token_hash == known.credential.token_hash
             self._store.write_use(update(tables.sessions).where(session).values(seen=now_s))
         return known.identity
 
-    def known(self, connection: Connection, text: str, *, at_first: bool = False) -> Known:
+    def authenticate(self, connection: Connection, secret: str, *, at_first: bool = False) -> Authenticated:
         """Verifies an API key or session token within a transaction. Raises AccountsError as `identify` does.
 
         at_first: allow a user who must still choose a password, and whose key opens nothing.
         """
-        shown = read(text)
-        row = None if shown is None else self._credential(connection, shown)
-        if shown is not None and row is not None and row.state == "active":
+        credential = parse_credential(secret)
+        row = None if credential is None else self._credential(connection, credential)
+        if credential is not None and row is not None and row.state == "active":
             try:
-                key = self._store.root.unwrap(row.wrapped_umk, shown.secret, row.user_id, shown.id)
-                seen = row.seen if shown.is_session else None
-                identity = self._identity(row, shown, key)
+                key = self._store.root.unwrap(row.wrapped_umk, credential.secret, row.user_id, credential.id)
+                seen = row.seen if credential.is_session else None
+                identity = self._identity(row, credential, key)
             except SealError:
                 pass
             else:
                 if identity.must_choose_password and not at_first:
                     raise AccountsError("password_change_required", CHOOSE_FIRST)
-                return Known(identity, key, shown, seen)
-        if looks_like_session(text):
+                return Authenticated(identity, key, credential, seen)
+        if has_session_prefix(secret):
             raise AccountsError("session_expired", "The session has ended. Log in again.")
         raise AccountsError("invalid_api_key", "That API key is not valid here.")
 
-    def _credential(self, connection: Connection, shown: Shown) -> Any:
+    def _credential(self, connection: Connection, credential: Credential) -> Any:
         """Returns the credential's row, joined with its user's; None if there is none or it has expired."""
         now_s = int(self._store.now())
-        table = tables.sessions if shown.is_session else tables.credentials
+        table = tables.sessions if credential.is_session else tables.credentials
         wanted = (
-            table.c.token_hash == shown.token_hash
-            if shown.is_session
-            else (table.c.id == shown.id) & (table.c.kind == "api_key")
+            table.c.token_hash == credential.token_hash
+            if credential.is_session
+            else (table.c.id == credential.id) & (table.c.kind == "api_key")
         )
         users = tables.users.c
         of_user = (users.name_sealed, users.role, users.state, users.limits, users.wrapped_sk)
         wanted_columns = (*of_user, _has("first"), _has("recovery"))
-        seen = (tables.sessions.c.seen,) if shown.is_session else ()
+        seen = (tables.sessions.c.seen,) if credential.is_session else ()
         found = select(table.c.user_id, table.c.wrapped_umk, table.c.expires, *seen, *wanted_columns)
         row = connection.execute(found.join_from(table, tables.users).where(wanted)).one_or_none()
         if row is None or (row.expires is not None and row.expires <= now_s):
             return None
-        if shown.is_session and row.seen + self._store.settings.session_idle_s <= now_s:
+        if credential.is_session and row.seen + self._store.settings.session_idle_s <= now_s:
             return None
         return row
 
-    def _identity(self, row: Row[Any], shown: Shown, key: UserKey) -> Identity:
+    def _identity(self, row: Row[Any], credential: Credential, key: UserKey) -> Identity:
         root = self._store.root
         shared = new_key() if row.has_first else key.unseal(row.wrapped_sk, f"shared key of {row.user_id}")
         return Identity(
             user_id=row.user_id,
             name=root.unseal_name(row.name_sealed, row.user_id),
             role=row.role,
-            credential=shown.id,
-            kind="session" if shown.is_session else "api_key",
+            credential=credential.id,
+            kind="session" if credential.is_session else "api_key",
             expires=row.expires,
             limits=UserLimits(**orjson.loads(row.limits)).or_else(self._store.default_limits),
             pages=PageKeys(root.owner(row.user_id), key.names_key(), shared, key_id(shared)),
@@ -151,10 +151,10 @@ class Logins:
             user = self._store.user_of_name(connection, normal)
             return unknown if user is None else self._challenge(connection, user.id)
 
-    def challenge_of(self, text: str) -> Challenge:
+    def challenge_of(self, secret: str) -> Challenge:
         """Returns the challenge for the user of a credential. Raises AccountsError as `identify` does."""
         with self._store.transaction() as connection:
-            return self._challenge(connection, self.known(connection, text, at_first=True).identity.user_id)
+            return self._challenge(connection, self.authenticate(connection, secret, at_first=True).identity.user_id)
 
     def _challenge(self, connection: Connection, user_id: str) -> Challenge:
         owned = (tables.credentials.c.user_id == user_id) & tables.credentials.c.kind.in_(PASSWORDS)
@@ -176,22 +176,22 @@ class Logins:
             if user is None:  # disabled in the meantime
                 raise wrong_login()
             token = new_session_token()
-            shown = read(token)
-            assert shown is not None
+            credential = parse_credential(token)
+            assert credential is not None
             now_s = int(store.now())
             connection.execute(delete(tables.sessions).where(self._has_ended(now_s)))
             connection.execute(
                 insert(tables.sessions).values(
-                    token_hash=shown.token_hash,
+                    token_hash=credential.token_hash,
                     user_id=user.id,
-                    wrapped_umk=key.wrap(store.root, shown.secret, user.id, shown.id),
+                    wrapped_umk=key.wrap(store.root, credential.secret, user.id, credential.id),
                     created=now_s,
                     seen=now_s,
                     expires=now_s + store.settings.session_max_s,
                 )
             )
-            store.note(connection, user.id, "login", shown.id, address=address)
-            return Session(token, self.known(connection, token, at_first=True).identity)
+            store.note(connection, user.id, "login", credential.id, address=address)
+            return Session(token, self.authenticate(connection, token, at_first=True).identity)
 
     def note_failure(
         self,
@@ -226,14 +226,14 @@ class Logins:
             raise AccountsError("password_expired", message)
         return key
 
-    def log_out(self, text: str, *, everywhere: bool) -> int:
+    def log_out(self, secret: str, *, everywhere: bool) -> int:
         """Ends this session, or all of the user's; returns how many. An API key may only end all (`everywhere`)."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text, at_first=True)
+            known = self.authenticate(connection, secret, at_first=True)
             if everywhere:
                 ended = end_sessions(self._store, connection, known.identity.user_id)
-            elif known.shown.is_session:
-                ended = end_sessions(self._store, connection, known.identity.user_id, only=known.shown)
+            elif known.credential.is_session:
+                ended = end_sessions(self._store, connection, known.identity.user_id, only=known.credential)
             else:
                 raise AccountsError(
                     "invalid_value", "An API key is no session: 'everywhere' ends the user's.", param="everywhere"
@@ -244,10 +244,10 @@ class Logins:
             self._store.note(connection, known.identity.user_id, "logout", known.identity.credential)
             return ended
 
-    def sessions(self, text: str) -> Sequence[SessionInfo]:
+    def sessions(self, secret: str) -> Sequence[SessionInfo]:
         """Returns the user's valid sessions, newest first."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.authenticate(connection, secret)
             mine = tables.sessions.c.user_id == known.identity.user_id
             holds = mine & ~self._has_ended(int(self._store.now()))
             found = select(tables.sessions).where(holds).order_by(tables.sessions.c.created.desc())
@@ -257,15 +257,15 @@ class Logins:
                     row.created,
                     row.seen,
                     row.expires,
-                    row.token_hash == known.shown.token_hash,
+                    row.token_hash == known.credential.token_hash,
                 )
                 for row in connection.execute(found)
             ]
 
-    def end_session(self, text: str, wanted: str) -> None:
+    def end_session(self, secret: str, wanted: str) -> None:
         """Ends one of the user's sessions. Raises AccountsError `not_found`."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.authenticate(connection, secret)
             mine = tables.sessions.c.user_id == known.identity.user_id
             hashes = connection.execute(select(tables.sessions.c.token_hash).where(mine)).scalars()
             found = next((each for each in hashes if session_id(each) == wanted), None)
@@ -277,7 +277,7 @@ class Logins:
 
     def change_password(
         self,
-        text: str,
+        secret: str,
         challenge: Challenge,
         stretched: bytes,
         new: NewPassword,
@@ -291,25 +291,25 @@ class Logins:
         as `choose_key` does.
         """
         with self._store.transaction() as connection:
-            known = self.known(connection, text, at_first=True)
+            known = self.authenticate(connection, secret, at_first=True)
             if known.identity.user_id != challenge.user_id:
                 raise wrong_login()
             key, changed, outcome = self._opened(connection, challenge, stretched), ChangedPassword(), "ok"
             user_id = known.identity.user_id
             if known.identity.must_choose_password:
                 key, changed = choose_key(
-                    self._store, connection, user_id, known.shown, recovery_code, lose_saved=lose_saved
+                    self._store, connection, user_id, known.credential, recovery_code, lose_saved=lose_saved
                 )
                 outcome = "memory_lost" if changed.memory_lost else "first"
             set_password(self._store, connection, user_id, key, new)
-            end_sessions(self._store, connection, user_id, keep=known.shown)
+            end_sessions(self._store, connection, user_id, keep=known.credential)
             self._store.note(connection, user_id, "change_password", "", outcome)
             return changed
 
-    def new_recovery_code(self, text: str, challenge: Challenge, stretched: bytes) -> str:
+    def new_recovery_code(self, secret: str, challenge: Challenge, stretched: bytes) -> str:
         """Replaces the recovery code. Raises AccountsError `invalid_login`."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.authenticate(connection, secret)
             if known.identity.user_id != challenge.user_id:
                 raise wrong_login()
             key = self._opened(connection, challenge, stretched)
@@ -319,10 +319,10 @@ class Logins:
 
     # --- API keys
 
-    def keys(self, text: str) -> Sequence[KeyInfo]:
+    def keys(self, secret: str) -> Sequence[KeyInfo]:
         """Returns the user's API keys, oldest first."""
         with self._store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.authenticate(connection, secret)
             rows = connection.execute(
                 _keys_of(known.identity.user_id).order_by(tables.credentials.c.created, tables.credentials.c.id)
             )
@@ -333,7 +333,7 @@ class Logins:
                 for row in rows
             ]
 
-    def add_key(self, text: str, label: str, days: int | None) -> NewKey:
+    def add_key(self, secret: str, label: str, days: int | None) -> NewKey:
         """Creates an API key. Raises AccountsError: `invalid_value` for a long label, `conflict` for too many keys."""
         if len(label) > _MAX_LABEL_CHARACTERS:
             raise AccountsError(
@@ -341,34 +341,34 @@ class Logins:
             )
         store = self._store
         with store.transaction() as connection:
-            known = self.known(connection, text)
+            known = self.authenticate(connection, secret)
             user_id = known.identity.user_id
             if len(connection.execute(_keys_of(user_id)).all()) >= MOST_KEYS:
                 raise AccountsError("conflict", f"There are {MOST_KEYS} keys already: revoke one first.")
             now_s = int(store.now())
             info = KeyInfo(new_key_id(), label, now_s, None if days is None else now_s + days * _DAY_S)
-            secret = new_api_key(info.id)
-            shown = read(secret)
-            assert shown is not None
+            new_secret = new_api_key(info.id)
+            credential = parse_credential(new_secret)
+            assert credential is not None
             connection.execute(
                 insert(tables.credentials).values(
                     id=info.id,
                     user_id=user_id,
                     kind="api_key",
                     label_sealed=known.key.seal(label.encode(), f"label of {info.id}"),
-                    wrapped_umk=known.key.wrap(store.root, shown.secret, user_id, info.id),
+                    wrapped_umk=known.key.wrap(store.root, credential.secret, user_id, info.id),
                     created=info.created,
                     expires=info.expires,
                 )
             )
             store.note(connection, user_id, "add_key", info.id)
-            return NewKey(info, secret)
+            return NewKey(info, new_secret)
 
-    def revoke_key(self, text: str, wanted: str) -> None:
+    def revoke_key(self, secret: str, wanted: str) -> None:
         """Raises AccountsError `not_found`, also for a key of another user."""
         store = self._store
         with store.transaction() as connection:
-            user_id = self.known(connection, text).identity.user_id
+            user_id = self.authenticate(connection, secret).identity.user_id
             mine = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "api_key")
             gone = connection.execute(delete(tables.credentials).where(mine, tables.credentials.c.id == wanted))
             if not gone.rowcount:
@@ -385,7 +385,12 @@ def _has(kind: str) -> Label[bool]:
 
 
 def end_sessions(
-    store: Store, connection: Connection, user_id: str, *, only: Shown | None = None, keep: Shown | None = None
+    store: Store,
+    connection: Connection,
+    user_id: str,
+    *,
+    only: Credential | None = None,
+    keep: Credential | None = None,
 ) -> int:
     """Ends a user's sessions: all, `only` one, or all but `keep`. Returns how many."""
     where = [tables.sessions.c.user_id == user_id]

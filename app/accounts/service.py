@@ -92,7 +92,7 @@ class AccountsService(StoredService):
         super().__init__(open_accounts(settings))
         if before is None:
             before = Remembered(Admissions(), None, self._accounts.turns, {}, time.monotonic() + known_after_s)
-        self._accounts.turns.go_on_from(before.turns)
+        self._accounts.turns.take_over(before.turns)
         self._admissions = before.admissions
         self._failures = LoginFailures(settings.login_failures, before.failures)
         self._seen = dict(before.seen)
@@ -121,13 +121,13 @@ class AccountsService(StoredService):
 
         def given_back(admission: Admission) -> None:
             if admission.refusal is None:
-                self._admissions.done(ingress, admission.identity.user_id)
+                self._admissions.release(ingress, admission.identity.user_id)
 
         return await self._answer(admitted, undo=given_back)
 
     async def done(self, ingress: str, row: UsageRow) -> None:
         def counted() -> None:
-            self._admissions.done(ingress, row.user_id)
+            self._admissions.release(ingress, row.user_id)
             self._accounts.usage.add(row)
 
         await self._in_database(counted)
@@ -339,7 +339,7 @@ class AccountsService(StoredService):
             lost = [name for name, seen_s in self._seen.items() if seen_s < lost_s]
             for ingress in lost:
                 del self._seen[ingress]
-                self._admissions.lost(ingress)
+                self._admissions.ingress_lost(ingress)
             try:
                 await self._in_database(partial(self._tidy, lost, tuple(self._seen)))
             except Exception as error:  # a full disk, for example: the next round tries again
@@ -347,10 +347,10 @@ class AccountsService(StoredService):
 
     def _tidy(self, lost: Sequence[str], living: Sequence[str]) -> None:
         for ingress in lost:
-            self._accounts.turns.lost(ingress)
-            self._accounts.stored_responses.lost(ingress)
+            self._accounts.turns.ingress_lost(ingress)
+            self._accounts.stored_responses.ingress_lost(ingress)
         if self._known_after_s is not None and self._known_after_s <= time.monotonic():
-            self._accounts.stored_responses.lost_but(living)
+            self._accounts.stored_responses.other_ingresses_lost(living)
             self._known_after_s = None
         self._accounts.usage.write()
         self._accounts.stored_conversations.destroy_deleted()
@@ -363,7 +363,7 @@ class AccountsService(StoredService):
         """Returns the sealed root key, with which another process can check its KEK."""
         return await self._in_database(self._accounts.store.sealed_root)
 
-    async def let_go(self) -> Remembered:
+    async def hand_over(self) -> Remembered:
         """Closes the service and returns the state for the next owner. No method may be called afterwards."""
         if self._ticking is not None:
             self._ticking.cancel()

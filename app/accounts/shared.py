@@ -29,17 +29,17 @@ from app.settings import RAY_FOLDER, AccountsSettings, SettingsError
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.1
-_LONG_LOOK_S = 1.0
-_FIRST_LOOK_S = 20.0
+_POLL_S = 0.1
+_LONG_POLL_S = 1.0
+_START_TIMEOUT_S = 20.0
 """How long a start waits for an owner that is handing over or restarting."""
-_TELL_S = 15.0
-_STAND_BACK_S = 5.0
+_WARN_PERIOD_S = 15.0
+_BACK_OFF_S = 5.0
 """After handing over, how long this replica leaves the database to the one that asked for it."""
 _KNOWN_AFTER_S = 60.0
 """After the loss of an owner, how long until all ingresses of other Rays have asked for revocations again."""
-_NEWS, _TAKE, _START = "revocations", "take the database", "start of the owner"
-_ONCE: Final = frozenset({
+_REVOCATIONS, _TAKE_OVER, _OWNER_START = "revocations", "take the database", "start of the owner"
+_NOT_RETRIED: Final = frozenset({
     "done", "login", "logout", "change_password", "new_recovery_code", "end_session", "add_key", "revoke_key", "forget",
     "add_user", "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation",
     "delete_conversation", "restore_conversation",
@@ -70,10 +70,10 @@ class SharedAccounts:
         self._service: AccountsService | None = None
         self._line: Line | None = None
         self._owner_start = 0
-        self._wants = asyncio.Event()  # set when this replica must take over the database
+        self._must_own = asyncio.Event()  # set when this replica must take over the database
         self._changed = asyncio.Event()  # replaced whenever the service or the line changes
         self._calls: set[asyncio.Task[Any]] = set()
-        self._has_let_go = asyncio.Event()
+        self._has_handed_over = asyncio.Event()
         self._not_before_s = 0.0
         self._following: asyncio.Task[None] | None = None
         self._open_or_check()
@@ -91,14 +91,14 @@ class SharedAccounts:
             changed = self._changed
             try:
                 if self._service is not None:
-                    return await self._here(method, *arguments)
-                if self._line is not None and (method == _NEWS or self._start <= self._owner_start):
+                    return await self._call_here(method, *arguments)
+                if self._line is not None and (method == _REVOCATIONS or self._start <= self._owner_start):
                     return await self._line.call(method, *arguments)
-                self._wants.set()
+                self._must_own.set()
             except MovedError:
                 pass
             except LineLostError:
-                if method in _ONCE:
+                if method in _NOT_RETRIED:
                     return Refusal("service_unavailable", "The accounts were lost meanwhile. Try again later.")
             await changed.wait()
 
@@ -120,7 +120,7 @@ class SharedAccounts:
 
     def _open_or_check(self) -> None:
         """Opens the database, or checks our key against the owner that has it open."""
-        give_up_s = time.monotonic() + _FIRST_LOOK_S
+        give_up_s = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
                 self._service = self._open_service(self._settings)
@@ -134,42 +134,42 @@ class SharedAccounts:
                 sealed = call_once(self._path, "sealed_root")
                 opened_root(self._settings, read_kek(self._settings.key), sealed)
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
-    async def _here(self, method: str, *arguments: Any) -> Any:
+    async def _call_here(self, method: str, *arguments: Any) -> Any:
         """Calls a method here. Raises MovedError, having done nothing, if this is not the owner."""
         service = self._service
-        if method == _START:
+        if method == _OWNER_START:
             return self._start
         if service is None:
             raise MovedError
-        if method == _TAKE:
-            return await self._let_go(service)
+        if method == _TAKE_OVER:
+            return await self._hand_over(service)
         task = asyncio.ensure_future(getattr(service, method)(*arguments))
         self._calls.add(task)
         task.set_name(method)
         try:
             return await task
         except asyncio.CancelledError:
-            if self._service is not service and method == _NEWS:
-                raise MovedError from None  # `_let_go` has cancelled it
+            if self._service is not service and method == _REVOCATIONS:
+                raise MovedError from None  # `_hand_over` has cancelled it
             raise
         finally:
             self._calls.discard(task)
 
-    async def _let_go(self, service: AccountsService) -> Remembered:
+    async def _hand_over(self, service: AccountsService) -> Remembered:
         """Finishes the running calls and releases the database."""
         self._set(None, None)
-        self._not_before_s = time.monotonic() + _STAND_BACK_S
+        self._not_before_s = time.monotonic() + _BACK_OFF_S
         for call in self._calls:
-            if call.get_name() == _NEWS:
+            if call.get_name() == _REVOCATIONS:
                 call.cancel()
         try:
             while self._calls:
                 await asyncio.wait(set(self._calls))
-            return await service.let_go()
+            return await service.hand_over()
         finally:
-            self._has_let_go.set()
+            self._has_handed_over.set()
 
     def _set(self, service: AccountsService | None, line: Line | None) -> None:
         self._service, self._line = service, line
@@ -181,55 +181,55 @@ class SharedAccounts:
         while True:
             try:
                 if self._service is not None:
-                    await self._own()
+                    await self._serve_as_owner()
                 else:
-                    await self._ask_the_owner()
+                    await self._forward_to_owner()
             except Exception as error:  # a full disk, for example
                 logger.error("the accounts can't be opened: %s", type(error).__qualname__, exc_info=error)
-                await asyncio.sleep(_LONG_LOOK_S)
+                await asyncio.sleep(_LONG_POLL_S)
 
-    async def _own(self) -> None:
+    async def _serve_as_owner(self) -> None:
         if self._path is None:
-            await self._has_let_go.wait()
+            await self._has_handed_over.wait()
             return
-        server = LineServer(self._path, self._here)
+        server = LineServer(self._path, self._call_here)
         try:
             await server.open()
-            await self._has_let_go.wait()
+            await self._has_handed_over.wait()
         finally:
-            self._has_let_go.clear()
+            self._has_handed_over.clear()
             await server.close()
 
-    async def _ask_the_owner(self) -> None:
+    async def _forward_to_owner(self) -> None:
         options: dict[str, float] = {}
         before: Remembered | None = None
-        told_s = time.monotonic()
+        warned_s = time.monotonic()
         while True:
-            if time.monotonic() >= self._not_before_s and await self._opens(before=before, **options):
+            if time.monotonic() >= self._not_before_s and await self._try_open(before=before, **options):
                 return
             line = None if self._path is None else await connect(self._path)
             if line is None:
-                if time.monotonic() >= told_s + _TELL_S:
-                    told_s = time.monotonic()
+                if time.monotonic() >= warned_s + _WARN_PERIOD_S:
+                    warned_s = time.monotonic()
                     logger.warning("accounts.database: another process has it open. Calls wait until it lets go.")
-                await asyncio.sleep(_LONG_LOOK_S if self._path is None else _LOOK_S)
+                await asyncio.sleep(_LONG_POLL_S if self._path is None else _POLL_S)
                 continue
             options = {"known_after_s": _KNOWN_AFTER_S}
             try:
-                self._owner_start = await line.call(_START)
+                self._owner_start = await line.call(_OWNER_START)
                 before = None  # somebody else has the database now
                 self._set(None, line)
-                before = await self._until_lost(line)
+                before = await self._wait_for_owner(line)
             except (LineLostError, MovedError):
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
             finally:
                 self._set(None, None)
                 line.close()
 
-    async def _until_lost(self, line: Line) -> Remembered | None:
+    async def _wait_for_owner(self, line: Line) -> Remembered | None:
         """Waits until the owner dies (None) or must hand over (its state)."""
-        self._wants.clear()
-        waits = [asyncio.create_task(event.wait()) for event in (line.lost, self._wants)]
+        self._must_own.clear()
+        waits = [asyncio.create_task(event.wait()) for event in (line.lost, self._must_own)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -237,11 +237,11 @@ class SharedAccounts:
                 wait.cancel()
         if line.lost.is_set():
             return None
-        remembered: Remembered = await line.call(_TAKE)
+        remembered: Remembered = await line.call(_TAKE_OVER)
         self._not_before_s = 0.0
         return remembered
 
-    async def _opens(self, **options: Any) -> bool:
+    async def _try_open(self, **options: Any) -> bool:
         """Tries to open the database; returns whether this process owns it now."""
         try:
             service = await asyncio.to_thread(self._open_service, self._settings, **options)
@@ -249,7 +249,7 @@ class SharedAccounts:
             return False
         except SettingsError as error:
             logger.error("the accounts can't be opened: %s", error)
-            await asyncio.sleep(_LONG_LOOK_S)
+            await asyncio.sleep(_LONG_POLL_S)
             return False
         if self._is_closed:
             service.close()

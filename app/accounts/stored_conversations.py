@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, or_
 from app.accounts import tables
 from app.accounts.conversations import opened_key, replace_shared_key, sealed_key
 from app.accounts.keys import key_id, new_key
-from app.accounts.logins import Known, Logins
+from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.accounts.turns import Turns
 from app.messages.accounts import AccountsError, Forgotten
@@ -41,10 +41,10 @@ class StoredConversations:
 
     # --- conversations
 
-    def new(self, text: str, conversation_id: str, sealed: bytes, items: Sequence[NewItem]) -> StoredConversation:
+    def new(self, secret: str, conversation_id: str, sealed: bytes, items: Sequence[NewItem]) -> StoredConversation:
         """Raises `conflict` if the id or name is taken."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             row_id, conversations = row_id_of(conversation_id), tables.conversations.c
             if row_id is None:
                 raise AccountsError("invalid_value", "That is not the id of a conversation.")
@@ -82,10 +82,10 @@ class StoredConversations:
             )
             return self.append(connection, known, self.row(connection, known, conversation_id), items)
 
-    def page(self, text: str, after: str | None, limit: int) -> Sequence[StoredConversation]:
+    def newest(self, secret: str, after: str | None, limit: int) -> Sequence[StoredConversation]:
         """Returns conversations, last updated first."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             columns = tables.conversations.c
             asked = select(tables.conversations).where(
                 columns.user_id == known.identity.user_id, columns.sealed.is_not(None), columns.deleted.is_(None)
@@ -96,20 +96,22 @@ class StoredConversations:
             asked = asked.order_by(columns.updated_us.desc(), columns.id.desc()).limit(max(0, limit))
             return [self._conversation(row) for row in connection.execute(asked)]
 
-    def one(self, text: str, conversation_id: str) -> StoredConversation:
+    def get(self, secret: str, conversation_id: str) -> StoredConversation:
         with self._store.transaction() as connection:
-            return self._conversation(self.row(connection, self._logins.known(connection, text), conversation_id))
+            return self._conversation(
+                self.row(connection, self._logins.authenticate(connection, secret), conversation_id)
+            )
 
-    def change(self, text: str, conversation_id: str, sealed: bytes) -> StoredConversation:
+    def change(self, secret: str, conversation_id: str, sealed: bytes) -> StoredConversation:
         """Replaces the metadata, also while a turn runs."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             row = self.row(connection, known, conversation_id)
             self.check_room(connection, known, len(sealed) - len(row.sealed))
             size_bytes = row.bytes + len(sealed) - len(row.sealed)
             return self._changed(connection, row, sealed=sealed, bytes=size_bytes)
 
-    def delete(self, text: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
+    def delete(self, secret: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
         """Deletes a conversation with items, responses and key; None deletes all conversations and responses.
 
         undo: for `UNDO_S` items and responses are only hidden, and `restore` brings them back. The key is destroyed at
@@ -117,7 +119,7 @@ class StoredConversations:
         """
         store = self._store
         with store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             user_id = known.identity.user_id
             if conversation_id is None:
                 connection.execute(delete(tables.responses).where(tables.responses.c.user_id == user_id))
@@ -138,10 +140,10 @@ class StoredConversations:
         store.changes.add(user_id)
         return forgotten
 
-    def restore(self, text: str, conversation_id: str) -> StoredConversation:
+    def restore(self, secret: str, conversation_id: str) -> StoredConversation:
         """Undoes a deletion within `UNDO_S`."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             row = self.row(connection, known, conversation_id, is_hidden=True)
             self._store.note(connection, known.identity.user_id, "restore_conversation", row.id)
             found = tables.conversations.c.id == row.id
@@ -164,10 +166,10 @@ class StoredConversations:
     # --- items
 
     def items(
-        self, text: str, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
+        self, secret: str, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
     ) -> Sequence[StoredItem]:
         with self._store.transaction() as connection:
-            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            row = self.row(connection, self._logins.authenticate(connection, secret), conversation_id)
             columns = tables.items.c
             asked = select(tables.items).where(columns.conversation_id == row.id)
             if after is not None:
@@ -176,22 +178,22 @@ class StoredConversations:
             order = columns.seq.desc() if newest_first else columns.seq
             return [_item(each) for each in connection.execute(asked.order_by(order).limit(max(0, limit)))]
 
-    def item(self, text: str, conversation_id: str, item_id: str) -> StoredItem:
+    def item(self, secret: str, conversation_id: str, item_id: str) -> StoredItem:
         with self._store.transaction() as connection:
-            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            row = self.row(connection, self._logins.authenticate(connection, secret), conversation_id)
             return _item(self._item(connection, row, item_id))
 
-    def add_items(self, text: str, conversation_id: str, items: Sequence[NewItem]) -> StoredConversation:
+    def add_items(self, secret: str, conversation_id: str, items: Sequence[NewItem]) -> StoredConversation:
         """Appends items."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             row = self.row(connection, known, conversation_id)
             self._turns.check_none(row.id, self._store.now())
             return self.append(connection, known, row, items)
 
-    def delete_item(self, text: str, conversation_id: str, item_id: str) -> StoredConversation:
+    def delete_item(self, secret: str, conversation_id: str, item_id: str) -> StoredConversation:
         with self._store.transaction() as connection:
-            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            row = self.row(connection, self._logins.authenticate(connection, secret), conversation_id)
             gone = self._item(connection, row, item_id)
             self._turns.check_none(row.id, self._store.now())
             found = (tables.items.c.conversation_id == row.id) & (tables.items.c.seq == gone.seq)
@@ -202,23 +204,25 @@ class StoredConversations:
 
     # --- turns
 
-    def begin_turn(self, text: str, ingress: str, conversation_id: str, response_id: str) -> StoredConversation:
+    def begin_turn(self, secret: str, ingress: str, conversation_id: str, response_id: str) -> StoredConversation:
         """Begins a turn under a new stored number, so that no turn from before a restart can pass for it."""
         now_s = self._store.now()
         check_id(response_id)
         with self._store.transaction() as connection:
-            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            row = self.row(connection, self._logins.authenticate(connection, secret), conversation_id)
             self._turns.check_none(row.id, now_s)
             found = tables.conversations.c.id == row.id
             connection.execute(update(tables.conversations).where(found).values(seq=row.seq + 1))
             begun = connection.execute(select(tables.conversations).where(found)).one()
-        self._turns.begin(row.id, ingress, begun.seq, text, response_id, now_s)
+        self._turns.begin(row.id, ingress, begun.seq, secret, response_id, now_s)
         return self._conversation(begun)
 
-    def add_question(self, text: str, conversation_id: str, items: Sequence[NewItem], turn: int) -> StoredConversation:
+    def add_question(
+        self, secret: str, conversation_id: str, items: Sequence[NewItem], turn: int
+    ) -> StoredConversation:
         """Appends items of the running turn; its number becomes the new `seq`."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             row = self.row(connection, known, conversation_id)
             if row.seq != turn:
                 raise turn_is_over()
@@ -226,18 +230,18 @@ class StoredConversations:
         self._turns.renumber(row.id, turn, added.seq)
         return added
 
-    def end_turn(self, text: str, conversation_id: str, turn: int) -> None:
+    def end_turn(self, secret: str, conversation_id: str, turn: int) -> None:
         """Ends a turn; one that is not running has already ended."""
         row_id = row_id_of(conversation_id)
         if row_id is not None:
-            self._turns.end(row_id, turn, text)
+            self._turns.end(row_id, turn, secret)
 
     # --- shared with responses
 
     def row(
         self,
         connection: Connection,
-        known: Known,
+        known: Authenticated,
         conversation_id: str,
         param: str | None = None,
         *,
@@ -257,7 +261,7 @@ class StoredConversations:
         return row
 
     def append(
-        self, connection: Connection, known: Known, row: Row[Any], items: Sequence[NewItem]
+        self, connection: Connection, known: Authenticated, row: Row[Any], items: Sequence[NewItem]
     ) -> StoredConversation:
         """Appends items to a conversation. Raises AccountsError `insufficient_quota`, `conflict`."""
         if row.items + len(items) > MOST_ITEMS:
@@ -286,7 +290,7 @@ class StoredConversations:
             bytes=row.bytes + more_bytes,
         )
 
-    def check_room(self, connection: Connection, known: Known, more_bytes: int) -> None:
+    def check_room(self, connection: Connection, known: Authenticated, more_bytes: int) -> None:
         """Raises AccountsError `insufficient_quota` if `more_bytes` exceed the user's storage."""
         user_id, most = known.identity.user_id, self._store.settings.stored_bytes_per_user
         if more_bytes <= 0:
@@ -345,7 +349,7 @@ def turn_is_over() -> AccountsError:
 
 
 def row_id_of(conversation_id: str) -> str | None:
-    """Returns the id of the row; None if the text is no stored conversation's id."""
+    """Returns the id of the row; None if the secret is no stored conversation's id."""
     match = _CONVERSATION_ID.fullmatch(conversation_id)
     return match and match[1]
 
@@ -356,7 +360,7 @@ def conversation_id_of(row_id: str) -> str:
 
 
 def check_id(item_id: str) -> None:
-    """Raises AccountsError `invalid_value` if the text is no id of an item or a response."""
+    """Raises AccountsError `invalid_value` if the secret is no id of an item or a response."""
     if not _ITEM_ID.fullmatch(item_id):
         raise AccountsError("invalid_value", "An id has 1 to 64 letters, digits, - and _.")
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, literal, select, update
 
 from app.accounts import tables
-from app.accounts.logins import Known, Logins
+from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.accounts.stored_conversations import (
     StoredConversations,
@@ -36,14 +36,14 @@ class StoredResponses:
         self._logins = logins
         self._conversations = conversations
 
-    def add(self, text: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None) -> None:
+    def add(self, secret: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None) -> None:
         """Stores a response and its conversation's items in one transaction; the turn ends in any case.
 
         If that is refused, the response is no longer open, since nobody will write it.
         """
         try:
             with self._store.transaction() as connection:
-                known = self._logins.known(connection, text)
+                known = self._logins.authenticate(connection, secret)
                 row_id = self._append(connection, known, response, items, turn)
                 self._insert(connection, known, response, row_id)
         except AccountsError:
@@ -51,32 +51,32 @@ class StoredResponses:
             raise
         finally:
             if response.conversation_id is not None and turn is not None:
-                self._conversations.end_turn(text, response.conversation_id, turn)
+                self._conversations.end_turn(secret, response.conversation_id, turn)
 
-    def begin(self, text: str, ingress: str, response: StoredResponse) -> None:
+    def open(self, secret: str, ingress: str, response: StoredResponse) -> None:
         """Stores a response as open, until `add` or until its ingress ends."""
         with self._store.transaction() as connection:
-            known = self._logins.known(connection, text)
+            known = self._logins.authenticate(connection, secret)
             row_id = None
             if response.conversation_id is not None:
                 row_id = str(self._conversations.row(connection, known, response.conversation_id).id)
             self._insert(connection, known, response, row_id, ingress)
 
-    def lost(self, ingress: str) -> None:
+    def ingress_lost(self, ingress: str) -> None:
         """Closes the open responses of an ingress that has ended."""
         with self._store.transaction() as connection:
             mine = tables.responses.c.ingress == ingress
             connection.execute(update(tables.responses).where(mine).values(ingress=None))
 
-    def lost_but(self, living: Collection[str]) -> None:
+    def other_ingresses_lost(self, living: Collection[str]) -> None:
         """Closes the open responses of all ingresses but the living ones."""
         with self._store.transaction() as connection:
             theirs = tables.responses.c.ingress.is_not(None) & tables.responses.c.ingress.not_in(living)
             connection.execute(update(tables.responses).where(theirs).values(ingress=None))
 
-    def one(self, text: str, response_id: str) -> StoredResponse:
+    def get(self, secret: str, response_id: str) -> StoredResponse:
         with self._store.transaction() as connection:
-            mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
+            mine = tables.responses.c.user_id == self._logins.authenticate(connection, secret).identity.user_id
             mine &= of_no_hidden(tables.responses.c)
             found = select(tables.responses).where(mine, tables.responses.c.id == known_id(response_id))
             row = connection.execute(found).one_or_none()
@@ -84,10 +84,10 @@ class StoredResponses:
                 raise _no_such_response()
             return self._response(row)
 
-    def history(self, text: str, response_id: str) -> Sequence[StoredResponse]:
+    def history(self, secret: str, response_id: str) -> Sequence[StoredResponse]:
         """Returns the response and those before it, oldest first; the newest `MOST_HISTORY` at most."""
         with self._store.transaction() as connection:
-            user_id = self._logins.known(connection, text).identity.user_id
+            user_id = self._logins.authenticate(connection, secret).identity.user_id
             responses, older = tables.responses.c, tables.responses.alias("older").c
             first = select(responses.id, responses.previous_id, literal(1).label("nth"))
             mine = (responses.user_id == user_id) & of_no_hidden(responses)
@@ -103,9 +103,9 @@ class StoredResponses:
             raise _no_such_response()
         return [self._response(row) for row in rows]
 
-    def delete(self, text: str, response_id: str) -> None:
+    def delete(self, secret: str, response_id: str) -> None:
         with self._store.transaction() as connection:
-            mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
+            mine = tables.responses.c.user_id == self._logins.authenticate(connection, secret).identity.user_id
             found = tables.responses.c.id == known_id(response_id)
             if not connection.execute(delete(tables.responses).where(mine, found)).rowcount:
                 raise _no_such_response()
@@ -128,7 +128,7 @@ class StoredResponses:
     def _append(
         self,
         connection: Connection,
-        known: Known,
+        known: Authenticated,
         response: StoredResponse,
         items: Sequence[NewItem],
         turn: int | None,
@@ -147,7 +147,7 @@ class StoredResponses:
     def _insert(
         self,
         connection: Connection,
-        known: Known,
+        known: Authenticated,
         response: StoredResponse,
         row_id: str | None,
         ingress: str | None = None,

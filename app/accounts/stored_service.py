@@ -20,10 +20,10 @@ class StoredService(Answering):
         return await self._answer(lambda: stored.new(secret, conversation_id, sealed, items))
 
     async def conversations(self, secret: str, after: str | None, limit: int) -> Sequence[StoredConversation] | Refusal:
-        return await self._answer(lambda: self._accounts.stored_conversations.page(secret, after, limit))
+        return await self._answer(lambda: self._accounts.stored_conversations.newest(secret, after, limit))
 
     async def conversation(self, secret: str, conversation_id: str) -> StoredConversation | Refusal:
-        return await self._answer(lambda: self._accounts.stored_conversations.one(secret, conversation_id))
+        return await self._answer(lambda: self._accounts.stored_conversations.get(secret, conversation_id))
 
     async def change_conversation(
         self, secret: str, conversation_id: str, sealed: bytes
@@ -80,7 +80,7 @@ class StoredService(Answering):
         return await self._answer(lambda: stored.end_turn(secret, conversation_id, turn))
 
     async def begin_response(self, ingress: str, secret: str, response: StoredResponse) -> Refusal | None:
-        return await self._answer(lambda: self._accounts.stored_responses.begin(secret, ingress, response))
+        return await self._answer(lambda: self._accounts.stored_responses.open(secret, ingress, response))
 
     async def store_response(
         self, secret: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None
@@ -88,7 +88,7 @@ class StoredService(Answering):
         return await self._answer(lambda: self._accounts.stored_responses.add(secret, response, items, turn))
 
     async def response(self, secret: str, response_id: str) -> StoredResponse | Refusal:
-        return await self._answer(lambda: self._accounts.stored_responses.one(secret, response_id))
+        return await self._answer(lambda: self._accounts.stored_responses.get(secret, response_id))
 
     async def history(self, secret: str, response_id: str) -> Sequence[StoredResponse] | Refusal:
         return await self._answer(lambda: self._accounts.stored_responses.history(secret, response_id))

@@ -28,7 +28,7 @@ class Turns:
     def __init__(self) -> None:
         self._of_conversation: dict[str, _Turn] = {}
 
-    def go_on_from(self, before: "Turns") -> None:
+    def take_over(self, before: "Turns") -> None:
         """Takes over the running turns of the previous owner of the database."""
         self._of_conversation = before._of_conversation
 
@@ -64,7 +64,7 @@ class Turns:
         if turn is not None and turn.number == number:
             self._of_conversation[conversation_id] = replace(turn, number=new_number)
 
-    def lost(self, ingress: str) -> None:
+    def ingress_lost(self, ingress: str) -> None:
         """Drops the turns of an ingress that has ended."""
         self._of_conversation = {key: turn for key, turn in self._of_conversation.items() if turn.ingress != ingress}
 

@@ -78,7 +78,7 @@ def build_http_app(
     )
     service = replace(service, counting=metrics.counting)
     reception = Reception(service)
-    store = store_nothing if accounts is None else StoredAnswers(accounts).begin
+    store = store_nothing if accounts is None else StoredAnswers(accounts).stages
     routes = service_routes(reception, metrics, store)
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}

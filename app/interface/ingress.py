@@ -31,7 +31,7 @@ from app.interface.request.access_log import AccessLog
 from app.interface.request.callers import read_api_keys
 from app.interface.request.traces import Traces
 from app.interface.users.gate import AccountsGate
-from app.interface.users.user_pages import UserPages
+from app.interface.users.kv_pages import UserKvPages
 from app.ray_internals import keep_on_loopback, share_held_port
 from app.settings import HELD_PORTS, OWN_PROXY, ServiceSettings, SettingsError
 
@@ -69,14 +69,14 @@ class Ingress:
         self._gate: AccountsGate | None = None
         if settings.accounts is not None and accounts is not None:
             saves = settings.memory.folder is not None
-            pages = UserPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
+            kv_pages = UserKvPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
             client = ServeAccounts(accounts, self._arrivals.reader)
             self._gate = AccountsGate(
                 client,
                 client,
                 guests=settings.accounts.guests,
                 revocation_s=settings.accounts.revocation_s,
-                pages=pages,
+                kv_pages=kv_pages,
                 most_running=ingress.max_ongoing_requests,
             )
         folder = ingress.access_log_folder

@@ -63,7 +63,7 @@ _BOUNDS = {
 }
 
 
-def page(document: dict[str, Any]) -> str:
+def as_html(document: dict[str, Any]) -> str:
     """Returns the whole HTML document."""
     return _TEMPLATE.render(document=document, link=_in_words)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.interface.functions.dialect import CallableFunction, Dialect, Spelling, in_slashes, json_rule, quoted
-from app.interface.functions.dialects import BARE, spoken
+from app.interface.functions.dialects import BARE, grammar_dialects
 from app.interface.thinking.marks import Thought
 from app.messages.grammar import HEADER
 
@@ -22,7 +22,7 @@ def call_grammar(
     parallel: bool,
     answer: Mapping[str, Any] | None = None,
     thought: Thought | None = None,
-    dialects: Sequence[Dialect] = spoken(None),
+    dialects: Sequence[Dialect] = grammar_dialects(None),
 ) -> str:
     """added: the vocabulary's added tokens by id. answer: the schema of an output without a call; None: any text.
 

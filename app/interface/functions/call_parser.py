@@ -201,13 +201,13 @@ class CallParser:
         dialects = tuple(one for one in self._marks.of(self._mark or "") if is_first or (one.lists and not self._raw))
         if dialects:
             for dialect in dialects:
-                start = dialect.begin(rest, self._schemas)
+                start = dialect.match_call(rest, self._schemas)
                 if start is not None:
                     self._raw += self._held[: length + start.length]
                     self._held = rest[start.length :]
                     self._begin_call(start.reader)
                     return True
-            if any(dialect.may_begin(rest) for dialect in dialects):
+            if any(dialect.may_match_call(rest) for dialect in dialects):
                 return False
         for mark in self._marks.marks:
             if rest.startswith(mark):
@@ -262,7 +262,7 @@ class CallParser:
             self._announced = True
             deltas.append(ToolCallDelta(self.calls, "", new_call_id(), call.name))
             self.calls += 1
-        arguments = call.take_arguments() if self._announced else ""
+        arguments = call.pop_arguments() if self._announced else ""
         if self._announced and (arguments or call.done):
             deltas.append(ToolCallDelta(self.calls - 1, arguments, done=call.done))
         if call.done:

@@ -35,7 +35,7 @@ class CustomInput:
             if character == '"' and not self._string.in_escape:
                 self._is_closed = True
             else:
-                known.append(self._string.take(character))
+                known.append(self._string.feed(character))
         return "".join(known)
 
     def finish(self) -> str:

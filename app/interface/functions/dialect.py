@@ -44,7 +44,7 @@ class CallReader(Protocol):
     def feed(self, text: str) -> int:
         """Reads until the call ends, its name is known, or it is no call; returns the number of characters read."""
 
-    def take_arguments(self) -> str:
+    def pop_arguments(self) -> str:
         """Returns the arguments' JSON since the last call of this method."""
 
     def finish(self) -> str:
@@ -111,7 +111,7 @@ class Dialect(ABC):
     inner_marks: tuple[str, ...] = ()
     """Special tokens within a call."""
     lists: bool = False
-    """Whether `begin` finds further calls that have no mark of their own."""
+    """Whether `match_call` finds further calls that have no mark of their own."""
 
     @abstractmethod
     def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
@@ -130,15 +130,15 @@ class Dialect(ABC):
         rules.append(f"found_{self.name}: text_to_{self.name}{tokens}")
         return [*rules, f"text_to_{self.name}[lazy]: TEXT {quoted(self.mark)}"]
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
         """Finds the beginning of a call that is not a JSON object in the `text` after a mark; None: none so far.
 
         schemas: of the functions' arguments, by the functions' names.
         """
         return None
 
-    def may_begin(self, text: str) -> bool:
-        """Whether `begin` could find a call with more text."""
+    def may_match_call(self, text: str) -> bool:
+        """Whether `match_call` could find a call with more text."""
         return False
 
 

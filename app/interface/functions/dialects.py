@@ -76,11 +76,11 @@ class Mistral(Dialect):
             *(f'named_{i}: "{one.name}" call_id? begin? SPACE? arguments_{i}' for i, one in enumerate(functions)),
         ]
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
         head = self._head.match(text)
         return CallStart(head.end(), named_json_call(head[1])) if head is not None else None
 
-    def may_begin(self, text: str) -> bool:
+    def may_match_call(self, text: str) -> bool:
         return len(text) < MAX_HEAD_CHARACTERS and "{" not in text
 
 
@@ -149,16 +149,16 @@ DIALECTS: tuple[Dialect, ...] = (HERMES, QWEN, GLM, MISTRAL, LLAMA, GEMMA, LFM, 
 """The dialects in which calls of every model are recognized."""
 
 
-def spoken(template: str | None) -> tuple[Dialect, ...]:
+def grammar_dialects(template: str | None) -> tuple[Dialect, ...]:
     """Returns the dialects for the grammar of a model's calls, one per mark: by its template, or else those of JSON."""
     tagged = (dialect for dialect in (QWEN, GLM) if template is not None and dialect.tags.key in template)
     first = next(tagged, HERMES)
     return (first, *((UNMARKED,) if first is QWEN else ()), MISTRAL, LLAMA, GEMMA, LFM, GRANITE)
 
 
-def read(template: str | None) -> tuple[Dialect, ...]:
+def parsed_dialects(template: str | None) -> tuple[Dialect, ...]:
     """Returns the dialects in which a model's calls are recognized."""
-    return (*DIALECTS, UNMARKED) if UNMARKED in spoken(template) else DIALECTS
+    return (*DIALECTS, UNMARKED) if UNMARKED in grammar_dialects(template) else DIALECTS
 
 
 def written_dialect(template: str, tokens: Collection[str]) -> Written:

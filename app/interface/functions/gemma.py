@@ -141,11 +141,11 @@ class Gemma(Dialect):
             *(f'gemma_{i}: "call:{one.name}" arguments_{i}' for i, one in enumerate(functions)),
         ]
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
         head = self._head.match(text)
         return CallStart(head.end(), GemmaCall(head[1])) if head is not None else None
 
-    def may_begin(self, text: str) -> bool:
+    def may_match_call(self, text: str) -> bool:
         return (
             len(text) < MAX_HEAD_CHARACTERS and re.fullmatch(rf"c|ca|cal|call|call:\s*({NAME}\s*)?", text) is not None
         )

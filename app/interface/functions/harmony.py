@@ -45,11 +45,11 @@ class Harmony(Dialect):
             *(rule for i, one in enumerate(functions) for rule in self._call(i, one.name)),
         ]
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
         head = self._head.match(text)
         return CallStart(head.end(), named_json_call(head[1])) if head is not None else None
 
-    def may_begin(self, text: str) -> bool:
+    def may_match_call(self, text: str) -> bool:
         name = re.match(rf"(?:{NAME})?", text)
         rest = text[name.end() :] if name is not None else text
         is_open = MESSAGE.startswith(rest) or (rest.startswith(MESSAGE) and not rest.removeprefix(MESSAGE).strip())

@@ -16,7 +16,7 @@ class Unescaped:
         """Whether the next character belongs to an escape."""
         return bool(self._escape)
 
-    def take(self, character: str) -> str:
+    def feed(self, character: str) -> str:
         """Returns the characters that are complete now."""
         if not self._escape and character != "\\":
             return self._paired(character)
@@ -52,7 +52,7 @@ class _Arguments:
         self._string = Unescaped()
         self._text = ""  # the decoded string so far
 
-    def take(self, character: str) -> str:
+    def feed(self, character: str) -> str:
         """Returns the characters of the arguments that are known now."""
         match self._kind:
             case "plain":
@@ -81,7 +81,7 @@ class _Arguments:
         if character == '"' and not self._string.in_escape:
             self._kind = "closed" if self._kind == "unescaped" else "string"
             return ""
-        text = self._string.take(character)
+        text = self._string.feed(character)
         if self._kind == "unescaped":
             return text
         self._text = (self._text + text).lstrip()
@@ -113,12 +113,12 @@ class JsonCall:
         """Reads until the object ends, the name is known, or it is no call; returns the number of characters read."""
         name, is_call = self.name, self.is_call
         for i, character in enumerate(text):
-            self._take(character)
+            self._feed_character(character)
             if self.done or self.is_call != is_call or self.name != name:
                 return i + 1
         return len(text)
 
-    def take_arguments(self) -> str:
+    def pop_arguments(self) -> str:
         """Returns the arguments' text since the last call of this method."""
         text = "".join(self._passed)
         self._passed.clear()
@@ -128,9 +128,9 @@ class JsonCall:
         """Returns nothing: all text was passed on."""
         return ""
 
-    def _take(self, character: str) -> None:
+    def _feed_character(self, character: str) -> None:
         if self._in_string:
-            self._take_in_string(character)
+            self._feed_in_string(character)
         elif character == '"':
             self._in_string, self._string = True, ""
         elif character in "{[":
@@ -146,7 +146,7 @@ class JsonCall:
         if self._depth == 1 and not self._in_string and character in " \t\n\r":
             return  # around a value
         if self._in_arguments and self._arguments is not None:
-            self._passed.append(self._arguments.end() if ended else self._arguments.take(character))
+            self._passed.append(self._arguments.end() if ended else self._arguments.feed(character))
             self._in_arguments = not ended
         if self.done and self._arguments is None:
             self._passed.append("{}")
@@ -160,7 +160,7 @@ class JsonCall:
         if self._key in ("arguments", "parameters") and self._arguments is None:
             self._arguments, self._in_arguments = _Arguments(), True
 
-    def _take_in_string(self, character: str) -> None:
+    def _feed_in_string(self, character: str) -> None:
         if self._escaped:
             self._escaped = False
         elif character == "\\":

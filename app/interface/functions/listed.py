@@ -36,7 +36,7 @@ class PythonCall(SteppedCall):
             return ""
         self._begin(key[1])
         self._passed.append(string_json(value[1:])[:-1])
-        return self.take_arguments()
+        return self.pop_arguments()
 
     def _step(self) -> bool:
         """Reads one argument, or the end; returns False if more text is needed."""
@@ -109,11 +109,11 @@ class Lfm(Dialect):
         end = f"({spelling.mark(self.end_mark)})"
         return [f'lfm: found_lfm SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE? {end} SPACE?']
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
         head = self._head.match(text)
         return CallStart(head.end(), PythonCall(head[1])) if head is not None else None
 
-    def may_begin(self, text: str) -> bool:
+    def may_match_call(self, text: str) -> bool:
         return len(text) < MAX_HEAD_CHARACTERS and re.fullmatch(NAME, text) is not None
 
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from app.interface.functions.call_grammar import answer_grammar, call_grammar
 from app.interface.functions.dialect import CallableFunction, Dialect
-from app.interface.functions.dialects import DIALECTS, spoken
+from app.interface.functions.dialects import DIALECTS, grammar_dialects
 from app.interface.functions.harmony import HARMONY, channel_grammar
 from app.interface.functions.schemas import (
     MAX_SCHEMA_BYTES,
@@ -105,13 +105,13 @@ def grammar_of(
     functions: Functions | None,
     added: Mapping[int, str] | None = None,
     thought: Thought | None = None,
-    dialects: Sequence[Dialect] = spoken(None),
+    dialects: Sequence[Dialect] = grammar_dialects(None),
 ) -> Grammar | None:
     """Returns the output's grammar; None: no restriction. Raises ApiError (400) naming the field.
 
     added: the vocabulary's added tokens by id; marks of calls and thoughts may be among them.
     thought: how the output may begin with a free thought; None: it does not.
-    dialects: those of the model's calls (`spoken`).
+    dialects: those of the model's calls (`grammar_dialects`).
     """
     form = request.response_format
     schema: Any = None
@@ -159,7 +159,7 @@ def grammar_of(
         text = call_grammar(
             callables, added or {}, parallel=parallel, answer=schema, thought=thought, dialects=dialects
         )
-    is_tagged = not (thought is not None and thought.in_channels) and dialects != spoken(None)
+    is_tagged = not (thought is not None and thought.in_channels) and dialects != grammar_dialects(None)
     if is_tagged and len(text) > MAX_TAGGED_GRAMMAR_BYTES:
         is_tagged = False
         text = call_grammar(callables, added or {}, parallel=parallel, answer=schema, thought=thought)

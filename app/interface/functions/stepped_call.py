@@ -23,7 +23,7 @@ class SteppedCall(ABC):
         left, self._held = len(self._held), ""
         return len(text) - left
 
-    def take_arguments(self) -> str:
+    def pop_arguments(self) -> str:
         arguments = "".join(self._passed)
         self._passed.clear()
         return arguments

@@ -46,14 +46,14 @@ class Tagged(Dialect):
         self._head = re.compile(f"{re.escape(self._before)}({NAME}){after}")
         self._end = f" SPACE? {quoted(tags.ends[0])}" if tags.ends[0] != self.end_mark else ""
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
         head = self._head.match(text)
         if head is None:
             return None
         schema = schemas.get(head[1])
         return CallStart(head.end(), TaggedCall(head[1], self.tags, lambda key: argument_types(schema, key)))
 
-    def may_begin(self, text: str) -> bool:
+    def may_match_call(self, text: str) -> bool:
         if len(text) >= MAX_HEAD_CHARACTERS or self._before.startswith(text):
             return len(text) < MAX_HEAD_CHARACTERS
         if not text.startswith(self._before):
@@ -201,12 +201,12 @@ class Unmarked(Dialect):
             f"unmarked_more: mark_unmarked ({calls}) {end} | mark_qwen qwen_call",
         ]
 
-    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
-        start = QWEN.begin(self.mark + text, schemas)
+    def match_call(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+        start = QWEN.match_call(self.mark + text, schemas)
         return None if start is None else CallStart(start.length - len(self.mark), start.reader)
 
-    def may_begin(self, text: str) -> bool:
-        return QWEN.may_begin(self.mark + text)
+    def may_match_call(self, text: str) -> bool:
+        return QWEN.may_match_call(self.mark + text)
 
 
 QWEN = Tagged(

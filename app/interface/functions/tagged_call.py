@@ -55,7 +55,7 @@ class TaggedCall(SteppedCall):
         else:
             whole = self._ends_at(held) >= 0
             self._passed.append(string_json(held[:certain] if whole else held)[1 : None if whole else -1])
-        return self.take_arguments()
+        return self.pop_arguments()
 
     def _step(self) -> bool:
         return self._read_key() if self._types is None else self._read_value(self._types)

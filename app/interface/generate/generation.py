@@ -82,7 +82,7 @@ class Generation(Generic[Body]):
         """
         received = self.received
         body, record = received.body, received.record
-        record.asks(body.model, job.prompt_tokens)
+        record.note_model(body.model, job.prompt_tokens)
         record.is_stream = bool(body.stream)
         generate = sequences(
             self.service,
@@ -105,7 +105,7 @@ class Generation(Generic[Body]):
         whole = self.family.body(body, head, job)
         return WholeAnswer(lambda: collected(whole, deltas))
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Abandons the request; nothing to do here."""
 
 

@@ -141,7 +141,7 @@ class ModelDirectory:
         while True:
             searched_s = time.monotonic()
             try:
-                await self.look()
+                await self.search()
                 logged_error = ""
             except Exception as error:  # Serve's controller may be restarting; the served models stay served
                 if str(error) != logged_error:
@@ -153,10 +153,10 @@ class ModelDirectory:
                 first.set()
             while (left_s := searched_s + period_s - time.monotonic()) > 0:
                 await asyncio.sleep(min(left_s, _FOLLOW_PERIOD_S))
-                with suppress(Exception):  # `look` reports it
+                with suppress(Exception):  # `search` reports it
                     await self.follow()
 
-    async def look(self) -> None:
+    async def search(self) -> None:
         """Adds new applications, drops deleted ones, and updates the models of all."""
         found = await self._applications.find()
         for name in [name for name in self._others if name not in found]:

@@ -91,7 +91,7 @@ class Stages(Protocol):
     def answer(self) -> Answer:
         """Plans the request; the worker is asked when the answer is read. May run in a thread. Raises ApiError."""
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Abandons the request; does nothing if it runs without its client."""
 
 
@@ -102,7 +102,7 @@ class Reception:
         self.service = service
         self._preparation = Preparation()
 
-    async def take(
+    async def read_and_plan(
         self,
         request: Request,
         body_type: type[Body],
@@ -121,7 +121,7 @@ class Reception:
     async def _received(
         self, request: Request, body_type: type[Body], max_bytes: int | None = None
     ) -> tuple[Body, int]:
-        """Returns the parsed body and its size in bytes. See `take`."""
+        """Returns the parsed body and its size in bytes. See `read_and_plan`."""
         limit_bytes = self.service.settings.max_body_bytes
         limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
         raw = await read_body(request, limit_bytes, self.in_thread)
@@ -154,29 +154,29 @@ class Reception:
             body, size_bytes = await self._received(request, endpoint.request)
             following = await stages(Received(body, size_bytes, caller, answer_id, record))
             try:
-                return await opening.response(request.receive, self._answered(following, opening))
+                return await opening.response(request.receive, self._plan_and_open(following, opening))
             except BaseException:
-                following.leave()
+                following.abandon()
                 raise
         except (ApiError, ClientGoneError):
             raise
         except Exception as error:
             raise as_api_error(error) from None
 
-    async def _answered(self, stages: Stages, opening: "_Opening") -> Response:
+    async def _plan_and_open(self, stages: Stages, opening: "_Opening") -> Response:
         """Plans the request, and again if its model is replaced before the answer begins."""
         size_bytes = stages.received.size_bytes
         for _ in range(_MOST_PLANS - 1):
             try:
-                return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
+                return await self._open_response(await self._preparation.run(size_bytes, stages.answer), opening)
             except (ModelReplacedError, ApiError) as error:
                 is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
                 if not is_of_model or not stages.may_plan_again:
                     raise
             await self.service.follow_models()
-        return await self._begun(await self._preparation.run(size_bytes, stages.answer), opening)
+        return await self._open_response(await self._preparation.run(size_bytes, stages.answer), opening)
 
-    async def _begun(self, answer: Answer, opening: "_Opening") -> Response:
+    async def _open_response(self, answer: Answer, opening: "_Opening") -> Response:
         """Returns the response once it is complete, or has its first events.
 
         Raises what the worker raises, and what storing the answer raises.
@@ -187,7 +187,7 @@ class Reception:
             if not answer.is_streamed:
                 return Response(running.body(), media_type="application/json")
             opening.running = running
-            await running.begun()
+            await running.wait_until_begun()
             return EventStream(running.events(), keep_alive_s=keep_alive_s)
         if isinstance(answer, WholeAnswer):
             return Response(await answer.body(), media_type="application/json")

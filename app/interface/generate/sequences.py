@@ -39,5 +39,5 @@ def sequences(
     looking = [observe for observe in observers if observe is not None]
     if meter is None:
         return observed(generate, looking, permit)
-    meter.asks(model, prompt_tokens)
-    return observed(generate, looking, permit, meter.held)
+    meter.note_model(model, prompt_tokens)
+    return observed(generate, looking, permit, meter.cancellable)

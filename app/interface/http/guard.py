@@ -137,7 +137,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_response(errors.no_such_route(request.method, request.url.path, hint_of(request)))
-    return error_response(errors.of_framework(error.status_code, str(error.detail)))
+    return error_response(errors.from_framework(error.status_code, str(error.detail)))
 
 
 def error_response(error: ApiError) -> Response:

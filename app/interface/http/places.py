@@ -40,13 +40,13 @@ class Places:
     @contextlib.contextmanager
     def held(self, retry_after_s: int, what: str) -> Iterator[None]:
         """Holds a place. Raises ApiError (503) if none is free. what: names what there are too many of."""
-        self.take(retry_after_s, what)
+        self.acquire(retry_after_s, what)
         try:
             yield
         finally:
             self.taken -= 1
 
-    def take(self, retry_after_s: int, what: str) -> None:
+    def acquire(self, retry_after_s: int, what: str) -> None:
         """Takes a place, to be returned by `taken -= 1`. Raises ApiError (503)."""
         if self.taken >= self.limit:
             raise errors.unavailable(retry_after_s, f"Too many {what} are open. Try again later.")
@@ -76,7 +76,7 @@ class OpenRequests:
         if places.taken >= places.limit and scope["path"] == "/metrics":
             places = self._scrapes
         try:
-            places.take(self._retry_after_s, "requests")
+            places.acquire(self._retry_after_s, "requests")
         except errors.ApiError as error:
             await refuse(scope, receive, send, error)
             return
@@ -149,7 +149,7 @@ class _Body:
                 async with asyncio.timeout_at(min(deadline_s, self._began_s + _QUICK_BODY_S)):
                     return await self._receive()
             if loop.time() < deadline_s:
-                self._slow.take(self._retry_after_s, "slow uploads")
+                self._slow.acquire(self._retry_after_s, "slow uploads")
                 self._is_slow = True
         try:
             async with asyncio.timeout_at(deadline_s):

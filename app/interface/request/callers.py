@@ -25,10 +25,10 @@ from app.settings import SettingsError
 class Meter(Protocol):
     """Counts the tokens of a user's request, and can end it; implemented in `app.interface.users.gate`."""
 
-    def asks(self, model: str, prompt_tokens: int) -> None:
+    def note_model(self, model: str, prompt_tokens: int) -> None:
         """Notes the model that is asked. prompt_tokens: of the request, each prompt counted once."""
 
-    def held(self) -> AbstractContextManager[None]:
+    def cancellable(self) -> AbstractContextManager[None]:
         """Wraps each of the request's sequences. Raises AccountsError if the request was ended."""
 
     def observer(self, request: GenerateRequest) -> Observer:

@@ -23,7 +23,7 @@ from app.messages.failures import (
 logger = logging.getLogger(__name__)
 
 MODEL_NOT_FOUND = "model_not_found"
-NOT_WHO_THEY_WERE = ("invalid_api_key", "session_expired")
+INVALID_CREDENTIAL = ("invalid_api_key", "session_expired")
 """Refusal codes for a credential that is invalid or has expired."""
 
 
@@ -67,9 +67,9 @@ def unauthorized() -> ApiError:
     )
 
 
-def session_over() -> ApiError:
+def session_expired() -> ApiError:
     """401: a web page assumes to be logged in, but its browser has no session any more."""
-    return of_accounts(Refusal("session_expired", "The session has ended. Log in again."))
+    return from_refusal(Refusal("session_expired", "The session has ended. Log in again."))
 
 
 def another_user() -> ApiError:
@@ -171,7 +171,7 @@ def foreign_host(name: str | None) -> ApiError:
     )
 
 
-def of_accounts(refusal: Refusal) -> ApiError:
+def from_refusal(refusal: Refusal) -> ApiError:
     """Converts a refusal of the accounts."""
     statuses = {
         "invalid_api_key": 401,
@@ -192,7 +192,7 @@ def of_accounts(refusal: Refusal) -> ApiError:
     }
     status = statuses[refusal.code]
     kind = {429: "rate_limit_error", 503: "server_error"}.get(status, "invalid_request_error")
-    headers = {"WWW-Authenticate": "Bearer"} if refusal.code in NOT_WHO_THEY_WERE else {}
+    headers = {"WWW-Authenticate": "Bearer"} if refusal.code in INVALID_CREDENTIAL else {}
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s)
     return ApiError(status, refusal.message, kind, refusal.param, refusal.code, headers)
@@ -207,7 +207,7 @@ def memory_not_saved(saved: int, unsaved: int) -> ApiError:
     return ApiError(507, message, type="server_error", code="memory_not_saved")
 
 
-def of_framework(status: int, detail: str) -> ApiError:
+def from_framework(status: int, detail: str) -> ApiError:
     """Converts a refusal of the web framework."""
     return ApiError(status, detail)
 
@@ -222,12 +222,12 @@ def internal(request_id: str) -> ApiError:
     )
 
 
-def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
+def from_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     """Converts a refusal of the engine or the accounts; None if the error is a bug."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, AccountsError):
-        return of_accounts(error.refusal)
+        return from_refusal(error.refusal)
     if isinstance(error, QueueFullError):
         return queue_full(max(retry_after_s, error.retry_after_s or 0), str(error))
     if isinstance(error, RequestTooLongError):
@@ -258,7 +258,7 @@ def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiEr
     """
     if isinstance(error, RequestGivenUpError):
         return given_up(error, request_id)
-    known = of_engine(error, retry_after_s)
+    known = from_engine(error, retry_after_s)
     if known is not None:
         return known
     frames = "".join(traceback.format_tb(error.__traceback__))

@@ -37,7 +37,7 @@ class RequestRecord:
     error: str | None = None
     """The code of the failure that the client was told."""
 
-    def asks(self, model: str, prompt_tokens: int) -> None:
+    def note_model(self, model: str, prompt_tokens: int) -> None:
         """Notes the model that is asked. prompt_tokens: each prompt counted once."""
         self.model, self.prompt_tokens = model, prompt_tokens
 

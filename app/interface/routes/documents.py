@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from fastapi.responses import Response
 
-from app.interface.documents.html import HEADERS, page
+from app.interface.documents.html import HEADERS, as_html
 
 
 class DocumentRoutes:
@@ -20,8 +20,8 @@ class DocumentRoutes:
         return orjson.dumps(self._document)
 
     @cached_property
-    def _page(self) -> str:
-        return page(self._document)
+    def _html(self) -> str:
+        return as_html(self._document)
 
     async def openapi(self) -> Response:
         """`GET /openapi.json`."""
@@ -29,4 +29,4 @@ class DocumentRoutes:
 
     async def docs(self) -> Response:
         """`GET /docs`."""
-        return Response(self._page, headers=HEADERS, media_type="text/html; charset=utf-8")
+        return Response(self._html, headers=HEADERS, media_type="text/html; charset=utf-8")

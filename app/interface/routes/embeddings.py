@@ -46,7 +46,7 @@ class _Embedding:
         served = service.model(body.model)
         requests = plan_embeddings(served.chat, body, caller, self.received.answer_id)
         tokens = sum(len(each.prompt_token_ids) for each in requests)
-        self.received.record.asks(body.model, tokens)
+        self.received.record.note_model(body.model, tokens)
 
         async def embedded() -> bytes:
             vectors = await embed(requests, sequences(service, served.generate, caller, body.model, tokens))
@@ -56,5 +56,5 @@ class _Embedding:
 
         return WholeAnswer(embedded)
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Does nothing: nothing is stored."""

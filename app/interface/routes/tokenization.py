@@ -24,12 +24,16 @@ class TokenizationRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """`POST /tokenize`."""
-        answer = await self._reception.take(request, TokenizeRequest, self._tokenized, max_bytes=MAX_BODY_BYTES)
+        answer = await self._reception.read_and_plan(
+            request, TokenizeRequest, self._tokenized, max_bytes=MAX_BODY_BYTES
+        )
         return Response(answer, media_type="application/json")
 
     async def detokenize(self, request: Request) -> Response:
         """`POST /detokenize`."""
-        answer = await self._reception.take(request, DetokenizeRequest, self._detokenized, max_bytes=MAX_BODY_BYTES)
+        answer = await self._reception.read_and_plan(
+            request, DetokenizeRequest, self._detokenized, max_bytes=MAX_BODY_BYTES
+        )
         return Response(answer, media_type="application/json")
 
     def _tokenized(self, body: TokenizeRequest, _: Caller) -> str:

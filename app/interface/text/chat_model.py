@@ -15,7 +15,7 @@ from typing import Any, Self
 from tokenizers import Encoding, Tokenizer
 
 from app.control_tokens import Aliases, control_tokens
-from app.interface.functions.dialects import SPECIAL_TOKENS, read, spoken
+from app.interface.functions.dialects import SPECIAL_TOKENS, grammar_dialects, parsed_dialects
 from app.interface.request import errors
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
@@ -92,9 +92,9 @@ class ChatModel:
         """Added tokens by id, special or not: a text contains them only as a whole, or not at all."""
         self._marks = marks_of(template, set(self.added_tokens.values()))
         self._knows_marks = is_known(self._marks, template)
-        self.dialects = spoken(template)
+        self.dialects = grammar_dialects(template)
         """The dialects of its calls, for grammars."""
-        self.read_dialects = read(template)
+        self.parsed_dialects = parsed_dialects(template)
         """The dialects in which its calls are recognized."""
         special_names = set(self.tokens.special.values())
         self._marks_are_tokens = self._marks == CHANNELS and set(CHANNELS.special_tokens) <= special_names
@@ -155,7 +155,7 @@ class ChatModel:
         """Whether it has a chat template."""
         return self._template is not None
 
-    def knowing(self, answers: Mapping[str, Sequence[int]]) -> Self:
+    def with_known_answers(self, answers: Mapping[str, Sequence[int]]) -> Self:
         """Returns a copy that encodes these earlier answers with the tokens that the model generated.
 
         answers: maps each text to the model's own tokens. A tokenizer may choose others, and then the cached KV pages

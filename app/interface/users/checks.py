@@ -36,7 +36,7 @@ class UserCheck:
             check_origin(request)
             secret = cookie
         if secret is None and believed not in (None, _NOBODY):
-            raise errors.session_over()
+            raise errors.session_expired()
         if self._gate.guests and (secret is None or not secret.startswith(_OURS)):
             request.state.caller = anonymous(request)
             return
@@ -65,7 +65,7 @@ class LoginCheck:
         try:
             identity = await self._gate.identify(request.cookies.get(SESSION_COOKIE, ""))
         except AccountsError as error:
-            return error.refusal.code in errors.NOT_WHO_THEY_WERE
+            return error.refusal.code in errors.INVALID_CREDENTIAL
         return identity.must_choose_password
 
 
@@ -92,7 +92,7 @@ async def check_admin(request: Request) -> None:
 def refuse_others(identity: Identity | None) -> None:
     """Raises ApiError (403) unless the user is an administrator."""
     if identity is None or identity.role != "admin":
-        raise errors.of_accounts(AccountsError("admin_only", "Only administrators may do that.").refusal)
+        raise errors.from_refusal(AccountsError("admin_only", "Only administrators may do that.").refusal)
 
 
 class AdmissionCheck:
@@ -109,7 +109,7 @@ class AdmissionCheck:
             return
         meter = Meter(caller.identity, caller.secret)
         admitted = False
-        self._gate.opened(meter)
+        self._gate.register(meter)
         try:
             admission = await self._gate.admit(meter)
             admitted = admission.refusal is None
@@ -121,7 +121,7 @@ class AdmissionCheck:
             yield
         finally:
             if not meter.is_detached:
-                self._gate.closed(meter, admitted=admitted)
+                self._gate.unregister(meter, admitted=admitted)
 
 
 def rate_headers(rates: RateState) -> dict[str, str]:

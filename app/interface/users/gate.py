@@ -15,7 +15,7 @@ from app.interface.generate.answers.running import RunningAnswers
 from app.interface.request import errors
 from app.interface.request.observers import Observer
 from app.interface.users.grants import Grants
-from app.interface.users.user_pages import AllForgotten, UserPages
+from app.interface.users.kv_pages import AllForgotten, UserKvPages
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
@@ -53,12 +53,12 @@ class Meter:
         for task in self._tasks:
             task.cancel()
 
-    def asks(self, model: str, prompt_tokens: int) -> None:
+    def note_model(self, model: str, prompt_tokens: int) -> None:
         """Notes the model that is asked. prompt_tokens: of the request, each prompt counted once."""
         self._model, self._prompt_tokens = model, prompt_tokens
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def cancellable(self) -> Iterator[None]:
         """Wraps the reading of a sequence, so that `end` can cancel it. Raises AccountsError then."""
         self.check()
         task = asyncio.current_task()
@@ -107,25 +107,25 @@ class AccountsGate:
         *,
         guests: bool,
         revocation_s: float,
-        pages: UserPages | None = None,
+        kv_pages: UserKvPages | None = None,
         most_running: int = 512,
     ) -> None:
         """stored: users' conversations and responses. guests: whether requests without a credential are served.
 
         revocation_s: how long an identity is cached.
-        pages: the workers' saved KV pages; None if they save none.
+        kv_pages: the workers' saved KV pages; None if they save none.
         most_running: the limit of answers that continue without their clients.
         """
         self.accounts = accounts
         self.stored = stored
-        self.pages = pages
-        self.grants = None if pages is None else Grants(accounts, revocation_s=revocation_s)
+        self.kv_pages = kv_pages
+        self.grants = None if kv_pages is None else Grants(accounts, revocation_s=revocation_s)
         self.guests = guests
         self._revocation_s = revocation_s
         self._identities: dict[bytes, tuple[Identity, float]] = {}
         """Maps the SHA-256 of a credential to its identity and the monotonic time until which it is cached."""
         self._open: set[Meter] = set()
-        self._settling: set[asyncio.Task[Any]] = set()
+        self._background_tasks: set[asyncio.Task[Any]] = set()
         self.running = RunningAnswers(most_running)
         """Answers that continue without their clients."""
 
@@ -147,14 +147,14 @@ class AccountsGate:
         """Drops what is cached of the user."""
         self._drop({identity.user_id})
 
-    async def destroyed(self, identity: Identity, forgotten: Forgotten) -> AllForgotten:
+    async def forget_destroyed(self, identity: Identity, forgotten: Forgotten) -> AllForgotten:
         """Drops what is cached of a user whose keys were destroyed, and has workers remove their KV pages."""
         self.forget(identity)
-        if self.pages is None:
+        if self.kv_pages is None:
             return AllForgotten(0, 0)
-        return await self.pages.forget(identity.pages.owner, forgotten.key_id)
+        return await self.kv_pages.forget(identity.pages.owner, forgotten.key_id)
 
-    def opened(self, meter: Meter) -> None:
+    def register(self, meter: Meter) -> None:
         """Registers a request before its admission, so that no revocation in between is missed."""
         self._open.add(meter)
 
@@ -167,11 +167,11 @@ class AccountsGate:
             self.in_background(self._give_back(admitting, meter))
             raise
 
-    def closed(self, meter: Meter, *, admitted: bool) -> None:
+    def unregister(self, meter: Meter, *, admitted: bool) -> None:
         """Unregisters a request; its usage is sent to the accounts in the background."""
         self._open.discard(meter)
         if admitted:
-            self.in_background(self._settle(meter))
+            self.in_background(self._report_usage(meter))
 
     async def to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Finishes the work even if the client disconnects: a destroyed key must reach the workers too."""
@@ -202,7 +202,7 @@ class AccountsGate:
                 try:
                     await self.accounts.identify(meter.secret)
                 except AccountsError as error:
-                    if error.refusal.code not in errors.NOT_WHO_THEY_WERE:
+                    if error.refusal.code not in errors.INVALID_CREDENTIAL:
                         raise  # all of it is tried again
                     meter.end(error)
 
@@ -220,16 +220,16 @@ class AccountsGate:
     def _started(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         # In its own context: Serve cancels calls that were made in the context of a request whose client has gone.
         task = asyncio.create_task(work, context=Context())
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
         return task
 
     async def _give_back(self, admitting: "asyncio.Task[Admission]", meter: Meter) -> None:
         with suppress(AccountsError):
             if (await admitting).refusal is None:
-                await self._settle(meter)
+                await self._report_usage(meter)
 
-    async def _settle(self, meter: Meter) -> None:
+    async def _report_usage(self, meter: Meter) -> None:
         try:
             await self.accounts.done(meter.usage())
         except AccountsError:

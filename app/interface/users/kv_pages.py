@@ -10,7 +10,7 @@ from app.messages.memory import CallEachWorker, SavedPages
 
 
 @dataclass(frozen=True, slots=True)
-class PageUse:
+class KvPageUse:
     """The size of a user's saved KV pages."""
 
     pages: int
@@ -38,7 +38,7 @@ class AllForgotten:
     """Workers that failed or did not answer: they still have pages, which nobody can open."""
 
 
-class UserPages:
+class UserKvPages:
     """The saved KV pages of all workers, by owner (`PageKeys.owner`)."""
 
     def __init__(self, call_each: CallEachWorker, bytes_per_user: int) -> None:
@@ -46,12 +46,12 @@ class UserPages:
         self._call_each = call_each
         self.bytes_per_user = bytes_per_user
 
-    async def use(self, owner: str) -> PageUse:
+    async def use(self, owner: str) -> KvPageUse:
         """Returns the use in the fullest folder, if there are several: the quota is per folder."""
         answers: Sequence[tuple[int, int] | None] = await self._call_each("memory_use", owner)
         known = [answer for answer in answers if answer is not None]
         pages, bytes_ = max(known, key=lambda answer: answer[1], default=(0, 0))
-        return PageUse(pages, bytes_, len(answers) - len(known))
+        return KvPageUse(pages, bytes_, len(answers) - len(known))
 
     async def save(self, owner: str) -> AllSaved:
         """Saves the KV pages durably now."""

@@ -1,7 +1,7 @@
 """Responses that are stored, or that continue stored texts: loading the history, and storing the result.
 
-`begin` loads the history of a request. The answer's writer then reports how it ended: `complete` stores it before the
-client learns that it is complete; `leave` stores what the client has seen of it.
+`StoredAnswers.stages` loads the history of a request. The answer's writer then reports how it ended: `complete` stores
+it before the client learns that it is complete; `abandon` stores what the client has seen of it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from app.interface.request.preparation import LONG_BODY_BYTES
 from app.interface.text.chat_model import ChatModel
 from app.interface.users.gate import AccountsGate, Meter
 from app.interface.users.items import items_of
-from app.interface.users.texts import Conversation, Item, NewResponse, Said, Texts, off_loop, size_of
+from app.interface.users.texts import Conversation, History, Item, NewResponse, Texts, off_loop, size_of
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.response_items import InputItem
 from app.interface.wire.responses import ResponseObject, ResponseRequest
@@ -54,12 +54,12 @@ class StoredAnswer:
 
     request: ResponseRequest = field(repr=False)
     """The request, with the history in its input."""
-    asked: Sequence[Item] = field(repr=False)
+    question: Sequence[Item] = field(repr=False)
     """The request's own input."""
     conversation: Conversation | None
     """The conversation, if the response is a turn of one."""
     stores: bool
-    is_asked_for: bool
+    is_store_requested: bool
     """Whether the request asks to store it, rather than the default."""
     response_id: str
     user_id: str
@@ -73,7 +73,7 @@ class StoredAnswer:
     _is_over: bool = False
     _runs: bool = False
     _has_question: bool = False
-    """Whether `asked` is stored in the conversation already."""
+    """Whether `question` is stored in the conversation already."""
 
     def observer(self, request: GenerateRequest) -> Observer:
         """Collects the answer's token ids."""
@@ -104,40 +104,40 @@ class StoredAnswer:
             await self._gate.running.start(self.response_id, running)
         except BaseException:
             self._runs = False
-            self.leave()
-            self.ended()
+            self.abandon()
+            self.release()
             raise
 
-    async def begin(self, response: ResponseObject) -> None:
+    async def store_open(self, response: ResponseObject) -> None:
         """Stores it as in progress. Raises AccountsError."""
-        await self._texts.begin(self._record(response))
+        await self._texts.store_open(self._record(response))
 
     async def add_question(self) -> None:
         """Stores the question, so that the conversation keeps it even if the answer fails."""
         if self.conversation is None or self._has_question:
             return
-        adding = self._texts.add_question(self.conversation, self.asked, self.request.parent)
+        adding = self._texts.add_question(self.conversation, self.question, self.request.parent)
         self.conversation = await self._gate.to_the_end(adding)
         self._has_question = True
 
-    async def store_to_the_end(self, response: ResponseObject) -> None:
+    async def store_with_retries(self, response: ResponseObject) -> None:
         """Stores the ended response, with retries while the accounts do not answer. Raises AccountsError."""
         self._is_over = True
         try:
-            await self._gate.to_the_end(_tried(lambda: self._texts.store(self._record(response), was_open=True)))
+            await self._gate.to_the_end(_with_retries(lambda: self._texts.store(self._record(response), was_open=True)))
         except BaseException:
             self._end_turn()
             raise
 
-    async def give_up(self) -> None:
+    async def discard(self) -> None:
         """Deletes the response."""
         self._is_over = True
         self._end_turn()
         await self._gate.to_the_end(self._texts.delete_response(self.response_id))
 
-    def ended(self) -> None:
+    def release(self) -> None:
         """Sends its usage to the accounts."""
-        self._gate.closed(self.meter, admitted=True)
+        self._gate.unregister(self.meter, admitted=True)
 
     async def complete(self, response: ResponseObject) -> None:
         """Stores the response even if the client disconnects meanwhile.
@@ -153,11 +153,11 @@ class StoredAnswer:
         try:
             await self._gate.to_the_end(self._store(response))
         except AccountsError as error:
-            if self.is_asked_for or error.refusal.code not in _NO_ROOM:
+            if self.is_store_requested or error.refusal.code not in _NO_ROOM:
                 raise
             response.store = False
 
-    def leave(self, response: ResponseObject | None = None) -> None:
+    def abandon(self, response: ResponseObject | None = None) -> None:
         """Ends a failed or abandoned answer; what the client has seen of it is stored.
 
         Does nothing after `complete`, or if it runs without its client. response: what the client has seen; None:
@@ -180,7 +180,7 @@ class StoredAnswer:
         return NewResponse(
             id=self.response_id,
             body=response.model_dump(),
-            answered=self.asked,
+            question=self.question,
             token_ids=self._token_ids if is_text else [],
             previous_id=self.request.previous_response_id,
             conversation=self.conversation,
@@ -210,20 +210,20 @@ class RunningResponse:
     def conversation_id(self) -> str | None:
         return None if self._answer.conversation is None else self._answer.conversation.id
 
-    async def begin(self, response: ResponseObject) -> None:
-        await self._answer.begin(response)
+    async def store_open(self, response: ResponseObject) -> None:
+        await self._answer.store_open(response)
 
-    async def began(self) -> None:
+    async def store_question(self) -> None:
         await self._answer.add_question()
 
     async def complete(self, response: ResponseObject) -> None:
-        await self._answer.store_to_the_end(response)
+        await self._answer.store_with_retries(response)
 
-    async def give_up(self) -> None:
-        await self._answer.give_up()
+    async def discard(self) -> None:
+        await self._answer.discard()
 
-    def ended(self) -> None:
-        self._answer.ended()
+    def release(self) -> None:
+        self._answer.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +236,9 @@ class ResponseKeeper:
     async def complete(self) -> None:
         await self._answer.complete(self._writer.so_far())
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """A stream's client has seen what was written so far; the client of a whole answer nothing."""
-        self._answer.leave(self._writer.so_far() if isinstance(self._writer, ResponseEvents) else None)
+        self._answer.abandon(self._writer.so_far() if isinstance(self._writer, ResponseEvents) else None)
 
 
 class StoredGeneration(Generation[ResponseRequest]):
@@ -255,7 +255,7 @@ class StoredGeneration(Generation[ResponseRequest]):
 
     def plan(self, chat: ChatModel) -> Job:
         """Plans with earlier answers as the model's own tokens."""
-        return super().plan(chat.knowing(self._answer.answers))
+        return super().plan(chat.with_known_answers(self._answer.answers))
 
     def run(
         self, served: ServedModel, job: Job, *, stored: Observe | None = None, conversation: str | None = None
@@ -274,9 +274,9 @@ class StoredGeneration(Generation[ResponseRequest]):
         whole = ResponseBody(body, head, job)
         return WholeAnswer(lambda: collected(whole, deltas, self._answer.keeper(whole)))
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Ends the turn, unless it runs without its client."""
-        self._answer.leave()
+        self._answer.abandon()
 
 
 class StoredAnswers:
@@ -285,15 +285,15 @@ class StoredAnswers:
     def __init__(self, gate: AccountsGate) -> None:
         self._gate = gate
 
-    async def begin(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
+    async def stages(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
         """Returns the stages of the request; `plain` if it has no history and nothing is stored.
 
         Raises ApiError (400, 500), AccountsError: `not_found`, `conversation_conflict`.
         """
-        answer = await self._begun(plain.received)
+        answer = await self._stored_answer(plain.received)
         return plain if answer is None else StoredGeneration(plain, answer)
 
-    async def _begun(self, received: Received[ResponseRequest]) -> StoredAnswer | None:
+    async def _stored_answer(self, received: Received[ResponseRequest]) -> StoredAnswer | None:
         request, caller, response_id = received.body, received.caller, received.answer_id
         if caller.identity is None:
             refuse_stored(request)
@@ -309,15 +309,15 @@ class StoredAnswers:
             raise errors.invalid(message, "background", "invalid_value")
         if not stores and request.conversation is None and request.previous_response_id is None:
             return None
-        asked, conversation = items_of(request.input), None
+        question, conversation = items_of(request.input), None
         if stores and request.conversation_id is not None:
             conversation = await self._begin_turn(texts, request.conversation_id, response_id)
         answer = StoredAnswer(
             request,
-            asked,
+            question,
             conversation,
             stores,
-            is_asked_for=bool(request.store) or conversation is not None,
+            is_store_requested=bool(request.store) or conversation is not None,
             response_id=response_id,
             user_id=caller.identity.user_id,
             meter=caller.meter,
@@ -325,12 +325,12 @@ class StoredAnswers:
             _gate=self._gate,
         )
         try:
-            before = await _said_before(request, texts)
+            before = await _history_of(request, texts)
             answer.answers = before.answers
             items, size = before.items, size_of(before.items)
-            answer.request = await off_loop(size, lambda: _with_history(request, items, asked, stores=stores))
+            answer.request = await off_loop(size, lambda: _with_history(request, items, question, stores=stores))
         except BaseException:
-            answer.leave()
+            answer.abandon()
             raise
         return answer
 
@@ -350,10 +350,10 @@ async def _end_begun(texts: Texts, beginning: "asyncio.Future[Conversation]") ->
 
 async def _end_turn(texts: Texts, conversation: Conversation) -> None:
     """Ends the turn with retries: the conversation stays locked until the accounts know."""
-    await _tried(lambda: texts.end_turn(conversation))
+    await _with_retries(lambda: texts.end_turn(conversation))
 
 
-async def _tried(call: Callable[[], Awaitable[None]]) -> None:
+async def _with_retries(call: Callable[[], Awaitable[None]]) -> None:
     """Calls the accounts, with retries while they do not answer."""
     for wait_s in _TRY_AGAIN_S:
         try:
@@ -366,22 +366,22 @@ async def _tried(call: Callable[[], Awaitable[None]]) -> None:
     await call()
 
 
-async def _said_before(request: ResponseRequest, texts: Texts) -> Said:
+async def _history_of(request: ResponseRequest, texts: Texts) -> History:
     if request.conversation_id is not None:
-        return await texts.said(request.conversation_id, request.parent)
+        return await texts.branch(request.conversation_id, request.parent)
     if request.previous_response_id is not None:
         return await texts.history(request.previous_response_id)
-    return Said()
+    return History()
 
 
 def _with_history(
-    request: ResponseRequest, before: Sequence[Item], asked: Sequence[Item], *, stores: bool
+    request: ResponseRequest, before: Sequence[Item], question: Sequence[Item], *, stores: bool
 ) -> ResponseRequest:
     field_name = "previous_response_id" if request.conversation is None else "conversation"
-    if len(before) + len(asked) > MAX_MESSAGES:
+    if len(before) + len(question) > MAX_MESSAGES:
         message = f"'{field_name}': with the input there are more than {MAX_MESSAGES} items. Begin another one."
         raise errors.invalid(message, field_name, "context_length_exceeded")
     changes: dict[str, Any] = {"store": stores}
     if before:
-        changes["input"] = _INPUT.validate_python([*before, *asked])
+        changes["input"] = _INPUT.validate_python([*before, *question])
     return request.model_copy(update=changes)

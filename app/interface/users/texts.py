@@ -1,7 +1,7 @@
 """A user's stored conversations and responses in plain text: sealed here before they go to the accounts, opened here.
 
 Each record is sealed with its user's id, its kind and its own ids, so that none opens in place of another. Knows
-neither HTTP nor how a request is answered.
+neither HTTP nor how a request is question.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class History:
     """The history of a turn, with the token ids of the model's answers."""
 
     items: list[Item] = field(default_factory=list, repr=False)
@@ -102,7 +102,7 @@ class NewResponse:
     id: str
     body: dict[str, Any] = field(repr=False)
     """A `ResponseObject`."""
-    answered: Sequence[Item] = field(repr=False)
+    question: Sequence[Item] = field(repr=False)
     """The input that it answers."""
     token_ids: list[int] = field(repr=False)
     """The answer's token ids if it is one text; otherwise empty."""
@@ -112,7 +112,7 @@ class NewResponse:
     parent: str | None = None
     """The item that the first new item follows, if not the newest."""
     has_question: bool = False
-    """Whether `answered` is stored in the conversation already."""
+    """Whether `question` is stored in the conversation already."""
 
 
 class Texts:
@@ -135,11 +135,11 @@ class Texts:
         )
         return self._conversation(made)
 
-    async def page(self, after: str | None, limit: int) -> list[Conversation]:
+    async def newest(self, after: str | None, limit: int) -> list[Conversation]:
         """Returns conversations, last updated first."""
         return [self._conversation(one) for one in await self._store.conversations(self._secret, after, limit)]
 
-    async def one(self, conversation_id: str) -> Conversation:
+    async def get(self, conversation_id: str) -> Conversation:
         return self._conversation(await self._store.conversation(self._secret, conversation_id))
 
     async def change(self, conversation: Conversation, metadata: dict[str, str]) -> Conversation:
@@ -172,11 +172,11 @@ class Texts:
         records = await self._records(conversation_id, after, limit, newest_first=newest_first)
         return [record.shown for record in records]
 
-    async def said(self, conversation_id: str, last: str | None = None) -> Said:
+    async def branch(self, conversation_id: str, last: str | None = None) -> History:
         """Returns the history up to the item `last`; None: the newest; `ROOT`: empty. Raises ApiError (400)."""
         records = await self._records(conversation_id, None, MOST_ITEMS, newest_first=False)
         path = path_to(records, last)
-        return Said([one.item for one in path], {text_of(one.item): one.token_ids for one in path if one.token_ids})
+        return History([one.item for one in path], {text_of(one.item): one.token_ids for one in path if one.token_ids})
 
     async def item(self, conversation_id: str, item_id: str) -> Item:
         return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id)).shown
@@ -194,22 +194,24 @@ class Texts:
 
     # --- responses
 
-    async def begin(self, response: NewResponse) -> None:
+    async def store_open(self, response: NewResponse) -> None:
         """Stores a response that is going to be written. It is open until `store`."""
         await self._store.begin_response(self._secret, self._sealed_response(response, is_open=True))
         if response.conversation is not None:
-            await self._name(response.conversation, response.answered)
+            await self._name(response.conversation, response.question)
 
-    async def add_question(self, conversation: Conversation, asked: Sequence[Item], parent: str | None) -> Conversation:
+    async def add_question(
+        self, conversation: Conversation, question: Sequence[Item], parent: str | None
+    ) -> Conversation:
         """Stores the question of a running turn; returns the conversation with the turn's new number."""
-        items = self._sealed_items(conversation.id, asked, parent=parent)
+        items = self._sealed_items(conversation.id, question, parent=parent)
         added = await self._store.add_question(self._secret, conversation.id, items, conversation.turn)
         return replace(conversation, turn=added.seq)
 
     async def store(self, response: NewResponse, *, was_open: bool = False) -> None:
         """Stores a response with its question; in a conversation both become its last items, and the turn ends.
 
-        was_open: `begin` has stored it; if it was deleted since, raises `not_found`.
+        was_open: `store_open` has stored it; if it was deleted since, raises `not_found`.
         """
         stored, conversation = self._sealed_response(response, is_open=was_open), response.conversation
         if conversation is None:
@@ -217,10 +219,10 @@ class Texts:
             return
         items = []
         if not response.has_question:
-            items = self._sealed_items(conversation.id, response.answered, parent=response.parent)
+            items = self._sealed_items(conversation.id, response.question, parent=response.parent)
         items += self._sealed_items(conversation.id, response.body["output"], response.token_ids)
         await self._store.store_response(self._secret, stored, items, conversation.turn)
-        await self._name(conversation, response.answered)
+        await self._name(conversation, response.question)
 
     async def response(self, response_id: str) -> Response:
         return self._response(await self._store.response(self._secret, response_id))
@@ -228,7 +230,7 @@ class Texts:
     async def delete_response(self, response_id: str) -> None:
         await self._store.delete_response(self._secret, response_id)
 
-    async def history(self, response_id: str) -> Said:
+    async def history(self, response_id: str) -> History:
         """Returns the history up to and including a response, with the responses before it."""
         stored = await self._store.history(self._secret, response_id)
         if stored[-1].is_open:
@@ -237,7 +239,7 @@ class Texts:
         responses = await off_loop(size, lambda: [self._response(one) for one in stored])
         items = [item for one in responses for item in (*one.input, *one.body["output"])]
         answers = {text_of(one.body["output"][0]): one.token_ids for one in responses if one.token_ids}
-        return Said(items, answers)
+        return History(items, answers)
 
     # --- internals
 
@@ -249,7 +251,7 @@ class Texts:
         if conversation.first_words or not (words := first_words(items)):
             return
         with suppress(AccountsError):
-            now = await self.one(conversation.id)  # its metadata may have changed during the turn
+            now = await self.get(conversation.id)  # its metadata may have changed during the turn
             if not now.first_words:
                 await self._change(now.id, now.metadata, words)
 
@@ -316,7 +318,7 @@ class Texts:
             created=0,
             conversation_id=None if response.conversation is None else response.conversation.id,
             previous_id=response.previous_id,
-            sealed_input=self._seal(list(response.answered), f"input {response.id}"),
+            sealed_input=self._seal(list(response.question), f"input {response.id}"),
             sealed_response=self._seal(record, f"response {response.id}"),
             is_open=is_open,
         )
@@ -365,13 +367,13 @@ def first_words(items: Sequence[Item]) -> str:
 
 def text_of(item: Item) -> str:
     """Returns the text of a message or thought, the arguments of a call, or a tool's result."""
-    content = _said(item)
+    content = _content_of(item)
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def size_of(items: Iterable[Item]) -> int:
     """Returns the approximate number of characters of the items' texts, quickly."""
-    return sum(_length(_said(item)) for item in items)
+    return sum(_length(_content_of(item)) for item in items)
 
 
 async def off_loop(size: int, work: Callable[[], Made]) -> Made:
@@ -379,7 +381,7 @@ async def off_loop(size: int, work: Callable[[], Made]) -> Made:
     return work() if size < _LONG_BYTES else await asyncio.to_thread(work)
 
 
-def _said(item: Item) -> Any:
+def _content_of(item: Item) -> Any:
     return next((item[name] for name in ("content", "output", "arguments", "input") if item.get(name) is not None), "")
 
 

@@ -71,8 +71,8 @@ _LIST = {
 def user_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
     """Returns all routes of one service's users."""
     routes = [*account_routes(accounts), *conversation_routes(accounts, reception)]
-    if accounts.pages is not None:
-        routes += memory_routes(MemoryRoutes(accounts, accounts.pages))
+    if accounts.kv_pages is not None:
+        routes += memory_routes(MemoryRoutes(accounts, accounts.kv_pages))
     return routes
 
 

@@ -34,14 +34,14 @@ def test_requests_at_the_same_time_over_all_ingresses() -> None:
     refused = admit(admissions, "i2", "ann", limits, 0, NOON_S).refusal
     assert refused is not None
     assert refused.code == "rate_limit_exceeded"
-    admissions.done("i1", "ann")
+    admissions.release("i1", "ann")
     assert admit(admissions, "i2", "ann", limits, 0, NOON_S).refusal is None
-    admissions.lost("i2")
+    admissions.ingress_lost("i2")
     for _ in range(2):
         assert admit(admissions, "i1", "ann", limits, 0, NOON_S).refusal is None
     for _ in range(3):
-        admissions.done("i1", "ann")  # one too many does not free a place
-    admissions.done("never seen", "ann")
+        admissions.release("i1", "ann")  # one too many does not free a place
+    admissions.release("never seen", "ann")
     assert [admit(admissions, "i1", "ann", limits, 0, NOON_S).refusal is None for _ in range(3)] == [True, True, False]
 
 

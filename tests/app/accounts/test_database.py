@@ -48,13 +48,13 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     id_ = stored.new(key, f"conv_{'1' * 32}", b"title", [NewItem("a", b"1"), NewItem("b", b"2")]).id
     turn = stored.begin_turn(key, "ingress", id_, "resp_1").seq
     responses.add(key, StoredResponse("r1", 0, id_, None, b"in", b"out"), [NewItem("c", b"3")], turn)
-    responses.begin(key, "ingress", StoredResponse("r2", 0, None, "r1", b"in", b"nothing yet"))
-    responses.lost_but(["ingress", "another"])
-    assert responses.one(key, "r2").is_open
+    responses.open(key, "ingress", StoredResponse("r2", 0, None, "r1", b"in", b"nothing yet"))
+    responses.other_ingresses_lost(["ingress", "another"])
+    assert responses.get(key, "r2").is_open
     responses.add(key, StoredResponse("r2", 0, None, "r1", b"in", b"out", is_open=True), [], None)
-    responses.begin(key, "ingress", StoredResponse("r3", 0, None, None, b"in", b"nothing yet"))
-    responses.lost_but([])
-    assert not responses.one(key, "r3").is_open
+    responses.open(key, "ingress", StoredResponse("r3", 0, None, None, b"in", b"nothing yet"))
+    responses.other_ingresses_lost([])
+    assert not responses.get(key, "r3").is_open
     for _ in range(2):
         anywhere.accounts.usage.add(UsageRow("u", "c", "", "m", 1, 2, 1, 3))
         anywhere.accounts.usage.write()
@@ -64,24 +64,24 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     assert [item.id for item in stored.items(bob, id_, "a", 9, newest_first=False)] == ["b", "c"]
     assert [each.id for each in responses.history(bob, "r2")] == ["r1", "r2"]
     other = stored.new(bob, f"conv_{'2' * 32}", b"title", [])
-    assert [each.id for each in stored.page(bob, None, 1)] == [other.id]
-    assert [each.id for each in stored.page(bob, other.id, 9)] == [id_]
+    assert [each.id for each in stored.newest(bob, None, 1)] == [other.id]
+    assert [each.id for each in stored.newest(bob, other.id, 9)] == [id_]
     assert stored.delete_item(bob, id_, "b").items == 2
     begun = stored.begin_turn(bob, "ingress", other.id, "resp_2")
     asked = stored.add_question(bob, other.id, [NewItem("q", b"4")], begun.seq)
     assert (asked.items, asked.response_id) == (1, "resp_2")
     responses.add(bob, StoredResponse("r4", 0, other.id, None, b"in", b"out"), [NewItem("w", b"5")], asked.seq)
-    assert stored.one(bob, other.id).items == 2
+    assert stored.get(bob, other.id).items == 2
     stored.delete(bob, other.id, undo=True)
     with pytest.raises(AccountsError, match="no such response"):
         responses.history(bob, "r4")
-    assert [each.id for each in stored.page(bob, None, 9)] == [id_]
+    assert [each.id for each in stored.newest(bob, None, 9)] == [id_]
     assert stored.restore(bob, other.id).items == 2
     stored.delete(bob, other.id, undo=True)
     stored.destroy_deleted(at_once=True)
     for nowhere in ("\0", "conv_\0", "x" * 999):
         with pytest.raises(AccountsError, match="no such response"):
-            responses.one(bob, nowhere)
+            responses.get(bob, nowhere)
         with pytest.raises(AccountsError, match="no such item"):
             stored.item(bob, id_, nowhere)
     (used,) = anywhere.accounts.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
@@ -123,7 +123,7 @@ def test_what_was_in_a_database_of_version_2_is_there_in_version_3(anywhere: Wor
     anywhere.accounts.store.database.close()
     anywhere.opened()
     assert anywhere.accounts.conversations.key(ann, "chat") == key
-    assert anywhere.accounts.stored_conversations.page(ann, None, 10) == []
+    assert anywhere.accounts.stored_conversations.newest(ann, None, 10) == []
     assert anywhere.accounts.stored_conversations.new(ann, f"conv_{'1' * 32}", b"x", []).items == 0
     assert anywhere.accounts.audit(OPERATOR_ACTS, 0, 10).intact
 

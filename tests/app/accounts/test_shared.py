@@ -196,7 +196,7 @@ async def test_another_key_is_refused_before_anything_changes(site: Site, tmp_pa
 async def test_a_service_that_is_not_ours_is_not_asked(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "_FIRST_LOOK_S", 0.2)
+    monkeypatch.setattr(shared, "_START_TIMEOUT_S", 0.2)
     await site.start(1)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -213,8 +213,8 @@ class Slow:
         self.begun = 0
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        if method in (shared._START, "sealed_root"):
-            return await self._owner._here(method)
+        if method in (shared._OWNER_START, "sealed_root"):
+            return await self._owner._call_here(method)
         self.begun += 1
         return await asyncio.Event().wait()
 

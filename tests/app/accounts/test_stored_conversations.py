@@ -60,7 +60,7 @@ def test_a_life_of_a_conversation(world: World, ann: str) -> None:
     assert (less.items, less.seq > added.seq) == (3, True)
     world.reopen()
     stored = world.accounts.stored_conversations
-    assert stored.one(ann, id_of(1)) == less
+    assert stored.get(ann, id_of(1)) == less
     assert seen(world, ann, id_of(1)) == ["a", "c", "d"]
     assert seen(world, ann, id_of(1), limit=2) == ["a", "c"]
     assert seen(world, ann, id_of(1), after="a", limit=1) == ["c"]
@@ -80,11 +80,11 @@ def test_those_updated_last_come_first(world: World, ann: str) -> None:
         world.clock.now_s += 0.001
     world.accounts.conversations.key(ann, "not a stored one")
     stored.add_items(ann, id_of(1), items_of("a"))
-    assert [each.id for each in stored.page(ann, None, 9)] == [id_of(1), id_of(3), id_of(2)]
-    assert [each.id for each in stored.page(ann, None, 2)] == [id_of(1), id_of(3)]
-    assert [each.id for each in stored.page(ann, id_of(3), 2)] == [id_of(2)]
-    assert stored.page(ann, id_of(2), 2) == []
-    refused(world, "not_found", "page", ann, id_of(9), 2)
+    assert [each.id for each in stored.newest(ann, None, 9)] == [id_of(1), id_of(3), id_of(2)]
+    assert [each.id for each in stored.newest(ann, None, 2)] == [id_of(1), id_of(3)]
+    assert [each.id for each in stored.newest(ann, id_of(3), 2)] == [id_of(2)]
+    assert stored.newest(ann, id_of(2), 2) == []
+    refused(world, "not_found", "newest", ann, id_of(9), 2)
 
 
 def test_ids_are_taken_once(world: World, ann: str) -> None:
@@ -99,11 +99,11 @@ def test_ids_are_taken_once(world: World, ann: str) -> None:
         refused(world, "conflict", "add_items", ann, id_of(1), items)
     for wrong in ("conv_", "conv_" + "G" * 32, id_of(3) + "\n", "0" * 32, "../" * 12, "conv_\0" + "0" * 31):
         refused(world, "invalid_value", "new", ann, wrong, b"", [])
-        refused(world, "not_found", "one", ann, wrong)
+        refused(world, "not_found", "get", ann, wrong)
     for wrong in ("", "x" * 65, "a b", "é", "\0"):
         refused(world, "invalid_value", "add_items", ann, id_of(1), [NewItem(wrong, b"")])
         refused(world, "not_found", "item", ann, id_of(1), wrong)
-    assert stored.one(ann, id_of(1)).items == 1
+    assert stored.get(ann, id_of(1)).items == 1
     assert count(world, "items") == 1
 
 
@@ -125,15 +125,15 @@ def test_a_deleted_conversation_is_nowhere_and_comes_back(world: World, ann: str
     stored, responses = world.accounts.stored_conversations, world.accounts.stored_responses
     deleted(world, ann)
     key = world.accounts.conversations.key(ann, id_of(1))
-    assert stored.page(ann, None, 9) == []
-    refused(world, "not_found", "one", ann, id_of(1))
+    assert stored.newest(ann, None, 9) == []
+    refused(world, "not_found", "get", ann, id_of(1))
     refused(world, "not_found", "change", ann, id_of(1), b"")
     refused(world, "not_found", "items", ann, id_of(1), None, 9, newest_first=False)
     refused(world, "not_found", "item", ann, id_of(1), "a")
     refused(world, "not_found", "add_items", ann, id_of(1), items_of("c"))
     refused(world, "not_found", "begin_turn", ann, "here", id_of(1), "r3")
     refused(world, "not_found", "delete", ann, id_of(1))
-    for call in (responses.one, responses.history):
+    for call in (responses.get, responses.history):
         with pytest.raises(AccountsError, match="no such response"):
             call(ann, "r1")
     assert [each.id for each in responses.history(ann, "r2")] == ["r2"]
@@ -142,7 +142,7 @@ def test_a_deleted_conversation_is_nowhere_and_comes_back(world: World, ann: str
 
     assert stored.restore(ann, id_of(1)).items == 2
     refused(world, "not_found", "restore", ann, id_of(1))
-    assert (seen(world, ann, id_of(1)), responses.one(ann, "r1").id) == (["a", "b"], "r1")
+    assert (seen(world, ann, id_of(1)), responses.get(ann, "r1").id) == (["a", "b"], "r1")
     assert world.accounts.conversations.key(ann, id_of(1)) == key
 
 
@@ -239,7 +239,7 @@ def test_bytes_of_a_user_are_bounded_and_reading_and_deleting_always_work(tmp_pa
     assert stored.new(bob, id_of(3), b"x" * 100, []).items == 0  # limits are per user
     with world.accounts.store.transaction() as connection:
         connection.execute(tables.conversations.update().values(bytes=1000))  # the operator has lowered the limit
-    assert stored.one(ann, id_of(1)).items == stored.delete_item(ann, id_of(1), "a").items + 1
+    assert stored.get(ann, id_of(1)).items == stored.delete_item(ann, id_of(1), "a").items + 1
     assert stored.change(ann, id_of(1), b"less").sealed == b"less"
     responses.delete(ann, "r")
     assert stored.delete(ann, id_of(1)).conversations == 1
@@ -312,7 +312,7 @@ def test_deleting_a_conversation_deletes_all_of_it_and_leaves_nothing_in_the_fil
     assert world.accounts.store.changes.position == position + 1
     assert (count(world, "items"), count(world, "responses")) == (1, 0)
     assert conversations.key(ann, id_of(2)) == keys[1]
-    for method in ("one", "delete"):
+    for method in ("get", "delete"):
         refused(world, "not_found", method, ann, id_of(1))
     rows = world.accounts.audit(OPERATOR_ACTS, 0, 99).rows
     assert [(row.action, row.object) for row in rows][-1] == ("delete_conversation", "0" * 31 + "1")
@@ -334,8 +334,8 @@ def test_deleting_all_is_the_users_own(world: World, ann: str) -> None:
     assert stored.delete(ann, None) == Forgotten(3, None)
     assert logins.identify(ann).pages.shared_key != anns.shared_key
     assert logins.identify(bob).pages == bobs
-    assert stored.page(ann, None, 9) == []
-    assert [each.id for each in stored.page(bob, None, 9)] == [id_of(3)]
+    assert stored.newest(ann, None, 9) == []
+    assert [each.id for each in stored.newest(bob, None, 9)] == [id_of(3)]
     assert [count(world, table) for table in ("conversations", "items", "responses")] == [1, 1, 1]
     assert world.accounts.audit(OPERATOR_ACTS, 0, 99).intact
 

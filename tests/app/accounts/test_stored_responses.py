@@ -45,7 +45,7 @@ def test_responses_and_what_they_go_on_from(world: World, ann: str) -> None:
         assert store(world, ann, response(id_, previous)) is None
     world.reopen()
     stored = world.accounts.stored_responses
-    one = stored.one(ann, "b")
+    one = stored.get(ann, "b")
     assert one == StoredResponse("b", 1_800_000_000, None, "a", b"input of b", b"answer of b")
     assert history(world, ann, "c") == ["a", "b", "c"]
     assert history(world, ann, "d") == ["a", "b", "d"]
@@ -53,7 +53,7 @@ def test_responses_and_what_they_go_on_from(world: World, ann: str) -> None:
     stored.delete(ann, "a")
     assert history(world, ann, "c") == ["b", "c"]
     for missing in ("a", "", "\0", "x" * 99):
-        for method in (stored.one, stored.history, stored.delete):
+        for method in (stored.get, stored.history, stored.delete):
             with pytest.raises(AccountsError, match="no such response"):
                 method(ann, missing)
 
@@ -79,7 +79,7 @@ def test_a_history_does_not_lead_to_another_users(world: World, ann: str) -> Non
     assert store(world, bob, response("his", "hers")) is None
     assert history(world, bob, "his") == ["his"]
     assert store(world, bob, response("hers")) == "conflict"
-    for method in (world.accounts.stored_responses.one, world.accounts.stored_responses.history):
+    for method in (world.accounts.stored_responses.get, world.accounts.stored_responses.history):
         with pytest.raises(AccountsError, match="no such response"):
             method(bob, "hers")
 
@@ -111,7 +111,7 @@ def test_responses_outside_a_conversation_are_deleted_after_some_days(world: Wor
     world.clock.now_s += 1
     assert world.accounts.stored_responses.delete_old() == 1
     assert history(world, ann, "new") == ["new"]
-    assert world.accounts.stored_responses.one(ann, "in").conversation_id == CHAT
+    assert world.accounts.stored_responses.get(ann, "in").conversation_id == CHAT
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_a_conversation_that_is_deleted_in_a_turn_stays_deleted(world: World, an
     assert stored.delete(ann, CHAT).conversations == 1
     assert store(world, ann, response("r", conversation=CHAT), [NewItem("a", b"")], turn) == "not_found"
     with pytest.raises(AccountsError, match="no such response"):
-        world.accounts.stored_responses.one(ann, "r")
+        world.accounts.stored_responses.get(ann, "r")
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "an item comes", "an item goes", "a turn begins", "a turn ends"])
@@ -206,9 +206,9 @@ def test_lost_ingresses_and_forgotten_turns_hold_no_conversation(world: World, a
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [])
     stored.begin_turn(ann, "one", CHAT, "resp_1")
-    world.accounts.turns.lost("two")
+    world.accounts.turns.ingress_lost("two")
     assert refusal(world, "add_items", ann, CHAT, []) == "conversation_conflict"
-    world.accounts.turns.lost("one")
+    world.accounts.turns.ingress_lost("one")
     first = stored.begin_turn(ann, "two", CHAT, "resp_1").seq
     world.clock.now_s += 3599
     assert refusal(world, "begin_turn", ann, "two", CHAT, "resp_9") == "conversation_conflict"
@@ -224,22 +224,22 @@ def test_lost_ingresses_and_forgotten_turns_hold_no_conversation(world: World, a
 
 def open_one(world: World, user: str, response_id: str, conversation_id: str | None = None) -> None:
     response = StoredResponse(response_id, 0, conversation_id, None, b"asked", b"nothing yet")
-    world.accounts.stored_responses.begin(user, "one", response)
+    world.accounts.stored_responses.open(user, "one", response)
 
 
 def test_an_open_response_is_replaced_by_its_end(world: World, ann: str) -> None:
     stored, responses = world.accounts.stored_conversations, world.accounts.stored_responses
     stored.new(ann, CHAT, b"", [])
     turn = stored.begin_turn(ann, "one", CHAT, "r")
-    assert stored.one(ann, CHAT).response_id == stored.page(ann, None, 9)[0].response_id == turn.response_id == "r"
+    assert stored.get(ann, CHAT).response_id == stored.newest(ann, None, 9)[0].response_id == turn.response_id == "r"
     open_one(world, ann, "r", CHAT)
-    begun = responses.one(ann, "r")
+    begun = responses.get(ann, "r")
     assert (begun.is_open, begun.sealed_response, begun.conversation_id) == (True, b"nothing yet", CHAT)
     ended = StoredResponse("r", 0, CHAT, None, b"asked", b"answer", is_open=True)
     responses.add(ann, ended, [NewItem("a", b"")], turn.seq)
-    one = responses.one(ann, "r")
+    one = responses.get(ann, "r")
     assert (one.is_open, one.sealed_response) == (False, b"answer")
-    assert (stored.one(ann, CHAT).items, stored.one(ann, CHAT).response_id) == (1, None)
+    assert (stored.get(ann, CHAT).items, stored.get(ann, CHAT).response_id) == (1, None)
     with pytest.raises(AccountsError) as error:  # once only
         responses.add(ann, StoredResponse("r", 0, None, None, b"", b""), (), None)
     assert error.value.refusal.code == "conflict"
@@ -248,19 +248,19 @@ def test_an_open_response_is_replaced_by_its_end(world: World, ann: str) -> None
 def test_an_open_response_of_a_lost_ingress_or_of_long_ago_is_open_no_more(world: World, ann: str) -> None:
     responses = world.accounts.stored_responses
     open_one(world, ann, "first")
-    responses.lost("two")
-    assert responses.one(ann, "first").is_open
-    responses.lost("one")
-    assert not responses.one(ann, "first").is_open
+    responses.ingress_lost("two")
+    assert responses.get(ann, "first").is_open
+    responses.ingress_lost("one")
+    assert not responses.get(ann, "first").is_open
     open_one(world, ann, "second")
-    world.accounts.stored_responses.lost_but(["one", "three"])
+    world.accounts.stored_responses.other_ingresses_lost(["one", "three"])
     world.reopen()
-    assert world.accounts.stored_responses.one(ann, "second").is_open
+    assert world.accounts.stored_responses.get(ann, "second").is_open
     world.clock.now_s += 3600
-    assert not world.accounts.stored_responses.one(ann, "second").is_open
+    assert not world.accounts.stored_responses.get(ann, "second").is_open
     open_one(world, ann, "third")
-    world.accounts.stored_responses.lost_but(["two", "three"])
-    assert not world.accounts.stored_responses.one(ann, "third").is_open
+    world.accounts.stored_responses.other_ingresses_lost(["two", "three"])
+    assert not world.accounts.stored_responses.get(ann, "third").is_open
 
 
 def test_a_deleted_open_response_does_not_come_back(world: World, ann: str) -> None:
@@ -272,7 +272,7 @@ def test_a_deleted_open_response_does_not_come_back(world: World, ann: str) -> N
     with pytest.raises(AccountsError) as error:
         responses.add(ann, StoredResponse("r", 0, CHAT, None, b"", b"", is_open=True), [NewItem("a", b"")], turn)
     assert error.value.refusal.code == "not_found"
-    assert stored.one(ann, CHAT).items == 0
+    assert stored.get(ann, CHAT).items == 0
     assert refusal(world, "begin_turn", ann, "one", CHAT, "r2") is None
 
 
@@ -283,4 +283,4 @@ def test_nobody_else_ends_an_open_response(world: World, ann: str) -> None:
     with pytest.raises(AccountsError) as error:
         world.accounts.stored_responses.add(bob, StoredResponse("r", 0, None, None, b"", b"his"), (), None)
     assert error.value.refusal.code == "conflict"
-    assert world.accounts.stored_responses.one(ann, "r").is_open
+    assert world.accounts.stored_responses.get(ann, "r").is_open

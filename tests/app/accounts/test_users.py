@@ -101,7 +101,7 @@ def test_an_administrator_never_learns_what_opens_a_users_key(world: World) -> N
     assert world.refusal(session) == "password_change_required"
     for call in (logins.sessions, logins.keys, world.accounts.actor):
         assert refused(call, session).code == "password_change_required"
-    assert refused(world.accounts.stored_conversations.page, session, None, 1).code == "password_change_required"
+    assert refused(world.accounts.stored_conversations.newest, session, None, 1).code == "password_change_required"
     first = logins.identify(session, at_first=True)
     assert (first.must_choose_password, first.can_recover) == (True, False)
     changed = logins.change_password(session, challenge, stretched, NEW)

@@ -57,7 +57,7 @@ class Keeper(Protocol):
     async def complete(self) -> None:
         """Stores the complete answer before its end is sent; an error raised here is sent instead."""
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Handles a failed answer or a disconnected client. Does nothing after `complete`."""
 
 
@@ -80,13 +80,13 @@ class StreamedAnswer(Generic[Writer]):
     @property
     def ended(self) -> Callable[[], None] | None:
         """Called by the sender after the end of the stream; None: nothing to call."""
-        return None if self.keeper is None else self.keeper.leave
+        return None if self.keeper is None else self.keeper.abandon
 
 
 class Running(Protocol):
     """An answer that continues without its client, implemented in `app.interface.generate.answers.running`."""
 
-    async def begun(self) -> None:
+    async def wait_until_begun(self) -> None:
         """Returns when the worker has begun. Raises what the worker raises before that."""
 
     def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:

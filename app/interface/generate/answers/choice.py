@@ -205,7 +205,7 @@ class _Scores:
             self._lists.add(self._prompt[1:], delta.prompt.scores)
         if delta.scores is not None:
             self._lists.add(delta.token_ids[:tokens], delta.scores)
-        return self._lists.take()
+        return self._lists.pop()
 
 
 class _ContentScores:

@@ -30,7 +30,7 @@ async def choice_deltas(job: Job, model: ChatModel, generate: Generate) -> Delta
     try:
         finished = 0
         while finished < job.outputs:
-            deltas = await buffer.take()
+            deltas = await buffer.get()
             finished += sum(delta.finish_reason is not None for delta in deltas)
             yield deltas
     finally:
@@ -55,7 +55,7 @@ class _DeltaBuffer:
         self._error = self._error or error
         self._has_news.set()
 
-    async def take(self) -> list[ChoiceDelta]:
+    async def get(self) -> list[ChoiceDelta]:
         """Waits for deltas and returns them all. Raises an error once the deltas before it were returned."""
         await self._has_news.wait()
         deltas, self._deltas = [delta for each in self._deltas.values() for delta in each], {}

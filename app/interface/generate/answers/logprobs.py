@@ -63,7 +63,7 @@ class CompletionLogprobs:
                 top.setdefault(self._name(token), logprob)  # OpenAI includes the chosen token too
             self._add(token, logprob, top if self._top else None)
 
-    def take(self) -> dict[str, Any]:
+    def pop(self) -> dict[str, Any]:
         """Returns the lists since the last call."""
         lists = self._lists
         self._clear()

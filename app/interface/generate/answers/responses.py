@@ -104,11 +104,11 @@ class ResponseEvents:
     def begin(self) -> bytes:
         """Returns `response.created`, and `response.in_progress` or, if progress was requested, `response.queued`."""
         self._builder.begin()
-        return self._builder.take()
+        return self._builder.pop_events()
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
         self._builder.add(deltas)
-        return self._builder.take()
+        return self._builder.pop_events()
 
     def so_far(self, status: ResponseStatus = "incomplete") -> ResponseObject:
         """Returns the response; before its last delta with this status."""
@@ -117,17 +117,17 @@ class ResponseEvents:
     def cancel(self) -> bytes:
         """Returns the events that end the open item and the response after the client cancelled it."""
         self._builder.cancel()
-        return self._builder.take()
+        return self._builder.pop_events()
 
     def end(self) -> bytes:
         """Returns `response.completed` or `response.incomplete`."""
         self._builder.end()
-        return self._builder.take()
+        return self._builder.pop_events()
 
     def fail(self, error: ApiError) -> bytes:
         """Returns the events that end the open item, and `response.failed`."""
         self._builder.fail(error)
-        return self._builder.take()
+        return self._builder.pop_events()
 
 
 class _ResponseBuilder:
@@ -215,7 +215,7 @@ class _ResponseBuilder:
             message.status = open_status
         return response
 
-    def take(self) -> bytes:
+    def pop_events(self) -> bytes:
         """Returns the events since the last call."""
         events = b"".join(self._events)
         self._events.clear()

@@ -34,20 +34,20 @@ class RunningKeeper(Protocol):
     def conversation_id(self) -> str | None:
         """The id of the stored conversation, if any."""
 
-    async def begin(self, response: ResponseObject) -> None:
+    async def store_open(self, response: ResponseObject) -> None:
         """Stores the response as in progress. An error raised here is the answer to the request."""
 
-    async def began(self) -> None:
+    async def store_question(self) -> None:
         """Stores the question once a worker has begun. If that fails, it is stored at the end."""
 
     async def complete(self, response: ResponseObject) -> None:
         """Stores the ended response. An error raised here makes the response a failed one."""
 
-    async def give_up(self) -> None:
-        """Stores nothing: the client was told of a failure before anything was written."""
+    async def discard(self) -> None:
+        """Deletes the stored response: the client was told of a failure before anything was written."""
 
-    def ended(self) -> None:
-        """Called at the very end."""
+    def release(self) -> None:
+        """Ends the request's metering; called last."""
 
 
 class RunningAnswer:
@@ -61,7 +61,7 @@ class RunningAnswer:
         *,
         is_awaited: bool,
     ) -> None:
-        """Does nothing before `start`. is_awaited: whether the client waits in `begun`."""
+        """Does nothing before `start`. is_awaited: whether the client waits in `wait_until_begun`."""
         self.owner = keeper.owner
         self.conversation_id = keeper.conversation_id
         self.keeper = keeper
@@ -70,11 +70,11 @@ class RunningAnswer:
         self._as_api_error = as_api_error
         self._events: list[bytes] = []
         """Events by sequence number."""
-        self._begins = asyncio.get_running_loop().create_future()
+        self._begun = asyncio.get_running_loop().create_future()
         """Set when the worker has begun; has the exception of an earlier failure if the client waits."""
         self._is_awaited = is_awaited
         self._is_cancelled = self._is_ending = self._is_stored = False
-        self._asking: asyncio.Task[None] | None = None
+        self._storing_question: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -96,7 +96,7 @@ class RunningAnswer:
 
     def so_far(self) -> ResponseObject:
         """Returns the response so far. It counts as ended only once that is stored, so that clients can find it."""
-        response = self._writer.so_far("in_progress" if self._begins.done() else "queued")
+        response = self._writer.so_far("in_progress" if self._begun.done() else "queued")
         if self._is_stored or response.status in ("queued", "in_progress"):
             return response
         return response.model_copy(update={"status": "in_progress", "completed_at": None, "usage": None})
@@ -105,10 +105,10 @@ class RunningAnswer:
         """Returns the response so far as JSON."""
         return self.so_far().model_dump_json().encode()
 
-    async def begun(self) -> None:
+    async def wait_until_begun(self) -> None:
         """Returns when the worker has begun. Raises what the worker raises before that."""
         try:
-            await asyncio.shield(self._begins)
+            await asyncio.shield(self._begun)
         finally:
             self._is_awaited = False
 
@@ -140,7 +140,7 @@ class RunningAnswer:
             await self._written()
         finally:
             self._notify()
-            self.keeper.ended()
+            self.keeper.release()
             del self.keeper, self._as_api_error  # these hold the whole request
 
     async def _written(self) -> None:
@@ -150,7 +150,7 @@ class RunningAnswer:
                 async for batch in deltas:
                     self._begin()
                     self._put(writer.add(batch))
-            await self._asked()
+            await self._question_stored()
             self._is_ending = True
             await self.keeper.complete(writer.so_far("incomplete"))
             self._is_stored = True
@@ -159,29 +159,29 @@ class RunningAnswer:
             self._begin()
             await self._store(writer.cancel())
         except Exception as error:
-            if not self._begins.done() and self._is_awaited:
-                self._begins.set_exception(error)
-                self._begins.exception()  # its client may have gone
-                await self.keeper.give_up()
+            if not self._begun.done() and self._is_awaited:
+                self._begun.set_exception(error)
+                self._begun.exception()  # its client may have gone
+                await self.keeper.discard()
                 return
             self._begin()
             await self._store(writer.fail(self._as_api_error(error)))
 
-    async def _asked(self) -> None:
+    async def _question_stored(self) -> None:
         """Waits until the question is stored."""
-        if self._asking is not None:
-            await asyncio.wait({self._asking})
+        if self._storing_question is not None:
+            await asyncio.wait({self._storing_question})
 
     async def _add_question(self) -> None:
         try:
-            await self.keeper.began()
+            await self.keeper.store_question()
         except Exception as error:
             errors.logger.warning("a question was not stored before its answer: %s", type(error).__qualname__)
 
     async def _store(self, last: bytes) -> None:
         """last: the final events; clients get them once the end is stored."""
         try:
-            await self._asked()
+            await self._question_stored()
             await self.keeper.complete(self._writer.so_far("incomplete"))
         except Exception as error:
             errors.logger.warning("the end of an answer was not stored: %s", type(error).__qualname__)
@@ -190,9 +190,9 @@ class RunningAnswer:
             self._put(last)
 
     def _begin(self) -> None:
-        if not self._begins.done():
-            self._begins.set_result(None)
-            self._asking = asyncio.create_task(self._add_question())
+        if not self._begun.done():
+            self._begun.set_result(None)
+            self._storing_question = asyncio.create_task(self._add_question())
 
     def _put(self, data: bytes) -> None:
         self._events += [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
@@ -224,7 +224,7 @@ class RunningAnswers:
         self._check_room(answer.owner)
         self._answers[response_id] = answer
         try:
-            await answer.keeper.begin(answer.so_far())
+            await answer.keeper.store_open(answer.so_far())
         except BaseException:
             del self._answers[response_id]
             raise

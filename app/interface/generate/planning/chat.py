@@ -42,7 +42,7 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
         raise errors.invalid("'top_logprobs' is allowed only with 'logprobs': true.", "top_logprobs", "invalid_value")
     functions = functions_of(request)
     if functions is not None:
-        functions = replace(functions, dialects=model.read_dialects)
+        functions = replace(functions, dialects=model.parsed_dialects)
     grammar = grammar_of(request, functions, model.added_tokens, dialects=model.dialects)
     search = search_of(request, limits.max_beams)
     return GenerationOptions(search, window_options(model, request, search), functions, grammar)

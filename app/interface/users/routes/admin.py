@@ -71,8 +71,8 @@ class AdminRoutes:
     async def _delete(self, secret: str, name: str) -> None:
         """Deletes a user; workers then remove KV pages that nobody can open. Missed ones go by their lifetime."""
         owner = await self._accounts.delete_user(secret, name)
-        if self._gate.pages is not None:
-            forgotten = await self._gate.pages.forget(owner, None)
+        if self._gate.kv_pages is not None:
+            forgotten = await self._gate.kv_pages.forget(owner, None)
             if forgotten.unacknowledged:
                 errors.logger.warning("%d workers did not remove a user's saved pages", forgotten.unacknowledged)
 
@@ -99,7 +99,7 @@ class AdminRoutes:
     async def audit(self, request: Request) -> Response:
         """`GET /v1/admin/audit`."""
         after, limit = _count(request, "after", 0), min(_count(request, "limit", 100), MOST_AUDIT_ROWS)
-        page = await self._accounts.audit(caller_of(request).secret, after, limit)
+        audit = await self._accounts.audit(caller_of(request).secret, after, limit)
         data = [
             AuditObject(
                 seq=row.seq,
@@ -110,9 +110,9 @@ class AdminRoutes:
                 outcome=row.outcome,
                 address=row.address,
             )
-            for row in page.rows
+            for row in audit.rows
         ]
-        return json_response(AuditList(data=data, intact=page.intact, last=page.last).model_dump())
+        return json_response(AuditList(data=data, intact=audit.intact, last=audit.last).model_dump())
 
 
 def _limits(body: LimitsRequest | None) -> UserLimits:

@@ -16,10 +16,10 @@ from app.interface.request.body import read_body
 from app.interface.request.streaming import until_disconnect
 from app.interface.users.gate import AccountsGate
 from app.interface.users.items import items_of
-from app.interface.users.routes.listing import listed, page_of
+from app.interface.users.kv_pages import AllForgotten
+from app.interface.users.routes.listing import list_query, listed
 from app.interface.users.routes.users import texts_of, user_of
 from app.interface.users.texts import Conversation, Item, Texts, off_loop, size_of, text_of
-from app.interface.users.user_pages import AllForgotten
 from app.interface.wire.conversations import (
     ConversationChangeRequest,
     ConversationObject,
@@ -58,25 +58,25 @@ class ConversationRoutes:
 
     async def conversations(self, request: Request) -> Response:
         """`GET /v1/conversations?after=&limit=&q=`: q is searched in titles and texts, ignoring case."""
-        page = page_of(request, "q")
+        query = list_query(request, "q")
         texts = texts_of(self._gate, request)
         words = request.query_params.get("q", "").casefold().strip()
         if words:
             async with self._searches:
-                found = await until_disconnect(request.receive, _search(texts, page.after, page.limit + 1, words))
+                found = await until_disconnect(request.receive, _search(texts, query.after, query.limit + 1, words))
         else:
-            found = await texts.page(page.after, page.limit + 1)
-        return json_response(listed([_shown(one) for one in found], page.limit))
+            found = await texts.newest(query.after, query.limit + 1)
+        return json_response(listed([_shown(one) for one in found], query.limit))
 
     async def conversation(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        return json_response(_shown(await texts_of(self._gate, request).one(_id(request))))
+        return json_response(_shown(await texts_of(self._gate, request).get(_id(request))))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`."""
         body = await self._body(request, ConversationChangeRequest)
         texts = texts_of(self._gate, request)
-        return json_response(_shown(await texts.change(await texts.one(_id(request)), body.metadata)))
+        return json_response(_shown(await texts.change(await texts.get(_id(request)), body.metadata)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}?undo=true`: deletes texts, responses, the key and the files of saved KV pages.
@@ -113,8 +113,8 @@ class ConversationRoutes:
         if form not in ("md", "json") or request.query_params.keys() - {"format"}:
             raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
         texts = texts_of(self._gate, request)
-        one = await texts.one(_id(request))
-        items = await texts.items(one.id) if form == "json" else (await texts.said(one.id)).items
+        one = await texts.get(_id(request))
+        items = await texts.items(one.id) if form == "json" else (await texts.branch(one.id)).items
         response = await off_loop(size_of(items), lambda: _exported(one, items, form))
         response.headers["Content-Disposition"] = f'attachment; filename="{one.id}.{form}"'
         return response
@@ -123,11 +123,11 @@ class ConversationRoutes:
 
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
-        page = page_of(request)
+        query = list_query(request)
         found = await texts_of(self._gate, request).items(
-            _id(request), after=page.after, limit=page.limit + 1, newest_first=page.newest_first
+            _id(request), after=query.after, limit=query.limit + 1, newest_first=query.newest_first
         )
-        return json_response(listed(found, page.limit))
+        return json_response(listed(found, query.limit))
 
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
@@ -152,7 +152,7 @@ class ConversationRoutes:
     ) -> tuple[Forgotten, AllForgotten]:
         await self._gate.running.cancel_all(identity.user_id, conversation_id)
         forgotten = await self._gate.stored.delete_conversation(secret, conversation_id, undo=undo)
-        return forgotten, await self._gate.destroyed(identity, forgotten)
+        return forgotten, await self._gate.forget_destroyed(identity, forgotten)
 
     async def _body(self, request: Request, kind: type[Body]) -> Body:
         return parse(kind, await read_body(request, self._max_body_bytes))
@@ -175,15 +175,15 @@ def _exported(one: Conversation, items: Sequence[Item], form: str) -> Response:
 async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[Conversation]:
     found: list[Conversation] = []
     for _ in range(_MOST_SEARCHED // _SEARCHED_AT_ONCE):
-        page = await texts.page(after, _SEARCHED_AT_ONCE)
-        for one in page:
+        batch = await texts.newest(after, _SEARCHED_AT_ONCE)
+        for one in batch:
             if words in one.title.casefold() or await _says(await texts.items(one.id), words):
                 found.append(one)
                 if len(found) == limit:
                     return found
-        if len(page) < _SEARCHED_AT_ONCE:
+        if len(batch) < _SEARCHED_AT_ONCE:
             break
-        after = page[-1].id
+        after = batch[-1].id
     return found
 
 

@@ -15,7 +15,7 @@ _KNOWN = frozenset({"after", "limit", "order", "include", "include[]"})
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListQuery:
     """The pagination parameters of a request."""
 
     after: str | None
@@ -23,7 +23,7 @@ class Page:
     newest_first: bool
 
     def cut(self, items: Sequence[Item]) -> list[Item]:
-        """Cuts this part, and one more item if there is one, out of a whole list. Raises ApiError (404)."""
+        """Returns this part of a whole list, and one more item if there is one. Raises ApiError (404)."""
         ordered = list(reversed(items)) if self.newest_first else list(items)
         if self.after is not None:
             place = next((place for place, item in enumerate(ordered) if item["id"] == self.after), None)
@@ -33,7 +33,7 @@ class Page:
         return ordered[: self.limit + 1]
 
 
-def page_of(request: Request, *further: str) -> Page:
+def list_query(request: Request, *further: str) -> ListQuery:
     """Parses the query, which may have `further` parameters. Raises ApiError (400)."""
     query = request.query_params
     if unknown := query.keys() - _KNOWN - set(further):
@@ -45,7 +45,7 @@ def page_of(request: Request, *further: str) -> Page:
         raise errors.invalid(f"'limit' is a number from 1 to {_MOST}.", "limit", "invalid_value")
     if order not in ("asc", "desc"):
         raise errors.invalid("'order' is asc or desc.", "order", "invalid_value")
-    return Page(query.get("after"), int(limit), order == "desc")
+    return ListQuery(query.get("after"), int(limit), order == "desc")
 
 
 def listed(found: Sequence[Any], limit: int) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from fastapi.responses import Response
 from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.users.gate import AccountsGate
+from app.interface.users.kv_pages import UserKvPages
 from app.interface.users.routes.users import user_of
-from app.interface.users.user_pages import UserPages
 from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
 from app.messages.accounts import Identity
 
@@ -17,22 +17,22 @@ from app.messages.accounts import Identity
 class MemoryRoutes:
     """The routes of one ingress."""
 
-    def __init__(self, gate: AccountsGate, pages: UserPages) -> None:
+    def __init__(self, gate: AccountsGate, kv_pages: UserKvPages) -> None:
         self._gate = gate
-        self._pages = pages
+        self._kv_pages = kv_pages
 
     async def use(self, request: Request) -> Response:
         """`GET /v1/memory`."""
         _, identity = user_of(request)
-        use = await self._pages.use(identity.pages.owner)
+        use = await self._kv_pages.use(identity.pages.owner)
         own = identity.limits.memory_bytes
-        quota = self._pages.bytes_per_user if own is None else own
+        quota = self._kv_pages.bytes_per_user if own is None else own
         return json_response(MemoryUse(quota_bytes=quota, **asdict(use)).model_dump())
 
     async def save(self, request: Request) -> Response:
         """`POST /v1/memory/save`. Raises ApiError (507) if a KV page could not be saved."""
         _, identity = user_of(request)
-        saved = await self._pages.save(identity.pages.owner)
+        saved = await self._kv_pages.save(identity.pages.owner)
         if saved.unsaved_pages:
             raise errors.memory_not_saved(saved.saved_pages, saved.unsaved_pages)
         return json_response(SavedMemory(**asdict(saved)).model_dump())
@@ -52,5 +52,5 @@ class MemoryRoutes:
 
     async def _forget(self, secret: str, identity: Identity, name: str | None) -> ForgottenMemory:
         forgotten = await self._gate.accounts.forget(secret, name)
-        removed = await self._gate.destroyed(identity, forgotten)
+        removed = await self._gate.forget_destroyed(identity, forgotten)
         return ForgottenMemory(conversations=forgotten.conversations, **asdict(removed))

@@ -12,7 +12,7 @@ from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.streaming import EventStream
 from app.interface.users.gate import AccountsGate
-from app.interface.users.routes.listing import listed, page_of
+from app.interface.users.routes.listing import list_query, listed
 from app.interface.users.routes.users import texts_of, user_of
 from app.interface.wire.conversations import DeletedResponse
 from app.interface.wire.responses import ResponseError
@@ -66,9 +66,9 @@ class StoredResponseRoutes:
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
-        page = page_of(request)
+        query = list_query(request)
         found = (await texts_of(self._gate, request).response(_id(request))).input
-        return json_response(listed(page.cut(found), page.limit))
+        return json_response(listed(query.cut(found), query.limit))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`: later responses lose it as history; in a conversation its items stay."""

@@ -14,8 +14,8 @@ from app.interface.request.callers import Caller, caller_of
 from app.interface.request.client_address import known_address
 from app.interface.users.checks import SESSION_COOKIE, has_own_origin
 from app.interface.users.gate import AccountsGate
+from app.interface.users.kv_pages import AllSaved
 from app.interface.users.texts import Texts
-from app.interface.users.user_pages import AllSaved
 from app.interface.wire.accounts import (
     Done,
     EndedSessions,
@@ -101,25 +101,25 @@ class UserRoutes:
                 await self._accounts.logout(secret, everywhere=False)
                 self._gate.forget(former)
             else:
-                await self._leave(secret, former, everywhere=False)
+                await self._log_out(secret, former, everywhere=False)
         except AccountsError as error:
-            if error.refusal.code not in (*errors.NOT_WHO_THEY_WERE, "invalid_value"):
+            if error.refusal.code not in (*errors.INVALID_CREDENTIAL, "invalid_value"):
                 errors.logger.warning("the session that a login replaced has not ended: %s", error.refusal.code)
 
     async def logout(self, request: Request) -> Response:
         """`POST /v1/auth/logout`."""
         body = await body_of(request, LogoutRequest)
         caller, identity = user_of(request)
-        leaving = self._leave(caller.secret, identity, everywhere=bool(body.everywhere))
+        leaving = self._log_out(caller.secret, identity, everywhere=bool(body.everywhere))
         response = json_response((await self._gate.to_the_end(leaving)).model_dump())
         response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
         return response
 
-    async def _leave(self, secret: str, identity: Identity, *, everywhere: bool) -> EndedSessions:
+    async def _log_out(self, secret: str, identity: Identity, *, everywhere: bool) -> EndedSessions:
         ended = await self._accounts.logout(secret, everywhere=everywhere)
         self._gate.forget(identity)
-        pages = self._gate.pages
-        saved = AllSaved() if pages is None else await pages.clear(identity.pages.owner)
+        kv_pages = self._gate.kv_pages
+        saved = AllSaved() if kv_pages is None else await kv_pages.clear(identity.pages.owner)
         return EndedSessions(sessions=ended, **asdict(saved))
 
     async def session(self, request: Request) -> Response:
@@ -162,8 +162,8 @@ class UserRoutes:
             secret, body.password, body.new_password, body.recovery_code, bool(body.lose_saved)
         )
         self._gate.forget(identity)
-        if changed.lost_folder is not None and self._gate.pages is not None:
-            await self._gate.pages.forget(changed.lost_folder, None)
+        if changed.lost_folder is not None and self._gate.kv_pages is not None:
+            await self._gate.kv_pages.forget(changed.lost_folder, None)
         return changed
 
     async def recovery(self, request: Request) -> Response:

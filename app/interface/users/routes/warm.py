@@ -17,7 +17,7 @@ from app.interface.request.callers import Caller, caller_of
 from app.interface.request.streaming import until_disconnect
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.users import texts_of
-from app.interface.users.texts import Said
+from app.interface.users.texts import History
 from app.interface.wire.memory import WarmedMemory, WarmRequest
 from app.interface.wire.parse import parse
 from app.interface.wire.responses import ResponseRequest
@@ -34,23 +34,25 @@ class WarmRoute:
         """`POST /v1/memory/warm`. Raises ApiError (400, 404), ClientGoneError."""
         body = parse(WarmRequest, await read_body(request, self._reception.service.settings.max_body_bytes))
         caller, texts = caller_of(request), texts_of(self._gate, request)
-        conversation = await texts.one(body.conversation)
+        conversation = await texts.get(body.conversation)
         name = body.model or next(iter(self._reception.service.models), "")
         served = self._reception.service.model(name)
         warmed = WarmedMemory(tokens=0, remembered_tokens=0)
-        said = await texts.said(conversation.id)
-        if said.items:
-            job = await self._reception.in_thread(lambda: self._plan(name, served, said, body.instructions, caller))
+        history = await texts.branch(conversation.id)
+        if history.items:
+            job = await self._reception.in_thread(lambda: self._plan(name, served, history, body.instructions, caller))
             remembered = await until_disconnect(request.receive, self._run(job, conversation.id, name, served, caller))
             warmed = WarmedMemory(tokens=job.prompt_tokens, remembered_tokens=remembered)
         return json_response(warmed.model_dump())
 
-    def _plan(self, name: str, served: ServedModel, said: Said, instructions: str | None, caller: Caller) -> Job:
+    def _plan(self, name: str, served: ServedModel, history: History, instructions: str | None, caller: Caller) -> Job:
         """Plans the next turn without its question."""
-        values = {"model": name, "input": said.items, "instructions": instructions, "max_output_tokens": 1}
+        values = {"model": name, "input": history.items, "instructions": instructions, "max_output_tokens": 1}
         request = ResponseRequest.model_validate(values)
         limits = self._reception.service.settings.limits
-        return plan_response(served.chat.knowing(said.answers), request, limits, caller, f"warm_{uuid.uuid4().hex}")
+        return plan_response(
+            served.chat.with_known_answers(history.answers), request, limits, caller, f"warm_{uuid.uuid4().hex}"
+        )
 
     async def _run(self, job: Job, conversation_id: str, name: str, served: ServedModel, caller: Caller) -> int:
         """Returns how many of the prompt's tokens were cached."""

@@ -5,7 +5,7 @@ import pytest
 from app.interface.functions.call_grammar import call_grammar
 from app.interface.functions.call_parser import CallParser
 from app.interface.functions.dialect import CallableFunction, Dialect
-from app.interface.functions.dialects import DIALECTS, HERMES, SPECIAL_TOKENS, read, spoken
+from app.interface.functions.dialects import DIALECTS, HERMES, SPECIAL_TOKENS, grammar_dialects, parsed_dialects
 from app.interface.functions.listed import GRANITE, LFM
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
@@ -59,9 +59,9 @@ def test_a_dialect_is_parsed_and_has_its_rules(dialect: Dialect) -> None:
     ],
 )
 def test_a_grammar_has_the_dialect_of_the_models_template(template: str | None, name: str) -> None:
-    dialects = spoken(template)
+    dialects = grammar_dialects(template)
     assert dialects[0].name == name
-    assert {dialect.mark for dialect in dialects} == {dialect.mark for dialect in read(template)}
+    assert {dialect.mark for dialect in dialects} == {dialect.mark for dialect in parsed_dialects(template)}
     assert len({dialect.mark for dialect in dialects}) == len(dialects)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.interface.functions.call_parser import CallParser
-from app.interface.functions.dialects import read
+from app.interface.functions.dialects import parsed_dialects
 
 SCHEMAS: dict[str, Any] = {
     "write": {
@@ -167,7 +167,7 @@ def json_begins(expected: str, partial: str) -> bool:
 
 
 def test_qwens_models_may_forget_their_first_mark() -> None:
-    dialects = read("<function=f><parameter=a>")
+    dialects = parsed_dialects("<function=f><parameter=a>")
     call = qwen("write", **ALL).removeprefix("<tool_call>\n")
     for text, content in (
         (call, ""),

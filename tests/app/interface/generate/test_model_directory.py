@@ -81,12 +81,12 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     serve = FakeApplications()
     directory = ModelDirectory(card, FakeWorkers(card), serve)
     models = directory.models  # the very mapping that the routes hold
-    await directory.look()
+    await directory.search()
     assert list(models) == ["own"]
 
     serve.put("b", replace(card, name="second", max_context_tokens=64, on_overflow="shift"))
     serve.put("c", replace(card, name="third"), runs=False)
-    await directory.look()
+    await directory.search()
     assert list(models) == ["own", "second"]  # the other one is still starting
     assert (models["second"].chat.context_tokens, models["second"].chat.on_overflow) == (64, "shift")
     assert [row.worker_id for row in directory.workers()] == ["own", "second"]
@@ -95,10 +95,10 @@ async def test_models_come_and_go(card: ModelCard) -> None:
 
     serve.put("b", runs=False)  # its worker is being replaced
     serve.found["c"] = FoundApplication(has_worker=True)
-    await directory.look()
+    await directory.search()
     assert list(models) == ["own", "second", "third"]
     del serve.found["b"]
-    await directory.look()
+    await directory.search()
     assert list(models) == ["own", "third"]
     assert serve.connected == ["b", "c"]
 
@@ -108,7 +108,7 @@ async def test_in_a_rolling_change_an_application_serves_both_models(card: Model
     directory = ModelDirectory(card, FakeWorkers(card), serve)
     old, new = replace(card, name="old"), replace(card, name="new", max_context_tokens=32)
     serve.put("b", old)
-    await directory.look()
+    await directory.search()
     serve.put("b", old, new, old)  # one after the other is replaced
     await directory.follow()
     assert list(directory.models) == ["own", "old", "new"]
@@ -171,7 +171,7 @@ async def test_files_that_are_not_those_of_the_workers_are_not_served(
     monkeypatch.setattr(model_directory, "_served", counted)
     with caplog.at_level(logging.WARNING, "ray.serve"):
         for _ in range(5):
-            await directory.look()
+            await directory.search()
     assert list(directory.models) == ["own"]
     assert len(opened) == 1  # it is not tried four times a second
     assert len(caplog.records) == 1
@@ -204,7 +204,7 @@ async def test_a_reader_in_a_thread_never_misses_a_model(card: ModelCard) -> Non
     reader.start()
     for number in range(30):
         serve.put("b", replace(card, name=f"{number % 2}"))
-        await directory.look()
+        await directory.search()
     stop.set()
     reader.join()
     assert missed == []
@@ -218,8 +218,8 @@ async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_logged_once(
     serve.put("b", card)
     serve.put("c", replace(card, name="third", path=str(tmp_path / "nowhere")))
     with caplog.at_level(logging.WARNING, "ray.serve"):
-        await directory.look()
-        await directory.look()
+        await directory.search()
+        await directory.search()
     assert list(directory.models) == ["own"]
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "Application 'b' is not served",
@@ -228,7 +228,7 @@ async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_logged_once(
     assert "the model name 'own' is taken" in caplog.text
     assert "nowhere" in caplog.text
     serve.put("c", replace(card, name="fourth"))
-    await directory.look()
+    await directory.search()
     assert list(directory.models) == ["own", "fourth"]
 
 
@@ -255,7 +255,7 @@ async def test_a_call_reaches_the_workers_of_all_models(card: ModelCard) -> None
     directory = ModelDirectory(card, FakeWorkers(card), serve)
     other = replace(card, name="other")
     serve.put("app", other, other)
-    await directory.look()
+    await directory.search()
     assert await directory.call_each("memory_use", "ann") == [
         (name, "memory_use", "ann") for name in ("own", "other", "other")
     ]

@@ -110,7 +110,7 @@ async def test_a_route_without_a_key_check_fails_and_asks_no_worker(caplog: pyte
         def plan(body: ChatCompletionRequest, caller: Caller) -> Response:
             raise AssertionError("a request without a caller was planned")
 
-        return await reception.take(request, ChatCompletionRequest, plan)
+        return await reception.read_and_plan(request, ChatCompletionRequest, plan)
 
     app = FastAPI()
     app.state.metrics, app.state.failures, app.state.retry_after_s = Metrics(built.workers), RecentFailures(), 3

@@ -79,7 +79,7 @@ def test_a_known_answer_has_the_tokens_that_it_was_made_of(leading: list[Message
     usual = model.raw_prompt("the answer")
     assert own != usual
     end = model.raw_prompt("<|im_end|>")
-    known = model.knowing({"the answer": [*own, *end]})
+    known = model.with_known_answers({"the answer": [*own, *end]})
     prompt = known.chat_prompt(asked)
     assert model.text(prompt) == model.text(plain)
     assert prompt == known.conversation(asked).token_ids
@@ -95,7 +95,7 @@ def test_a_known_answer_has_the_tokens_that_it_was_made_of(leading: list[Message
 def test_tokens_that_do_not_spell_an_answer_are_not_used(answers: dict[str, list[int]]) -> None:
     model = tiny_model()
     asked = [Message(role="user", content="hi"), Message(role="assistant", content="the answer")]
-    assert model.knowing(answers).chat_prompt(asked) == model.chat_prompt(asked)
+    assert model.with_known_answers(answers).chat_prompt(asked) == model.chat_prompt(asked)
 
 
 def test_two_known_answers_and_one_that_is_not() -> None:
@@ -107,7 +107,7 @@ def test_two_known_answers_and_one_that_is_not() -> None:
         for message in (Message(role="user", content="hi"), Message(role="assistant", content=content))
     ]
     known = {content: spelled(model, content) for content in (contents[0], contents[2])}
-    prompt = model.knowing(known).chat_prompt(asked)
+    prompt = model.with_known_answers(known).chat_prompt(asked)
     assert model.text(prompt) == model.text(model.chat_prompt(asked))
     for token_ids in known.values():
         assert any(prompt[at : at + len(token_ids)] == token_ids for at in range(len(prompt)))

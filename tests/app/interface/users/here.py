@@ -12,7 +12,7 @@ from app.accounts.accounts import Accounts
 from app.accounts.service import AccountsService
 from app.accounts.store import open_store
 from app.interface.users.gate import AccountsGate
-from app.interface.users.user_pages import UserPages
+from app.interface.users.kv_pages import UserKvPages
 from app.messages.accounts import AccountsError, Refusal
 from app.messages.memory import MemoryMethod, SavedPages
 from app.settings import AccountsSettings
@@ -94,9 +94,9 @@ class Site:
         self.service = self._opened()
         self.accounts = LocalAccounts(self.service)
         self.page_workers = [PageWorker(), PageWorker()]
-        pages = UserPages(self._call_each, bytes_per_user=1 << 20) if saves_pages else None
+        kv_pages = UserKvPages(self._call_each, bytes_per_user=1 << 20) if saves_pages else None
         self.gate = AccountsGate(
-            self.accounts, self.accounts, guests=guests, revocation_s=self.settings.revocation_s, pages=pages
+            self.accounts, self.accounts, guests=guests, revocation_s=self.settings.revocation_s, kv_pages=kv_pages
         )
         values = {"keep_alive_comment_s": keep_alive_comment_s, **(http or {})}
         self.app: FastAPI = http_app(worker.generate, accounts=self.gate, **values)
@@ -155,7 +155,7 @@ class Site:
 
     async def close(self) -> None:
         await self.client.aclose()
-        for task in [*self.gate._settling]:
+        for task in [*self.gate._background_tasks]:
             with suppress(AccountsError):  # nothing is stored for a user disabled meanwhile
                 await task
         self.service.close()

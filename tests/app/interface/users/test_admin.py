@@ -129,7 +129,7 @@ async def test_usage_and_audit_tell_counts_and_acts_and_nothing_else(site: Site)
     body = CHAT | {"messages": [{"role": "user", "content": canary}], "n": 2}
     answer = await site.ask("POST", "/v1/chat/completions", token, body)
     usage = answer.json()["usage"]
-    await asyncio.gather(*site.gate._settling)
+    await asyncio.gather(*site.gate._background_tasks)
     admin = await site.log_in("root")
     rows = (await site.ask("GET", "/v1/admin/usage", admin)).json()["data"]
     session = rows[0].pop("credential")

@@ -89,8 +89,8 @@ async def world(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch)
 
 
 async def settled(site: Site) -> None:
-    while site.gate._settling:
-        await asyncio.gather(*site.gate._settling, return_exceptions=True)
+    while site.gate._background_tasks:
+        await asyncio.gather(*site.gate._background_tasks, return_exceptions=True)
 
 
 async def test_a_client_that_does_not_listen_asks_for_it_later(world: World) -> None:
@@ -439,8 +439,8 @@ async def test_a_question_is_stored_when_a_worker_has_it(world: World) -> None:
         "POST", f"/v1/conversations/{world.id}/items", world.secret, {"items": [{"role": "user", "content": "no"}]}
     )
     assert refused == "409 conversation_conflict"
-    world.site.inside.turns.lost("here")  # its ingress dies
-    world.site.inside.stored_responses.lost("here")
+    world.site.inside.turns.ingress_lost("here")  # its ingress dies
+    world.site.inside.stored_responses.ingress_lost("here")
     assert await world.texts() == ["what now?"]
     world.worker.let()
     await world.over(made.id)
@@ -465,8 +465,8 @@ async def test_at_another_ingress_and_after_its_own_has_died(world: World, make_
             await call
         assert (error.value.status_code, error.value.code) == (409, "response_in_progress")
     assert isinstance(world.site.accounts, LocalAccounts)
-    world.site.inside.turns.lost("here")
-    world.site.inside.stored_responses.lost("here")
+    world.site.inside.turns.ingress_lost("here")
+    world.site.inside.stored_responses.ingress_lost("here")
     lost = await world.client.responses.retrieve(made.id)
     assert lost.status == "failed"
     assert lost.error is not None

@@ -260,13 +260,13 @@ async def test_what_a_client_has_seen_before_it_went_is_kept(make_site: Callable
     body = {"model": "tiny", "input": "hi", "conversation": made.id, "stream": True}
     for _ in range(2):
         await hang_up(site, ann.api_key, body, after=b"output_text.delta")
-        await asyncio.gather(*site.gate._settling)
+        await asyncio.gather(*site.gate._background_tasks)
     texts = await texts_of(ann, made.id)
     assert texts == ["hi", texts[1], "hi", texts[1]]
     assert texts[1]
     assert ANSWER.startswith(texts[1])
     await hang_up(site, ann.api_key, body, after=b"response.in_progress", hang_after=0)
-    await asyncio.gather(*site.gate._settling)
+    await asyncio.gather(*site.gate._background_tasks)
     assert await texts_of(ann, made.id) == texts
 
 

@@ -39,5 +39,5 @@ async def test_a_late_failure_leaves_its_conversation_open(make_site: Callable[.
         worker.may_go.set()
         last = events((await exchange.ended()).body)[-1]
         assert (last["type"], last["response"]["error"]["message"]) == ("response.failed", "worker lost")
-        while site.gate._settling:
-            await asyncio.gather(*site.gate._settling)
+        while site.gate._background_tasks:
+            await asyncio.gather(*site.gate._background_tasks)

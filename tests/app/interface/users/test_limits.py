@@ -48,7 +48,7 @@ async def test_tokens_of_the_day(site: Site) -> None:
     ann = await site.log_in("ann")
     first = await site.ask("POST", CHATS, ann, CHAT)
     assert (first.status_code, first.headers["x-ratelimit-remaining-tokens"]) == (200, "10")
-    await asyncio.gather(*site.gate._settling)
+    await asyncio.gather(*site.gate._background_tasks)
     second = await site.ask("POST", CHATS, ann, CHAT)
     assert (second.status_code, second.json()["error"]["code"]) == (429, "insufficient_quota")
     assert second.headers["x-ratelimit-remaining-tokens"] == "0"
@@ -67,12 +67,12 @@ async def test_requests_at_the_same_time(make_site: Callable[..., Site], stream:
     assert await site.code("POST", CHATS, ann, CHAT) == "429 rate_limit_exceeded"
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    while site.gate._open or site.gate._settling:
+    while site.gate._open or site.gate._background_tasks:
         await asyncio.sleep(0.01)
     worker._hang_after = None
     for _ in range(3):  # one after the other; a stream's place is free when it has ended
         assert (await site.ask("POST", CHATS, ann, CHAT | {"stream": stream})).status_code == 200
-        await asyncio.gather(*site.gate._settling)
+        await asyncio.gather(*site.gate._background_tasks)
 
 
 async def test_a_client_that_goes_while_it_is_admitted_holds_no_place(site: Site) -> None:
@@ -86,7 +86,7 @@ async def test_a_client_that_goes_while_it_is_admitted_holds_no_place(site: Site
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     site.accounts.answers.set()
-    while site.gate._settling:
+    while site.gate._background_tasks:
         await asyncio.sleep(0.01)
     assert (await site.ask("POST", CHATS, ann, CHAT)).status_code == 200
 
@@ -104,7 +104,7 @@ async def test_a_call_that_the_ingress_gives_up_holds_no_place(site: Site) -> No
         if was_done:
             await site.accounts.done(UsageRow(site.inside.logins.identify(ann).user_id, "c", "", "m", 1, 0, 0, 0))
         assert (await site.ask("POST", CHATS, ann, CHAT)).status_code == 200
-        await asyncio.gather(*site.gate._settling)
+        await asyncio.gather(*site.gate._background_tasks)
 
 
 def failing(_: Any) -> list[TokenDelta | Exception]:
@@ -119,7 +119,7 @@ async def test_a_place_is_given_back_by_every_way_out(make_site: Callable[..., S
     for _ in range(3):
         code = await site.code("POST", CHATS, ann, body)
         assert code != "429 rate_limit_exceeded"
-        await asyncio.gather(*site.gate._settling)
+        await asyncio.gather(*site.gate._background_tasks)
     assert site.gate._open == set()
     (row,) = site.inside.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert (row.requests, row.prompt, row.output) == (3, 0, 0)
@@ -142,7 +142,7 @@ async def test_what_a_request_took_is_counted_once_for_each_prompt(
     ann = site.add("ann").info
     answer = await site.ask("POST", path, await site.log_in("ann"), body)
     assert answer.status_code == 200, answer.text
-    await asyncio.gather(*site.gate._settling)
+    await asyncio.gather(*site.gate._background_tasks)
     (row,) = site.inside.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     prompts = {request.prompt_token_ids for request in site.worker.requests}
     prompt = sum(map(len, prompts))
@@ -162,7 +162,7 @@ async def test_a_prompt_is_charged_with_its_first_token_and_not_with_news_of_it(
     site.add("ann")
     body = {"model": "tiny", "input": "hi", "stream": True, "return_progress": True}
     assert "response.prompt_progress" in (await site.ask("POST", "/v1/responses", await site.log_in("ann"), body)).text
-    await asyncio.gather(*site.gate._settling)
+    await asyncio.gather(*site.gate._background_tasks)
     (row,) = site.inside.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert (row.prompt > 0, row.output) == ((False, 0) if is_lost else (True, 3))
 

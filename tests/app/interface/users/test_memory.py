@@ -170,7 +170,7 @@ async def test_a_client_that_goes_leaves_nothing_half_done(
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     site.accounts.answers.set()
-    while site.gate._settling:
+    while site.gate._background_tasks:
         await asyncio.sleep(0.01)
     assert [call[:2] for call in calls(site)] == [(reached, owner)]
 

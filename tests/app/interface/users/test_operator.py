@@ -177,7 +177,7 @@ async def test_usage_of_each_user(site: Site) -> None:
     site.add("bob")
     answer = await site.ask("POST", "/v1/chat/completions", token, CHAT)
     usage = answer.json()["usage"]
-    await asyncio.gather(*site.gate._settling)
+    await asyncio.gather(*site.gate._background_tasks)
     root = await site.log_in("root")
 
     async def listed() -> dict[str, Any]:

@@ -75,8 +75,8 @@ class Talk:
         answer = await self.ask(
             "POST", "/v1/responses", {"model": "tiny", "input": "hi", "conversation": self.id} | more
         )
-        while self.site.gate._settling:
-            await asyncio.gather(*self.site.gate._settling, return_exceptions=True)
+        while self.site.gate._background_tasks:
+            await asyncio.gather(*self.site.gate._background_tasks, return_exceptions=True)
         return answer
 
     async def count(self) -> int:

@@ -31,7 +31,7 @@ class Grants:
 
         conversation: its name; None: the default one. shared_tokens: of system prompt and tools at the beginning of
         each prompt. secret: the credential of `identity`. If the accounts do not return the key, the request runs
-        without saved pages; if they refuse the credential, it raises AccountsError.
+        without saved KV pages; if they refuse the credential, it raises AccountsError.
         """
         grant: asyncio.Task[MemoryGrant | None] | None = None
 

@@ -60,12 +60,12 @@ class EndedSessions(BaseModel):
     object: Literal["session.ended"] = "session.ended"
     sessions: int
     saved_pages: int
-    """The user's pages that were unsaved and are on disk now; 0, like the next fields, where nothing is saved."""
+    """The user's KV pages that were unsaved and are on disk now; 0, like the next fields, where nothing is saved."""
     saved_bytes: int
     unsaved_pages: int
-    """Pages that could not be saved; they are computed again."""
+    """KV pages that could not be saved; they are computed again."""
     unacknowledged: int
-    """Workers that failed or did not answer: they may still have the user's pages in memory."""
+    """Workers that failed or did not answer: they may still have the user's KV pages in memory."""
 
 
 class SessionObject(BaseModel):

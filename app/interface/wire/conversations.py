@@ -70,16 +70,16 @@ class DeletedConversation(BaseModel):
     object: Literal["conversation.deleted"] = "conversation.deleted"
     deleted: Literal[True] = True
     unacknowledged: int
-    """Extension: workers that did not answer; they may still have its pages, which nobody can open."""
+    """Extension: workers that did not answer; they may still have its KV pages, which nobody can open."""
 
 
 class DeletedConversations(BaseModel):
-    """`DELETE /v1/conversations`, an extension: deletes all texts and all saved pages of the user."""
+    """`DELETE /v1/conversations`, an extension: deletes all texts and all saved KV pages of the user."""
 
     object: Literal["conversations.deleted"] = "conversations.deleted"
     conversations: int
     files: int
-    """Files of saved pages that were removed."""
+    """Files of saved KV pages that were removed."""
     unacknowledged: int
 
 

@@ -8,32 +8,32 @@ from app.interface.wire.fields import Identifier, Text, Wire
 
 
 class MemoryUse(BaseModel):
-    """The size of the user's saved pages, in the fullest folder."""
+    """The size of the user's saved KV pages, in the fullest folder."""
 
     object: Literal["memory"] = "memory"
     bytes: int
     quota_bytes: int
-    """The maximum size; beyond it, least recently used pages are evicted."""
+    """The maximum size; beyond it, least recently used KV pages are evicted."""
     pages: int
     unacknowledged: int
     """Workers that failed or did not answer."""
 
 
 class SavedMemory(BaseModel):
-    """The result of saving the user's pages, over all workers."""
+    """The result of saving the user's KV pages, over all workers."""
 
     object: Literal["memory.saved"] = "memory.saved"
     saved_pages: int
-    """Pages that were unsaved and are on disk now."""
+    """KV pages that were unsaved and are on disk now."""
     saved_bytes: int
     unsaved_pages: int
-    """Pages that could not be saved: the disk is full, slow or gone. They are computed again."""
+    """KV pages that could not be saved: the disk is full, slow or gone. They are computed again."""
     unacknowledged: int
     """Workers that failed or did not answer."""
 
 
 class ForgottenMemory(BaseModel):
-    """The keys are destroyed: nobody can open these pages any more, wherever copies exist."""
+    """The keys are destroyed: nobody can open these KV pages any more, wherever copies exist."""
 
     object: Literal["memory.forgotten"] = "memory.forgotten"
     conversations: int
@@ -55,7 +55,7 @@ class WarmRequest(Wire):
 
 
 class WarmedMemory(BaseModel):
-    """The conversation's pages are loaded in a worker's memory."""
+    """The conversation's KV pages are loaded in a worker's memory."""
 
     object: Literal["memory.warmed"] = "memory.warmed"
     tokens: int

@@ -1,4 +1,4 @@
-// The user's stored conversations: to export them, to delete one, or all that is stored.
+// The user's stored conversations: exports them, deletes one, or everything stored.
 import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";

@@ -1,4 +1,4 @@
-// The page /account: who you are, your saved pages and conversations, your API keys, password and recovery code, your sessions.
+// The page /account: the user, saved KV pages and conversations, API keys, password, recovery code and sessions.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 

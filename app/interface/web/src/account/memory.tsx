@@ -1,4 +1,4 @@
-// The user's saved pages: what they take, saving them now, destroying their keys.
+// The user's saved KV pages: their size, saving them now, destroying their keys.
 import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";

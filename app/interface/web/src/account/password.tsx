@@ -1,4 +1,4 @@
-// Another password.
+// Changes the password.
 import { useAction } from "../common/action";
 import { call } from "../common/api";
 import { Told } from "../common/told";

@@ -1,4 +1,4 @@
-// A new recovery code, for who has lost the one so far.
+// Creates a new recovery code, for users who have lost theirs.
 import { useState } from "preact/hooks";
 
 import { useAction } from "../common/action";

@@ -1,4 +1,4 @@
-// The user's sessions, and the end of each, or of all.
+// The user's sessions; ends one or all.
 import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
@@ -20,7 +20,7 @@ interface Session {
   current: boolean;
 }
 
-/** onEnd: who is signed out sees nothing more of what was his. */
+/** onEnd: called when the user is signed out, to hide all of the user's data. */
 export function Sessions({ onEnd }: { onEnd: () => void }) {
   const [hasEnded, setEnded] = useState(false);
   const [sessions, setSessions] = useState<Session[]>([]);

@@ -1,4 +1,4 @@
-// An answer: what was thought, the text, what became of it, and what one can do with it.
+// An answer: the thought, the text, its state, and its actions.
 import { memo } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
 
@@ -43,7 +43,7 @@ export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, i
 
 let Markdown: typeof import("./text").Markdown | null = null;
 
-/** An answer's text as it came until what reads Markdown is here: it is fetched with the first answer. */
+/** An answer's plain text until the Markdown parser is loaded, which is fetched with the first answer. */
 function Text({ text, isGrowing }: { text: string; isGrowing: boolean }) {
   const [, redraw] = useState(Markdown !== null);
   useEffect(() => {
@@ -56,7 +56,7 @@ function Text({ text, isGrowing }: { text: string; isGrowing: boolean }) {
   return Markdown === null ? <div class="plain">{text}</div> : <Markdown text={text} isGrowing={isGrowing} />;
 }
 
-/** What an answer without a word waits for. It is read aloud whenever it changes, so the percents are not in it. */
+/** What an empty answer is waiting for. Screen readers read it whenever it changes, so the percentage is not in it. */
 export function waits(turn: Turn): string {
   if (turn.status === "waiting") return "Waiting for a place";
   const ahead = turn.progress?.ahead ?? null;
@@ -64,12 +64,12 @@ export function waits(turn: Turn): string {
   return ahead ? `Queued, ${ahead} ahead` : "Queued, next in line";
 }
 
-/** How much of the prompt is read. */
+/** The processed share of the prompt. */
 export function percent({ done, total }: Progress): number {
   return Math.floor((100 * done) / Math.max(total, 1));
 }
 
-/** What is happening while nothing is to be seen yet, and for how long. */
+/** What is happening before the first token, and for how long. */
 function Waiting({ turn }: { turn: Turn }) {
   const [, tick] = useState(0);
   useEffect(() => {
@@ -98,7 +98,7 @@ function Thought({ text, turn, isThinking }: { text: string; turn: Turn; isThink
   );
 }
 
-/** A card where an answer did not come to its end. */
+/** A card below an answer that is incomplete. */
 function Outcome({ chat, turn, isBusy, isLast }: { chat: Chat; turn: Turn; isBusy: boolean; isLast: boolean }) {
   const retry = <button disabled={isBusy} onClick={() => void chat.retry(turn.id)}>Retry</button>;
   if (turn.status === "failed") {

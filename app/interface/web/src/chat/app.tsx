@@ -1,4 +1,4 @@
-// The whole surface: sidebar, the line on top, the thread, the composer.
+// The whole user interface: sidebar, header, thread, composer.
 import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
 
 import { Composer } from "./composer";
@@ -34,7 +34,7 @@ export function App({ chat }: { chat: Chat }) {
   }, [chat]);
 
   const { entries, words, user, leaving, isTemporary, id } = state;
-  // Not drawn anew with each piece of an answer.
+  // Not rendered again with each chunk of an answer.
   const sidebar = useMemo(
     () => <Sidebar chat={chat} close={() => setOpen(false)} openSettings={() => setSetting(true)} />,
     [chat, entries, words, user, leaving, isTemporary, id],
@@ -71,7 +71,7 @@ export function App({ chat }: { chat: Chat }) {
   );
 }
 
-/** The model's name, a plain value: it stays when the service does not answer. */
+/** The model's name; it stays when the service does not answer. */
 function focusSearch() {
   document.getElementById("search")?.focus();
 }

@@ -1,4 +1,4 @@
-// The chat's state and what a person can do with it. The view draws the state; nothing here knows how.
+// The chat's state and the user's actions. The view renders the state; nothing here knows how.
 import * as session from "../common/session";
 import { Conversations, isKeptHere } from "./conversations";
 import { type Shelf, TabShelf } from "./shelf";
@@ -10,14 +10,14 @@ import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn,
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
 const LOOK_AGAIN_MS = 1500;
 const REDRAW_MS = 40;
-/** How long a stopped answer may take to end at the service before this tab looks away. */
+/** How long a stopped answer may take to end at the service before this tab stops following it. */
 const STOPPED_MS = 2000;
 
-/** The answer that this tab writes or follows. */
+/** The answer that this tab generates or follows. */
 interface Running {
   abort: AbortController;
   isStopped: boolean;
-  /** What the service calls it; empty: it has not said yet, or does not keep it. */
+  /** The service's id of the answer; empty: unknown yet, or the service does not store it. */
   responseId: string;
 }
 
@@ -29,14 +29,14 @@ export class Chat {
   readonly conversations = new Conversations(this);
   readonly tab: TabShelf;
   private readonly stored = new StoredShelf(newId);
-  /** Of what is kept, to the other tabs: which conversation has changed. */
+  /** Tells the other tabs which stored conversation has changed. */
   readonly others = new BroadcastChannel("redoubt");
   private running: Running | null = null;
   private isGoingOn = false;
   private isOver = false;
   private saving: ReturnType<typeof setTimeout> | undefined;
   private isKnown = () => {};
-  /** When it is known who asks, and what the address names. */
+  /** Resolves when the user and the conversation in the address are known. */
   private readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
   private looking: Promise<void> | null = null;
 
@@ -50,12 +50,12 @@ export class Chat {
       user: null, models: [], model: "", isReachable: true, needsKey: false, knobs: PLAIN, key: "", id: "", tree: EMPTY, draft: "",
       writing: "", entries: [], words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
     };
-    // What a user has left in the tab is not shown before it is known that the user is here.
+    // What a user has left in the tab is hidden until it is known that the user is here.
     if (session.isNobodys(storage)) this.state = { ...this.state, ...this.left() };
     service.onOver(() => this.over());
   }
 
-  /** What this tab's storage has. */
+  /** Loads this tab's storage. */
   private left(): Pick<State, "model" | "knobs" | "key" | "id" | "draft"> {
     const { storage } = this;
     const kept = parsed(storage.getItem("redoubt.settings")) as Partial<service.Knobs & { model: string }> | null;
@@ -76,12 +76,12 @@ export class Chat {
     for (const listener of this.listeners) listener();
   }
 
-  /** Whether the service keeps this chat. */
+  /** Whether the service stores this chat. */
   private get isStored(): boolean {
     return this.state.user !== null && !this.state.isTemporary;
   }
 
-  /** The service's name for this chat; empty: it has none yet, or none at all. */
+  /** The service's id of this chat; empty if there is none. */
   private get storedId(): string {
     return this.isStored && this.state.id.startsWith(STORED) ? this.state.id : "";
   }
@@ -90,7 +90,7 @@ export class Chat {
     return this.state.user === null ? this.tab : this.stored;
   }
 
-  /** What was there before a reload, and what the service says. `id`: of the conversation that the address names. */
+  /** Restores the state before a reload, and loads the service's. `id`: of the conversation in the address. */
   async begin(id: string): Promise<void> {
     await this.whoIsIt();
     if (this.state.user !== null) {
@@ -110,7 +110,7 @@ export class Chat {
     await Promise.all([this.look(), this.conversations.list()]);
   }
 
-  /** Asks for the models, and again until the service answers. */
+  /** Loads the models, with retries until the service answers. */
   look(): Promise<void> {
     this.looking ??= this.lookUntilThere().finally(() => (this.looking = null));
     return this.looking;
@@ -139,7 +139,7 @@ export class Chat {
     }
   }
 
-  // --- what a person does
+  // --- actions of the user
 
   async ask(text: string): Promise<void> {
     const question = text.trim();
@@ -149,20 +149,20 @@ export class Chat {
     await this.branch(path(this.state.tree).at(-1)?.id ?? "", question);
   }
 
-  /** Asks a question of the past in other words: a branch beside it. */
+  /** Asks an edited earlier question: a branch beside it. */
   async edit(id: string, text: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old === undefined || !text.trim() || this.state.writing) return;
     await this.branch(old.parent, text.trim());
   }
 
-  /** Answers the question of an answer once more: another version of it. */
+  /** Generates another version of an answer. */
   async retry(id: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old !== undefined && !this.state.writing) await this.answer(old.parent);
   }
 
-  /** Goes on with an answer that was cut at its longest. */
+  /** Continues an answer that reached its limit. */
   async goOn(id: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old === undefined || this.state.writing) return;
@@ -213,7 +213,7 @@ export class Chat {
     await this.look();
   }
 
-  /** Ends the session, and forgets in this tab what was said in it. */
+  /** Ends the session and deletes its texts from this tab. */
   async signOut(): Promise<void> {
     if (this.running?.responseId) await service.cancelled(this.running.responseId).catch(() => undefined);
     try {
@@ -233,7 +233,7 @@ export class Chat {
     location.assign("/login");
   }
 
-  /** The session has ended, here or in another tab: nothing of it stays on the screen. A question that was not taken is a draft again. */
+  /** The session has ended, here or in another tab: nothing of it stays on the screen. A refused question becomes a draft again. */
   private over(): void {
     if (this.isOver) return;
     this.isOver = true;
@@ -260,7 +260,7 @@ export class Chat {
     if (isNamed && this.state.user !== null && idOf(location)) history.pushState(null, "", "/");
   }
 
-  /** A chat that is kept nowhere, or an ordinary one; before its first question. */
+  /** Switches between a temporary chat, which is not stored, and an ordinary one; before its first question. */
   setTemporary(isTemporary: boolean): void {
     if (path(this.state.tree).length) this.newChat();
     this.set({ isTemporary });
@@ -280,7 +280,7 @@ export class Chat {
     if (responseId) void this.resume(responseId);
   }
 
-  // --- how it works
+  // --- internals
 
   /** The user whose session the browser has; a guest has none. */
   private async whoIsIt(): Promise<void> {
@@ -304,7 +304,7 @@ export class Chat {
     this.set({ ...left, draft: this.state.draft || left.draft });
   }
 
-  /** Another tab has changed something. */
+  /** Handles a change made in another tab. */
   private async follow(id: string): Promise<void> {
     if (this.state.user === null) return;
     await this.conversations.list();
@@ -321,7 +321,7 @@ export class Chat {
     if (found.responseId) await this.resume(found.responseId);
   }
 
-  /** Looks away from an answer. One that the service keeps goes on. */
+  /** Stops following an answer. One that the service stores continues. */
   private leave(): void {
     this.running?.abort.abort();
     this.running = null;
@@ -351,7 +351,7 @@ export class Chat {
     await this.write(one.id, "", begin);
   }
 
-  /** Follows an answer that the service is writing in this conversation, and that this tab has not begun. */
+  /** Follows an answer that the service is generating in this conversation, and that this tab has not started. */
   private async resume(responseId: string): Promise<void> {
     const { id } = this.state;
     const place = await Promise.all([service.placeOf(responseId), questionOf(responseId)]).catch(() => null);
@@ -371,7 +371,7 @@ export class Chat {
     await this.write(answer.id, "", (signal) => service.resumed(responseId, signal), true);
   }
 
-  /** Streams an answer into its turn, after what it has already. */
+  /** Streams an answer into its turn, after the text that it already has. */
   private async write(id: string, before: string, begin: (signal: AbortSignal) => Pieces, isResumed = false): Promise<void> {
     const running: Running = { abort: new AbortController(), isStopped: false, responseId: "" };
     this.running = running;
@@ -395,7 +395,7 @@ export class Chat {
     this.save();
     let status: Turn["status"] = "done";
     try {
-      // A question that comes while the service is away, or before the models are known, waits, unless it is stopped.
+      // A question asked while the service is down, or before the models are known, waits, unless it is stopped.
       if (!this.state.model || this.looking) {
         const stopped = new Promise<never>((_, reject) => signal.addEventListener("abort", reject));
         await Promise.race([this.look(), stopped]);
@@ -444,7 +444,7 @@ export class Chat {
     }
   }
 
-  /** The answer to a question in a conversation that the service keeps, or is to keep from now on. */
+  /** Answers a question in a conversation that the service stores, or will store from now on. */
   private async *keptTurn(id: string, turns: Turn[], signal: AbortSignal): Pieces {
     let conversation = id;
     if (!id.startsWith(STORED)) {
@@ -481,7 +481,7 @@ export class Chat {
     this.saving ??= setTimeout(() => this.flush(), 500);
   }
 
-  /** Keeps the conversation now. */
+  /** Stores the conversation now. */
   flush(): void {
     clearTimeout(this.saving);
     this.saving = undefined;

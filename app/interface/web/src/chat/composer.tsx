@@ -1,4 +1,4 @@
-// Where a person writes, and what the next message has room for.
+// The input for messages, and the remaining context.
 import { useEffect, useRef } from "preact/hooks";
 
 import type { Chat } from "./chat";
@@ -51,7 +51,7 @@ export function Composer({ chat }: { chat: Chat }) {
   );
 }
 
-/** How much of the context the conversation takes, and how much of that the service had not to read again. */
+/** How much of the context the conversation uses, and how much of that was cached. */
 function Meter({ chat }: { chat: Chat }) {
   const { tree, models, model } = chat.state;
   const usage = path(tree).filter((one) => one.usage).at(-1)?.usage;

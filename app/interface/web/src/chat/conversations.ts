@@ -1,4 +1,4 @@
-// What a person does with the list of conversations: search, rename, pin, delete and want back, import and export.
+// Actions on the list of conversations: search, rename, pin, delete and undo, import and export.
 import { inWords } from "../common/api";
 import { saveConversation, saveFile } from "../common/download";
 import { bytes } from "../common/numbers";
@@ -9,7 +9,7 @@ import { asMarkdown, exported, imported } from "./transfer";
 
 const SEARCH_AFTER_MS = 200;
 const UNDO_MS = 10_000;
-/** While an answer is written in a chat that is not open. */
+/** The interval of refreshing the list while an answer is generated in a chat that is not open. */
 const LIST_AGAIN_MS = 4000;
 const KEPT = "redoubt.kept";
 const MOST_IMPORTED_BYTES = 64e6;
@@ -19,7 +19,7 @@ type Timer = ReturnType<typeof setTimeout> | undefined;
 /** Whether this browser keeps a guest's chats when the tab is closed. */
 export const isKeptHere = () => localStorage.getItem(KEPT) === "yes";
 
-/** The chat that the list stands beside. */
+/** The open chat, as far as the list needs it. */
 interface Open {
   readonly state: State;
   readonly shelf: Shelf;
@@ -39,7 +39,7 @@ export class Conversations {
 
   constructor(private readonly chat: Open) {}
 
-  /** Lists what has these words, once nothing more is typed: each search reads all that is stored. */
+  /** Searches once typing pauses: each search reads everything stored. */
   search(words: string): void {
     this.chat.set({ words });
     clearTimeout(this.searching);
@@ -63,7 +63,7 @@ export class Conversations {
     else localStorage.removeItem(KEPT);
   }
 
-  /** Does what another tab was told. */
+  /** Applies a change made in another tab. */
   follow(): void {
     addEventListener("storage", ({ key, newValue }) => {
       if (key === KEPT) this.moveTo(newValue === "yes");
@@ -90,7 +90,7 @@ export class Conversations {
     saveFile(content, `${entry.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat"}.${kind}`);
   }
 
-  /** Takes in what a file has, and opens the first of it. */
+  /** Imports a file, and opens its first conversation. */
   async takeIn(file: File): Promise<void> {
     try {
       if (file.size > MOST_IMPORTED_BYTES) throw new Error(`The file is larger than ${bytes(MOST_IMPORTED_BYTES)}.`);
@@ -117,7 +117,7 @@ export class Conversations {
     await this.told(() => this.chat.shelf.pin(entry, !entry.isPinned));
   }
 
-  /** Deletes it now: whoever keeps it waits ten seconds for `undo`, and not for this page. */
+  /** Deletes now: the store allows `undo` for ten seconds, without this page. */
   async remove(entry: Entry): Promise<void> {
     clearTimeout(this.leaving);
     if (entry.id === this.chat.state.id) this.chat.newChat();
@@ -134,7 +134,7 @@ export class Conversations {
     if (leaving) await this.told(() => this.chat.shelf.restore(leaving.id));
   }
 
-  /** A change of what is kept, after which all tabs list anew. Whether it was made. */
+  /** Changes the stored conversations, after which all tabs refresh their lists. Returns whether it succeeded. */
   async told(change: () => Promise<unknown>, changed = this.chat.state.id): Promise<boolean> {
     const isMade = await change().then(
       () => true,

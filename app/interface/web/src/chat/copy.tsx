@@ -1,4 +1,4 @@
-// Copies a text, and says that it has.
+// Copies a text, and confirms it.
 import { useState } from "preact/hooks";
 
 import { Icon } from "./icons";

@@ -1,6 +1,6 @@
-// Server-sent events from the bytes of an answer. Knows nothing of what they say.
+// Parses server-sent events. Knows nothing of their content.
 
-/** Takes text in any pieces and gives the data of each whole event. */
+/** Takes text in chunks and returns the data of each complete event. */
 export class EventParser {
   private rest = "";
   private data: string[] = [];

@@ -1,10 +1,10 @@
-// LaTeX, drawn by KaTeX, which comes with its fonts when it is first needed.
+// Renders LaTeX with KaTeX, which is loaded with its fonts when first needed.
 import katex from "katex";
 import "katex/dist/katex.css";
 
 const MOST_CHARACTERS = 5000;
 
-/** Draws the formulas of these elements in place of their LaTeX. One that is wrong stays as it was written. */
+/** Replaces LaTeX in these elements by formulas. Invalid LaTeX stays as written. */
 export function draw(elements: Iterable<HTMLElement>): void {
   for (const element of elements) {
     const tex = element.textContent ?? "";

@@ -1,4 +1,4 @@
-// Code in colours, by highlight.js with the languages that are asked for most.
+// Highlights code with highlight.js and its most common languages.
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
 import c from "highlight.js/lib/languages/c";
@@ -30,7 +30,7 @@ for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(
 
 const MOST_CHARACTERS = 50_000;
 
-/** Shows the code in colours, unless the language is not known or the code is very long. highlight.js escapes it. */
+/** Highlights the code, unless the language is unknown or the code is very long. highlight.js escapes it. */
 export function highlight(element: HTMLElement, code: string, language: string): void {
   if (hljs.getLanguage(language) === undefined || code.length > MOST_CHARACTERS) return;
   element.innerHTML = hljs.highlight(code, { language, ignoreIllegals: true }).value;

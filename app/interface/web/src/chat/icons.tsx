@@ -1,4 +1,4 @@
-// Small drawings, in the colour of the text beside them.
+// Icons in the colour of the surrounding text.
 const PATHS = {
   menu: "M4 6h16M4 12h16M4 18h16",
   plus: "M12 5v14M5 12h14",

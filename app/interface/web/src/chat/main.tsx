@@ -6,7 +6,7 @@ import { App } from "./app";
 import { Chat } from "./chat";
 import { idOf } from "./state";
 
-/** A phone's keyboard covers what lies below it: the surface ends above. */
+/** A phone's keyboard covers the lower part of the page: the user interface ends above it. */
 function fit(place: HTMLElement): void {
   const shown = window.visualViewport;
   if (!shown) return;

@@ -1,5 +1,5 @@
-// A model's Markdown as blocks, and a block as HTML that is safe to show. HTML that the model writes stays text.
-// Pictures become links: nothing is loaded from anywhere. Highlighting and formulas come later, in the page.
+// A model's Markdown as blocks, and a block as safe HTML. HTML in the model's output stays text.
+// Images become links: nothing is loaded from other hosts. Highlighting and formulas are added later.
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens, type TokensList } from "marked";
 
@@ -32,7 +32,7 @@ const marked = new Marked({
       tokenizer(text) {
         const found =
           /^(?:\$\$([^$]+?)\$\$|\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\])/.exec(text) ??
-          // A dollar sign that stands for money has a space before the next one, or a digit after it.
+          // A dollar sign for money has a space before the next one, or a digit after it.
           /^\$(?!\s)((?:\\.|[^$\\\n])+?)(?<!\s)\$(?!\d)/.exec(text);
         if (!found) return undefined;
         return { type: "formula", raw: found[0], tex: (found[1] ?? found[2] ?? found[3] ?? "").trim() };
@@ -57,15 +57,15 @@ const ALLOWED = {
   ALLOW_ARIA_ATTR: false,
 };
 
-/** The top blocks of a text. */
+/** Returns the top-level blocks of a text. */
 export function blocks(text: string): Block[] {
   return marked.lexer(text).flatMap((token) => blockOf(token) ?? []);
 }
 
-/** At the end of a text that grows, so many blocks may still become others. */
+/** How many blocks at the end of a growing text may still change. */
 const OPEN_BLOCKS = 2;
 
-/** The blocks of a text that grows. Those at its beginning are not read again. */
+/** The blocks of a growing text. Blocks that can't change are not parsed again. */
 export class GrowingBlocks {
   private settled: Block[] = [];
   private beginning = "";
@@ -94,7 +94,7 @@ function blockOf(token: Token): Block | null {
   return { kind: "code", raw: token.raw, code: text, language: lang?.trim().split(/\s+/)[0]?.toLowerCase() ?? "" };
 }
 
-/** A block as an element to show. */
+/** Returns a block as an element. */
 export function fragment(block: Block & { kind: "html" }): DocumentFragment {
   const html = marked.parser([block.token]);
   const clean = DOMPurify.sanitize(html, { ...ALLOWED, RETURN_DOM_FRAGMENT: true });

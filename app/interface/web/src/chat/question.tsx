@@ -1,4 +1,4 @@
-// What a person asked, and how to ask it in other words.
+// A question of the user, and its editor.
 import { memo } from "preact/compat";
 import { useState } from "preact/hooks";
 

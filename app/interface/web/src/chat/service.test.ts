@@ -14,7 +14,7 @@ const PROGRESS = [
   { kind: "progress", progress: { ahead: null, done: 81, total: 200 } },
 ];
 
-/** Answers every call with these events, and says what was asked. */
+/** Answers every call with these events, and records the requests. */
 function serving(events: (object | string)[]): Record<string, unknown>[] {
   const asked: Record<string, unknown>[] = [];
   const data = events.map((each) => `data: ${typeof each === "string" ? each : JSON.stringify(each)}\n\n`).join("");

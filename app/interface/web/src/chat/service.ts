@@ -1,4 +1,4 @@
-// What the chat asks of /v1: models, health, streamed answers. Knows no page.
+// The chat's calls to /v1: models, health, streamed answers. Knows no page.
 import { asUser, isOver } from "../common/session";
 import { inWordsOf, settingOf } from "../common/words";
 import { eventsOf } from "./events";
@@ -8,7 +8,7 @@ export interface Model {
   id: string;
   max_context_tokens: number;
   capabilities: string[];
-  /** How answers are sampled where a request does not say; null: the model does not say either. */
+  /** The model's sampling defaults; null: unknown. */
   sampling: { temperature?: number | null; top_p?: number | null };
 }
 
@@ -20,23 +20,23 @@ export interface Knobs {
   seed: number | null;
 }
 
-/** What comes while an answer is written. */
+/** Callbacks of an answer. */
 export type Piece =
   | { kind: "admitted" }
   | { kind: "progress"; progress: Progress }
   | { kind: "thought"; text: string }
   | { kind: "text"; text: string }
-  /** All of thought and text, in place of what came before. */
+  /** The whole thought and text, replacing what came before. */
   | { kind: "whole"; text: string; thought: string }
-  /** What the service calls the answer, and the item that it becomes; empty: none. */
+  /** The service's ids of the answer and of its item; empty: none. */
   | { kind: "response"; id: string }
   | { kind: "item"; id: string }
-  /** The connection broke off; it is taken up again. */
+  /** The connection broke off and is being resumed. */
   | { kind: "lost" }
   | { kind: "end"; isCut: boolean; isStopped: boolean }
   | { kind: "usage"; usage: Usage };
 
-/** A failure with the id under which the service's log has it. */
+/** A failure with its id in the service's log. */
 export class AnswerFailure extends Error {
   constructor(
     message: string,
@@ -57,7 +57,7 @@ export function onOver(over: () => void): void {
   tellOver = over;
 }
 
-/** The API key that calls carry from now on; empty: the session's cookie, if there is one. */
+/** The API key of further calls; empty: the session's cookie, if there is one. */
 export function useKey(key: string): void {
   apiKey = key;
 }
@@ -67,13 +67,13 @@ function headers(): Record<string, string> {
   return apiKey ? { ...common, Authorization: `Bearer ${apiKey}` } : common;
 }
 
-/** A call's answer as JSON. Throws AnswerFailure; status 0: the service was not reached. */
+/** Returns a call's answer as JSON. Throws AnswerFailure; status 0: the service was not reached. */
 export async function ask<Answer>(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Answer> {
   const response = await send(method, path, body, signal);
   return (await response.json()) as Answer;
 }
 
-/** The response, which has succeeded. `keepalive`: the request goes out even if the page is left now. */
+/** Returns a successful response. `keepalive`: the request is sent even if the page is left now. */
 export async function send(method: string, path: string, body?: object, signal?: AbortSignal, keepalive = false): Promise<Response> {
   let response: Response;
   try {
@@ -96,7 +96,7 @@ interface Wire {
   param?: string | null;
 }
 
-/** A failure of the service's in words for people. `status` 200: an answer broke off. */
+/** Words a failure of the service for users. `status` 200: an answer broke off. */
 function worded(wire: Wire | null | undefined, status: number, retryAfterS: number | null = null) {
   const code = wire?.code ?? null;
   if (isOver(code)) tellOver();
@@ -150,7 +150,7 @@ interface Chunk {
   error?: { message?: string; code?: string | null };
 }
 
-/** Answers a history that the client has, by /v1/chat/completions: the service keeps nothing. Throws AnswerFailure. */
+/** Generates an answer by /v1/chat/completions from the client's history: the service stores nothing. Throws AnswerFailure. */
 export async function* completed(
   model: string, said: Said[], knobs: Knobs, seed: number, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
@@ -205,13 +205,13 @@ interface ResponseEvent {
   error?: { message?: string; code?: string };
 }
 
-/** The service may start again for so long before an answer counts as lost. */
+/** How long the service may take to restart before an answer counts as lost. */
 const LOST_AFTER_MS = 120_000;
 const COME_BACK_MS = 1000;
 
 /**
- * Answers the next question of a conversation that the service keeps, by /v1/responses. The answer goes on when nobody
- * listens; a connection that breaks off is taken up again. Throws AnswerFailure.
+ * Answers the next question of a stored conversation, by /v1/responses. The answer continues without listeners; a broken
+ * connection is resumed. Throws AnswerFailure.
  */
 export async function* responded(
   model: string, conversation: { id: string; parent: string }, question: string, knobs: Knobs, seed: number, signal: AbortSignal,
@@ -226,7 +226,7 @@ export async function* responded(
   yield* followed("", response, signal);
 }
 
-/** The same, begun again while no worker is up. */
+/** Restarts the request while no worker is up. */
 export async function* whenThere(begin: (signal: AbortSignal) => AsyncGenerator<Piece>, signal: AbortSignal): AsyncGenerator<Piece> {
   const untilMs = Date.now() + LOST_AFTER_MS;
   for (;;) {
@@ -234,7 +234,7 @@ export async function* whenThere(begin: (signal: AbortSignal) => AsyncGenerator<
       yield* begin(signal);
       return;
     } catch (error) {
-      // Refused before it began: an answer that has begun and broken off has another status.
+      // Refused before it began: an answer that began and broke off has another status.
       if (!(error instanceof AnswerFailure) || error.status !== 503 || Date.now() > untilMs) throw error;
     }
     yield { kind: "lost" };
@@ -243,7 +243,7 @@ export async function* whenThere(begin: (signal: AbortSignal) => AsyncGenerator<
   }
 }
 
-/** What comes of a response that the service is writing, from its beginning. Throws AnswerFailure. */
+/** Follows a response that the service is generating, from its beginning. Throws AnswerFailure. */
 export async function* resumed(responseId: string, signal: AbortSignal): AsyncGenerator<Piece> {
   yield { kind: "admitted" };
   yield* followed(responseId, await again(responseId, -1, signal), signal);
@@ -255,7 +255,7 @@ export async function placeOf(responseId: string): Promise<string> {
   return conversation?.parent ?? "";
 }
 
-/** Ends a response with what it has. Another ingress than ours may be writing it. */
+/** Ends a response with what it has. Another ingress may be generating it. */
 export async function cancelled(responseId: string): Promise<void> {
   for (let attempt = 1; attempt <= 10; attempt += 1) {
     try {
@@ -328,7 +328,7 @@ function* endOf(response: ResponseBody): Generator<Piece> {
   }
 }
 
-/** The rest of a response's events, once the service is there again. Throws AnswerFailure. */
+/** Yields the rest of a response's events, once the service is back. Throws AnswerFailure. */
 async function again(responseId: string, seen: number, signal: AbortSignal): Promise<Response> {
   const untilMs = Date.now() + LOST_AFTER_MS;
   for (;;) {

@@ -1,4 +1,4 @@
-// How answers are made: what is sent with each question. An empty field leaves it to the model.
+// The generation settings, which are sent with each question. An empty field leaves it to the model.
 import { useEffect, useRef } from "preact/hooks";
 
 import type { Chat } from "./chat";

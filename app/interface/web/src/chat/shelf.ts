@@ -1,4 +1,4 @@
-// Where conversations are kept: in this browser's tab, or in the browser. Knows no page.
+// Stores conversations in the browser, for one tab or permanently. Knows no page.
 import { path, restored, type Tree } from "./tree";
 
 export interface Entry {
@@ -7,21 +7,21 @@ export interface Entry {
   /** Unix milliseconds. */
   updatedAtMs: number;
   isPinned: boolean;
-  /** Whether an answer is being written in it. */
+  /** Whether an answer is being generated in it. */
   isAnswering?: boolean;
 }
 
-/** A place that keeps conversations. */
+/** A store of conversations. */
 export interface Shelf {
-  /** Those that changed last come first. `words` are searched in titles and texts. */
+  /** Last updated first. `words` are searched in titles and texts. */
   list(words: string): Promise<Entry[]>;
   open(id: string): Promise<Tree>;
   rename(entry: Entry, title: string): Promise<void>;
   pin(entry: Entry, isPinned: boolean): Promise<void>;
   remove(id: string): Promise<void>;
-  /** Brings back what was removed some seconds ago. */
+  /** Restores a conversation that was removed some seconds ago. */
   restore(id: string): Promise<void>;
-  /** Keeps a conversation from elsewhere, under a new id. */
+  /** Stores an imported conversation under a new id. */
   add(title: string, tree: Tree): Promise<string>;
 }
 
@@ -31,7 +31,7 @@ interface Kept extends Entry {
 
 const KEY = "redoubt.conversations";
 
-/** Conversations of one tab, which are gone when it is closed; or of a browser, where the person wants that. */
+/** Conversations of one tab, deleted when it is closed; or of a browser, if the user wants that. */
 export class TabShelf implements Shelf {
   private removed: Kept | undefined;
 
@@ -70,7 +70,7 @@ export class TabShelf implements Shelf {
     if (this.removed?.id === id) this.write({ ...this.read(), [id]: this.removed });
   }
 
-  /** Keeps all of them in another place from now on. Where that has no room for all of them they stay here: false. */
+  /** Moves all conversations to another storage. If it has no room for all of them they stay here, and it returns false. */
   moveTo(storage: Storage): boolean {
     if (storage === this.storage) return true;
     const { storage: old } = this;
@@ -84,7 +84,7 @@ export class TabShelf implements Shelf {
     return true;
   }
 
-  /** Throws an Error if there is no room for it: no other one goes in its favour. */
+  /** Throws an Error if there is no room: no other conversation is evicted for it. */
   async add(title: string, tree: Tree): Promise<string> {
     const id = this.newId();
     const one: Kept = { id, title: title || titleOf(tree), isPinned: false, updatedAtMs: Date.now(), tree };
@@ -92,7 +92,7 @@ export class TabShelf implements Shelf {
     return id;
   }
 
-  /** Keeps a conversation as it is now. Where the storage is full the oldest ones go, if that makes room. */
+  /** Stores a conversation. If the storage is full the oldest ones are evicted, if that makes room. */
   keep(id: string, tree: Tree): void {
     const all = this.read();
     const old = all[id];
@@ -114,7 +114,7 @@ export class TabShelf implements Shelf {
     }
   }
 
-  /** Without the oldest ones where there is no room, pinned ones last; one that has no room alone takes none from them. */
+  /** Evicts the oldest ones if there is no room, pinned ones last; none for one that does not fit alone. */
   private write(all: Record<string, Kept>): void {
     const newest = Object.values(all).reduce<Kept | null>((one, other) => (one && one.updatedAtMs > other.updatedAtMs ? one : other), null);
     const oldestFirst = Object.values(all).filter((one) => one !== newest);
@@ -126,7 +126,7 @@ export class TabShelf implements Shelf {
     }
   }
 
-  /** If not, what was there before is there still. */
+  /** Returns whether it fits; if not, the previous content stays. */
   private isWritten(all: Record<string, Kept>): boolean {
     try {
       this.storage.setItem(KEY, JSON.stringify(all));
@@ -137,7 +137,7 @@ export class TabShelf implements Shelf {
   }
 }
 
-/** How the first question begins. */
+/** The beginning of the first question. */
 export function titleOf(tree: Tree): string {
   const first = path(tree)[0]?.text.replace(/\s+/g, " ").trim() ?? "";
   return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first || "New chat";

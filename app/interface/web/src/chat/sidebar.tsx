@@ -1,4 +1,4 @@
-// Conversations: a new one, a search, and the list by day.
+// The conversations: a new one, a search, and the list by day.
 import { useEffect, useState } from "preact/hooks";
 
 import { bytes } from "../common/numbers";
@@ -111,7 +111,7 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
   );
 }
 
-/** What the user's saved pages take; nothing where none are kept. Without a chat it is not asked for. */
+/** The size of the user's saved KV pages; nothing if none are saved. It is loaded only if there is a chat. */
 function Memory({ count }: { count: number }) {
   const [use, setUse] = useState<{ bytes: number; quota_bytes: number } | null>(null);
   const [isKept, setKept] = useState(true);
@@ -127,7 +127,7 @@ function Memory({ count }: { count: number }) {
   );
 }
 
-/** Pinned ones, then by day; the newest first. */
+/** Pinned ones first, then by day, newest first. */
 export function grouped(entries: Entry[], nowMs = Date.now()): [string, Entry[]][] {
   const groups = new Map<string, Entry[]>();
   const today = new Date(nowMs).setHours(0, 0, 0, 0);

@@ -1,4 +1,4 @@
-// The chat's state, and small helpers of it. Knows no page.
+// The chat's state and its helpers. Knows no page.
 import type * as service from "./service";
 import type { Entry } from "./shelf";
 import type { Tree } from "./tree";
@@ -10,10 +10,10 @@ export interface User {
 }
 
 export interface State {
-  /** Whose session the browser has; null: a guest's, or there are no accounts. */
+  /** The user whose session the browser has; null: a guest, or there are no accounts. */
   user: User | null;
   models: service.Model[];
-  /** Empty: none is known yet. */
+  /** Empty: no model is known yet. */
   model: string;
   isReachable: boolean;
   needsKey: boolean;
@@ -23,18 +23,18 @@ export interface State {
   id: string;
   tree: Tree;
   draft: string;
-  /** The answer that is being written; empty: none. */
+  /** The answer that is being generated; empty: none. */
   writing: string;
   entries: Entry[];
   words: string;
   notice: string;
   /** Whether a guest's chats stay in this browser when the tab is closed. */
   isKept: boolean;
-  /** Whether the service is writing an answer in this chat, which this tab is about to follow. */
+  /** Whether the service is generating an answer in this chat, which this tab is about to follow. */
   isAnswered: boolean;
-  /** Whether the chat is kept nowhere. */
+  /** Whether the chat is temporary, which is not stored. */
   isTemporary: boolean;
-  /** What was deleted a moment ago, and can be brought back. */
+  /** The last deleted conversation, which can be restored. */
   leaving: Entry | null;
 }
 
@@ -43,10 +43,10 @@ export const PLAIN: service.Knobs = { system: "", temperature: null, topP: null,
 export const newId = () => crypto.getRandomValues(new Uint32Array(3)).reduce((text, part) => text + part.toString(36), "");
 export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0]! & 0x7fffffff;
 
-/** How ids of conversations that the service keeps begin. */
+/** The prefix of ids of conversations that the service stores. */
 export const STORED = "conv_";
 
-/** The conversation that an address names; empty: none. */
+/** The conversation in an address; empty: none. */
 export function idOf(place: Location): string {
   return /^\/c\/(\w+)$/.exec(place.pathname)?.[1] ?? "";
 }
@@ -56,7 +56,7 @@ export function name(id: string): void {
   if (location.pathname !== `/c/${id}`) history.pushState(null, "", `/c/${id}`);
 }
 
-/** JSON that was kept; null: there is none, or it is broken. */
+/** Parses stored JSON; null: there is none, or it is invalid. */
 export function parsed(text: string | null): unknown {
   try {
     return text === null ? null : JSON.parse(text);

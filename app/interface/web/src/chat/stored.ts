@@ -1,5 +1,5 @@
-// Conversations that the service keeps for a user: /v1/conversations. Each item follows another one, so that the versions
-// of a question and of an answer are kept too.
+// Conversations that the service stores for a user: /v1/conversations. Each item names its parent, so that the versions
+// of a question and of an answer are stored too.
 import type { Entry, Shelf } from "./shelf";
 import { AnswerFailure, type Knobs, type Piece, ask, cancelled, responded, send } from "./service";
 import { newSeed } from "./state";
@@ -11,7 +11,7 @@ interface Conversation {
   title: string;
   updated_at: number;
   metadata: Record<string, string>;
-  /** Of the answer that is being written in it; null: none is. */
+  /** The id of the answer that is being generated in it; null: none. */
   response_id: string | null;
 }
 
@@ -21,7 +21,7 @@ export interface Item {
   role?: string;
   content?: string | { text?: string }[] | null;
   status?: string;
-  /** The item that it follows, or "root"; absent: the one before it. */
+  /** The item's parent, or "root"; absent: the item before it. */
   parent?: string;
 }
 
@@ -31,18 +31,18 @@ interface List<One> {
   has_more: boolean;
 }
 
-/** A conversation as the service has it. */
+/** A conversation as the service stores it. */
 export interface Opened {
   tree: Tree;
-  /** Of the answer that is being written in it; empty: none is. */
+  /** The id of the answer that is being generated in it; empty: none. */
   responseId: string;
 }
 
 const MOST_LISTED = 100;
-/** As many new items as the service takes at once. */
+/** The service's limit of new items per request. */
 const MOST_NEW = 20;
 
-/** A turn that was stopped ends at the service a moment later, which refuses the next one until then. */
+/** A stopped turn ends at the service a moment later, which refuses the next one until then. */
 const CONFLICTS = 10;
 const CONFLICT_MS = 300;
 
@@ -88,7 +88,7 @@ export class StoredShelf implements Shelf {
   async add(title: string, tree: Tree): Promise<string> {
     const id = await created(title ? { title } : {});
     const places: Record<string, string> = {};
-    // From the first turn on, so that each one's parent is there before it.
+    // From the first turn on, so that each parent is stored before its children.
     const rest = [...(tree.children[""] ?? [])];
     for (let next = rest.shift(); next !== undefined; next = rest.shift()) {
       const line: Turn[] = [];
@@ -111,14 +111,14 @@ export class StoredShelf implements Shelf {
   }
 }
 
-/** A new conversation's id. */
+/** Returns a new conversation's id. */
 export async function created(metadata: Record<string, string> = {}): Promise<string> {
   return (await ask<Conversation>("POST", "/v1/conversations", { metadata })).id;
 }
 
 /**
- * Stores those of the turns that the service does not have, after the last one that it has. Returns the id of the item
- * that the next turn follows.
+ * Stores the turns that the service does not have, after the last one that it has. Returns the id of the next turn's
+ * parent.
  */
 export async function placed(id: string, turns: Turn[]): Promise<string> {
   const known = turns.reduce((last, one, place) => (one.itemId ? place : last), -1);
@@ -127,10 +127,10 @@ export async function placed(id: string, turns: Turn[]): Promise<string> {
   return missing.length ? ((await put(id, missing, parent)).at(-1) ?? parent) : parent;
 }
 
-/** So that a question before it counts as one without an answer. */
+/** Appended so that a question before it counts as one without an answer. */
 const END = turn({ id: "", parent: "", role: "user", text: "." });
 
-/** The answer to the last of these turns, which is a question. It goes on if nobody listens any more. */
+/** Answers the last of these turns, which is a question. It continues if nobody listens any more. */
 export async function* turnOf(id: string, turns: Turn[], model: string, knobs: Knobs, signal: AbortSignal): AsyncGenerator<Piece> {
   const question = turns.at(-1)?.text ?? "";
   for (let attempt = 1; ; attempt += 1) {
@@ -146,7 +146,7 @@ export async function* turnOf(id: string, turns: Turn[], model: string, knobs: K
   }
 }
 
-/** Ends the answer that is being written in a conversation. It may be about to begin. */
+/** Ends the answer that is being generated in a conversation, or about to be. */
 export async function ended(id: string): Promise<void> {
   for (let attempt = 1; attempt <= CONFLICTS; attempt += 1) {
     const { response_id } = await ask<Conversation>("GET", address(id));
@@ -158,15 +158,15 @@ export async function ended(id: string): Promise<void> {
   }
 }
 
-/** What a response answers, in words. */
+/** The question that a response answers. */
 export async function questionOf(responseId: string): Promise<string> {
   const asked = await items(`/v1/responses/${encodeURIComponent(responseId)}`, "input_items");
   return asked.flatMap((item) => saidOf(item) ?? []).at(-1)?.content ?? "";
 }
 
 /**
- * The tree of stored items. The same question after the same item is one question with several answers. A thought is part
- * of the answer that follows it; what else is no message is left out.
+ * Builds the tree of stored items. The same question with the same parent is one question with several answers. A thought
+ * becomes part of the answer that follows it; other items that are not messages are dropped.
  */
 export function treeOfItems(stored: Item[], newId: () => string): Tree {
   let tree = EMPTY;
@@ -193,7 +193,7 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
     }
     places.set(item.id, before);
   }
-  // The newest item is shown, and what leads to it.
+  // The newest item is shown, and the branch that leads to it.
   const chosen = { ...tree.chosen };
   for (let one = tree.turns[before]; one !== undefined; one = tree.turns[one.parent]) chosen[one.parent] = one.id;
   return { ...tree, chosen };
@@ -222,7 +222,7 @@ async function items(owner: string, kind = "items"): Promise<Item[]> {
   }
 }
 
-/** A message as it was said; null: the item is something else. */
+/** Converts an item to a message; null: the item is something else. */
 function saidOf(item: Item): { role: "user" | "assistant"; content: string } | null {
   if (item.type !== "message" || (item.role !== "user" && item.role !== "assistant")) return null;
   return { role: item.role, content: textOf(item) };

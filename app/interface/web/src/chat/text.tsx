@@ -1,5 +1,5 @@
-// Markdown on the page. While a text grows only its last block is drawn anew. Highlighting and formulas are fetched
-// from the service when the first of them is to be seen.
+// Renders Markdown. While a text grows only its last block is rendered again. Highlighting and formulas are fetched
+// from the service when the first of them becomes visible.
 import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 

@@ -1,10 +1,10 @@
-// Light or dark: as the system has it, or as the person said on this machine.
+// The light or dark theme: the system's, or the user's choice on this machine.
 export type Theme = "as the system" | "light" | "dark";
 
 const ORDER: Theme[] = ["as the system", "light", "dark"];
 const KEY = "redoubt.theme";
 
-/** Puts the chosen one on the page, and says which it is. */
+/** Applies the chosen theme to the page, and returns it. */
 export function applyTheme(theme: Theme = (localStorage.getItem(KEY) as Theme | null) ?? "as the system"): Theme {
   const known = ORDER.includes(theme) ? theme : "as the system";
   if (known === "as the system") delete document.documentElement.dataset.theme;

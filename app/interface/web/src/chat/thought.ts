@@ -1,10 +1,10 @@
-// Thoughts in texts of other chat pages, and in those that were kept here when a thought was part of its answer: what stands
+// Thoughts in texts of other chat clients, and in old ones stored here when a thought was part of its answer: the text
 // between <think> and </think> at the beginning. Knows no page.
 
 const OPEN = "<think>";
 const CLOSE = "</think>";
 
-/** Such a text as thought and answer; a turn of these values. */
+/** Splits such a text into thought and answer of a turn. */
 export function apart(text: string): { text: string; thought?: string } {
   const start = text.trimStart();
   if (!start.startsWith(OPEN)) return { text };

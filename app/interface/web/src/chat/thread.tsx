@@ -1,4 +1,4 @@
-// The conversation, which follows an answer that grows only while one looks at its end.
+// The conversation; it scrolls with a growing answer only while its end is visible.
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Answer } from "./answer";
@@ -38,13 +38,13 @@ export function Thread({ chat }: { chat: Chat }) {
     if (!place || !content) return;
     let topBefore = place.scrollTop;
     const onScroll = () => {
-      // Turns that come into view get their true height, which moves the end away. Only a person scrolls up.
+      // Turns that become visible get their true height, which moves the end away. Only the user scrolls up.
       if (place.scrollHeight - place.scrollTop - place.clientHeight < NEAR_PX) isFollowing.current = true;
       else if (place.scrollTop < topBefore) isFollowing.current = false;
       topBefore = place.scrollTop;
       setAway(!isFollowing.current);
     };
-    // Content that grows moves the end away without a scroll of the person's.
+    // Growing content moves the end away although the user did not scroll.
     const watch = new ResizeObserver(() => isFollowing.current && toEnd());
     watch.observe(content);
     watch.observe(place);

@@ -1,9 +1,9 @@
-// Conversations as files: ours, and what other chat pages export. Knows no page and no service.
+// Conversations as files: our format, and exports of other chat clients. Knows no page and no service.
 import { type Item, treeOfItems } from "./stored";
 import { apart } from "./thought";
 import { EMPTY, type Tree, added, path, treeOf, turn } from "./tree";
 
-/** As many as the service keeps of one conversation. */
+/** The service's limit of messages per conversation. */
 const MOST_MESSAGES = 2048;
 
 export interface Imported {
@@ -11,7 +11,7 @@ export interface Imported {
   tree: Tree;
 }
 
-/** As the service exports those that it keeps. */
+/** The service's export format. */
 export function exported(title: string, tree: Tree): string {
   const items = Object.values(tree.turns).flatMap((one): object[] => {
     const parent = one.parent || "root";
@@ -23,7 +23,7 @@ export function exported(title: string, tree: Tree): string {
   return JSON.stringify({ object: "conversation.export", title, items }, null, 1);
 }
 
-/** What is shown of it, to be read. */
+/** Exports the shown branch as Markdown. */
 export function asMarkdown(title: string, tree: Tree): string {
   const parts = path(tree).flatMap((one) => {
     const thought = one.thought ? ["## Thought", one.thought] : [];
@@ -33,8 +33,8 @@ export function asMarkdown(title: string, tree: Tree): string {
 }
 
 /**
- * The conversations of a file: Redoubt's own, llama-server's or Open WebUI's exports, or a list of messages as
- * /v1/chat/completions takes them. Throws an Error that says what is wrong.
+ * Reads the conversations of a file: exports of Redoubt, llama-server or Open WebUI, or a list of messages as for
+ * /v1/chat/completions. Throws an Error that says what is wrong.
  */
 export function imported(text: string, newId: () => string): Imported[] {
   let file: unknown;
@@ -61,7 +61,7 @@ const isList = (value: unknown): value is unknown[] => Array.isArray(value);
 const isSaid = (value: unknown): boolean => isFields(value) && typeof value.role === "string" && "content" in value;
 const words = (value: unknown): string => (typeof value === "string" ? value : "");
 
-/** Throws an Error if there are more than a conversation has. */
+/** Throws an Error if there are more messages than the limit. */
 function few<One>(messages: One[]): One[] {
   if (messages.length > MOST_MESSAGES) throw new Error(`A chat of this file has more than ${MOST_MESSAGES} messages.`);
   return messages;
@@ -90,7 +90,7 @@ function messageOf(value: unknown): Message | null {
   return content ? { id: words(value.id), parent: parent === undefined ? null : words(parent), role: value.role, text: content } : null;
 }
 
-/** Messages that say what they follow, or that follow each other. */
+/** Messages with explicit parents, or in a sequence. */
 function treeOfMessages(messages: Message[], newId: () => string): Tree {
   const ids = new Set(messages.map((one) => one.id));
   if (!messages.some((one) => one.id && one.parent && ids.has(one.parent))) {

@@ -1,5 +1,5 @@
-// A conversation as a tree: a question that was edited, or an answer that was asked for again, is another branch.
-// Knows no page and no service. Trees are never changed in place, so that a view can compare them.
+// A conversation as a tree: an edited question, or another version of an answer, is another branch.
+// Knows no page and no service. Trees are immutable, so that a view can compare them.
 
 import { apart } from "./thought";
 
@@ -7,7 +7,7 @@ export type Status = "waiting" | "reading" | "writing" | "done" | "stopped" | "c
 
 export interface Failure {
   message: string;
-  /** What the service's log calls the request; empty: it did not say. */
+  /** The request's id in the service's log; empty: unknown. */
   requestId: string;
 }
 
@@ -17,11 +17,11 @@ export interface Usage {
   answerTokens: number;
 }
 
-/** How far an answer is before its first word. */
+/** The progress of an answer before its first token. */
 export interface Progress {
-  /** How many requests begin before it; null: it does not wait. */
+  /** How many requests start before it; null: it is not queued. */
   ahead: number | null;
-  /** Of `total` tokens of the prompt. */
+  /** Processed tokens of the `total` prompt tokens. */
   done: number;
   total: number;
 }
@@ -32,7 +32,7 @@ export interface Turn {
   parent: string;
   role: "user" | "assistant";
   text: string;
-  /** What was thought before an answer; absent or empty: nothing. */
+  /** The thought before an answer; absent or empty: none. */
   thought?: string;
   status: Status;
   /** Unix milliseconds; 0: not yet. */
@@ -41,7 +41,7 @@ export interface Turn {
   thoughtUntilMs: number;
   endedAtMs: number;
   model: string;
-  /** What the service that keeps the conversation calls it; absent or empty: it does not have it, or it is a question of this tab. */
+  /** The id in the service's store; absent or empty: it is not stored there, or it is a question of this tab. */
   itemId?: string;
   failure?: Failure;
   usage?: Usage;
@@ -50,9 +50,9 @@ export interface Turn {
 
 export interface Tree {
   turns: Record<string, Turn>;
-  /** Of each turn, and of the beginning "", the children in the order of their making. */
+  /** The children of each turn, and of the beginning "", oldest first. */
   children: Record<string, string[]>;
-  /** Which child of each is shown. */
+  /** The shown child of each turn. */
   chosen: Record<string, string>;
 }
 
@@ -63,13 +63,13 @@ export interface Said {
 
 export const EMPTY: Tree = { turns: {}, children: {}, chosen: {} };
 
-/** A turn of these values; the others as they are before anything has happened. */
+/** Creates a turn of these values; the others are initial. */
 export function turn(values: Pick<Turn, "id" | "parent" | "role"> & Partial<Turn>): Turn {
   const status = values.role === "user" ? "done" : "waiting";
   return { text: "", status, askedAtMs: 0, firstAtMs: 0, thoughtUntilMs: 0, endedAtMs: 0, model: "", ...values };
 }
 
-/** With another turn below its parent, which is shown from now on. */
+/** Adds a turn below its parent and shows it. */
 export function added(tree: Tree, one: Turn): Tree {
   return {
     turns: { ...tree.turns, [one.id]: one },
@@ -78,13 +78,13 @@ export function added(tree: Tree, one: Turn): Tree {
   };
 }
 
-/** With some values of a turn replaced; a turn that is gone stays away. */
+/** Replaces some values of a turn; a removed turn stays removed. */
 export function changed(tree: Tree, id: string, values: Partial<Turn>): Tree {
   const old = tree.turns[id];
   return old === undefined ? tree : { ...tree, turns: { ...tree.turns, [id]: { ...old, ...values } } };
 }
 
-/** With the sibling shown that lies `step` further. */
+/** Shows the sibling `step` positions further. */
 export function switched(tree: Tree, id: string, step: number): Tree {
   const one = tree.turns[id];
   if (one === undefined) return tree;
@@ -93,7 +93,7 @@ export function switched(tree: Tree, id: string, step: number): Tree {
   return next === undefined ? tree : { ...tree, chosen: { ...tree.chosen, [one.parent]: next } };
 }
 
-/** What is shown, from the first turn to the last. */
+/** The shown branch, from the first turn to the last. */
 export function path(tree: Tree): Turn[] {
   const shown: Turn[] = [];
   for (let id = tree.chosen[""]; id !== undefined; id = tree.chosen[id]) {
@@ -112,8 +112,8 @@ export function pathTo(tree: Tree, id: string): Turn[] {
 }
 
 /**
- * What is sent to a model of these turns. A question without an answer is left out unless it is the last turn, since
- * many models' templates want question and answer in turn; what was thought before an answer is left out too.
+ * Returns the messages for a model. A question without an answer is dropped unless it is the last turn, since many
+ * models' templates require alternating turns; thoughts are dropped too.
  */
 export function history(turns: Turn[]): Said[] {
   const said: Said[] = [];
@@ -126,7 +126,7 @@ export function history(turns: Turn[]): Said[] {
   return said;
 }
 
-/** A tree that was kept somewhere; null: it is none. An answer that was being written then was broken off. */
+/** Reads a stored tree; null: it is invalid. An answer that was being generated then has broken off. */
 export function restored(kept: unknown): Tree | null {
   const tree = kept as Tree | null;
   if (typeof tree !== "object" || tree === null || !tree.turns || !tree.children || !tree.chosen) return null;

@@ -1,4 +1,4 @@
-// One thing that a person asks of the service at a time, and what became of it.
+// Runs one action on the service at a time, and shows its result.
 import { useState } from "preact/hooks";
 
 import { ApiFailure, inWords } from "./api";
@@ -9,7 +9,7 @@ export interface Outcome {
   isFailure: boolean;
 }
 
-/** `run` does the work and shows the sentence that it returns, or the failure; who is logged out goes to /login. */
+/** `run` does the work and shows the sentence that it returns, or the failure; without a session it leads to /login. */
 export function useAction() {
   const [isBusy, setBusy] = useState(false);
   const [outcome, setOutcome] = useState<Outcome | null>(null);

@@ -1,4 +1,4 @@
-// Calls to the service's own /v1 with the session's cookie. Knows no page.
+// Calls the service's /v1 with the session's cookie. Knows no page.
 import { asUser } from "./session";
 import { inWordsOf } from "./words";
 
@@ -8,17 +8,17 @@ export class ApiFailure extends Error {
     readonly status: number,
     readonly code: string | null,
     message: string,
-    /** Of the header Retry-After, in seconds; null: there is none. */
+    /** The header Retry-After in seconds; null: there is none. */
     readonly retryAfterS: number | null = null,
   ) {
     super(message);
   }
 }
 
-/** What a person has to mend, in words. */
+/** An input that the user must correct, in words. */
 export class Told extends Error {}
 
-/** The answer's JSON. Throws ApiFailure; status 0: the service was not reached, or `signal` gave up. */
+/** Returns the answer's JSON. Throws ApiFailure; status 0: the service was not reached, or `signal` aborted. */
 export async function call<Answer>(
   method: "GET" | "POST" | "DELETE",
   path: string,
@@ -44,7 +44,7 @@ function failureOf(response: Response, answer: unknown): ApiFailure {
   return new ApiFailure(response.status, error?.code ?? null, message, Number.isNaN(wait) ? null : wait);
 }
 
-/** What to tell a person about a failure. */
+/** Words a failure for users. */
 export function inWords(error: unknown): string {
   if (!(error instanceof ApiFailure)) {
     return error instanceof Told ? error.message : "Something went wrong on this page. Reload it and try again.";

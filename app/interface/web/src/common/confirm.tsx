@@ -1,4 +1,4 @@
-// A question before what cannot be undone; the answer that changes nothing has the focus.
+// A confirmation before what can't be undone; the safe answer has the focus.
 import type { ComponentChildren } from "preact";
 
 interface Asked {

@@ -1,4 +1,4 @@
-// Files that a page saves: of its own, or the service's, which are asked for as every request of a user's.
+// Downloads: files made by the page, or the service's, requested with the user's session.
 import { ApiFailure } from "./api";
 import { asUser } from "./session";
 
@@ -12,7 +12,7 @@ export function saveFile(content: Blob, name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), KEPT_MS);
 }
 
-/** Saves a conversation that the service keeps. Throws ApiFailure. */
+/** Downloads a conversation that the service stores. Throws ApiFailure. */
 export async function saveConversation(id: string, kind: "md" | "json"): Promise<void> {
   const path = `/v1/conversations/${encodeURIComponent(id)}/export?format=${kind}`;
   const response = await fetch(path, { headers: asUser() }).catch(() => null);

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 const IMPORT = /(?:\bfrom|\bimport)\s*\(?\s*"(\.[^"]*)"/g;
 const SOURCES = import.meta.glob<string>("../**/*.{ts,tsx}", { query: "?raw", import: "default", eager: true });
 
-/** From each file's path to the paths that it imports. */
+/** Maps each file's path to the paths that it imports. */
 function importsOf(sources: Record<string, string>): Map<string, string[]> {
   const files = new Map(Object.entries(sources).map(([path, text]) => [new URL(path, "file:///src/common/").pathname, text]));
   const found = (path: string) => ["", ".ts", ".tsx"].map((ending) => path + ending).find((one) => files.has(one));
@@ -13,7 +13,7 @@ function importsOf(sources: Record<string, string>): Map<string, string[]> {
   return new Map([...files].map(([path, text]) => [path, imported(path, text)]));
 }
 
-/** The paths of a circle, its first one again at its end; empty: there is none. */
+/** Returns the paths of an import cycle, with the first one again at the end; empty: there is none. */
 function circle(imports: Map<string, string[]>): string[] {
   const done = new Set<string>();
   const walk = (path: string, way: string[]): string[] => {

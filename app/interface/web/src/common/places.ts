@@ -1,4 +1,4 @@
-// Where a page may lead: paths of this site only.
+// Where a page may lead: only paths of this site.
 
 /** The path to go to after a login, from `?next=`; "/" for anything that could lead to another site. */
 export function nextPath(search: string, origin: string): string {

@@ -1,4 +1,4 @@
-// What became of an action, said aloud by screen readers too.
+// The result of an action, announced by screen readers too.
 import type { Outcome } from "./action";
 
 export function Told({ outcome }: { outcome: Outcome | null }) {

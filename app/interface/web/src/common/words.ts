@@ -1,4 +1,4 @@
-// What people are told of failures: the API's own messages speak of fields, headers and keys. Knows no page.
+// Words failures for users: the API's own messages speak of fields, headers and keys. Knows no page.
 
 export interface Failed {
   status: number;
@@ -29,7 +29,7 @@ const WORDS: Record<string, string> = {
   service_unavailable: "The service is not available. Try again in a moment.",
   request_given_up: "The service could not finish this answer. Try again.",
 };
-/** What the fields of a request are called in the page's settings. */
+/** The names of request fields in the page's settings. */
 const SETTINGS: Record<string, string> = {
   temperature: "Temperature", top_p: "Top-p", seed: "Seed", instructions: "System prompt",
   max_completion_tokens: "Longest answer", max_output_tokens: "Longest answer", max_tokens: "Longest answer",
@@ -54,7 +54,7 @@ export function inWordsOf({ status, code, message, retryAfterS = null }: Failed)
   return message;
 }
 
-/** The setting that a field of a request comes from; empty: none does. */
+/** The setting that sends a request's field; empty: none does. */
 export const settingOf = (param: string | null | undefined): string => SETTINGS[param ?? ""] ?? "";
 
 /** Seconds in words, rounded up: "20 seconds", "3 minutes", "5 hours". */

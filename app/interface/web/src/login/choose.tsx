@@ -1,4 +1,4 @@
-// The first login: a password of one's own in place of the administrator's, and the recovery code, which nobody else sees.
+// The first login: replaces the administrator's password by the user's own, and shows the recovery code only to the user.
 import { useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
@@ -7,9 +7,9 @@ import { Told } from "../common/told";
 
 interface Asked {
   name: string;
-  /** The administrator's. */
+  /** The password set by the administrator. */
   given: string;
-  /** Whether a recovery code opens what was saved before. */
+  /** Whether a recovery code can open what was saved before. */
   canRecover: boolean;
   onChosen: (recoveryCode: string) => void;
 }

@@ -1,5 +1,5 @@
-// The page /login: name and password for a session, kept in a cookie that no script can read. Who has a password that an
-// administrator has set chooses another one here, and is shown the recovery code.
+// The page /login: name and password for a session, kept in a cookie that no script can read. A user whose password was
+// set by an administrator chooses another one here, and is shown the recovery code.
 import { render } from "preact";
 import { useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// How many users the workers serve by their own measurement, what limits them, and which machines would serve those asked for.
+// How many users the workers can serve as measured, what limits them, and which machines would serve those asked for.
 import { useState } from "preact/hooks";
 
 import { call, inWords } from "../common/api";

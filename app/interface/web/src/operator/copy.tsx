@@ -1,4 +1,4 @@
-// A button that copies an id, and says that it has.
+// A button that copies an id, and confirms it.
 import { useState } from "preact/hooks";
 
 const SAID_FOR_MS = 1500;

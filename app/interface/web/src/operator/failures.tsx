@@ -1,4 +1,4 @@
-// The last requests that failed: when, how, whose, and by which id the log and the client know them.
+// The last failed requests: when, how, whose, and their ids in the log and at the client.
 import { useState } from "preact/hooks";
 
 import { CopyButton } from "./copy";
@@ -13,7 +13,7 @@ interface Shown {
   hasIngresses: boolean;
 }
 
-/** names: of users, by id. hasIngresses: whether there are several. */
+/** names: of users, by id. hasIngresses: whether there are several ingresses. */
 export function Failures({ failures, names, hasIngresses }: Shown) {
   const [isWhole, setWhole] = useState(false);
   const [hasRefusals, setRefusals] = useState(true);
@@ -62,7 +62,7 @@ export function Failures({ failures, names, hasIngresses }: Shown) {
   );
 }
 
-/** Whether the service has failed, and not who asked. */
+/** Whether the service has failed, not the client. */
 const isOurs = (failure: Failure): boolean => failure.is_stream || failure.status >= 500;
 
 function status(failure: Failure) {

@@ -1,4 +1,4 @@
-// The page /operator: workers, load, queue, pages, capacity, errors by id and usage by user, for administrators.
+// The page /operator: workers, load, queue, KV pages, capacity, errors by id and usage by user, for administrators.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
@@ -17,7 +17,7 @@ import { Workers } from "./workers";
 const OVERVIEW_MS = 2000;
 const USAGE_MS = 60_000;
 
-/** asker: makes what is called for each answer. */
+/** asker: creates the function that is called for each request. */
 function usePolled<Answer>(asker: () => (signal: AbortSignal) => Promise<Answer>, periodMs: number): Seen<Answer> {
   const [seen, setSeen] = useState<Seen<Answer>>({ value: null, failure: null });
   useEffect(() => poll(asker(), periodMs, setSeen), []);
@@ -82,7 +82,7 @@ function Reconnecting({ at, status }: { at: number | null; status: number | null
   return <p class="told failed">Reconnecting. {why}{at !== null && ` What is shown was true at ${moment(at)}.`}</p>;
 }
 
-/** Knows who is here before it asks for anything else. */
+/** Checks the session before it requests anything else. */
 async function begin(): Promise<void> {
   try {
     believe((await call<{ user_id: string }>("GET", "/v1/auth/session")).user_id);

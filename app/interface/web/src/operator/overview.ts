@@ -1,4 +1,4 @@
-// What /v1/admin/overview, .../capacity and .../usage/users answer, and what is worked out from it. Times are Unix seconds.
+// The types of /v1/admin/overview, .../capacity and .../usage/users, and values derived from them. Times are Unix seconds.
 
 export interface Ingress {
   id: string;
@@ -85,12 +85,12 @@ export interface ModelCapacity {
   candidates: { name: string; title: string; serves: boolean }[] | null;
 }
 
-/** The last overview of each ingress that has answered lately, the newest first. */
+/** The last overview of each ingress that has answered recently, newest first. */
 export type Heard = readonly [Overview, ...Overview[]];
 
 const LATELY_S = 60;
 
-/** With one more answer. Any ingress may answer, and each knows its own requests and errors only. */
+/** Adds an answer. Any ingress may answer, and each knows only its own requests and errors. */
 export function heardWith(before: readonly Overview[], answer: Overview): Heard {
   const others = before.filter((each) => each.ingress.id !== answer.ingress.id && answer.at - each.at < LATELY_S);
   return [answer, ...others];
@@ -98,7 +98,7 @@ export function heardWith(before: readonly Overview[], answer: Overview): Heard 
 
 export type FailureOf = Failure & { ingress: string };
 
-/** Of all ingresses, the newest first. */
+/** The failures of all ingresses, newest first. */
 export function failuresOf(heard: Heard): FailureOf[] {
   const all = heard.flatMap(({ ingress, failures }) => failures.map((failure) => ({ ...failure, ingress: ingress.id })));
   return sorted(all, (failure) => failure.at, false);
@@ -112,7 +112,7 @@ export interface Load {
   tokensPerS: number;
 }
 
-/** Of all workers that get requests. */
+/** Sums over all workers that get requests. */
 export function loadOf(workers: readonly Worker[]): Load {
   const load: Load = { up: 0, running: 0, maxRunning: 0, waiting: 0, tokensPerS: 0 };
   for (const worker of workers.filter((each) => each.state === "alive")) {
@@ -129,7 +129,7 @@ export const tokensOf = (counts: Counts): number => counts.prompt_tokens + count
 
 export type Order<Row> = (row: Row) => number | string;
 
-/** Numbers from the largest, names from A; or the other way round. Equal rows stay in order. */
+/** Sorts numbers descending and names ascending; or the reverse. Equal rows stay in order. */
 export function sorted<Row>(rows: readonly Row[], order: Order<Row>, isReversed: boolean): Row[] {
   const compared = (one: Row, other: Row): number => {
     const [first, second] = [order(one), order(other)];
@@ -138,7 +138,7 @@ export function sorted<Row>(rows: readonly Row[], order: Order<Row>, isReversed:
   return [...rows].sort((one, other) => (isReversed ? compared(other, one) : compared(one, other)));
 }
 
-/** How long something has lasted, in its two largest units: "3 d 4 h", "12 min", "8 s". */
+/** Formats a duration in its two largest units: "3 d 4 h", "12 min", "8 s". */
 export function lasting(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const units: [number, string][] = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -149,7 +149,7 @@ export function lasting(seconds: number): string {
   return `${Math.floor(whole / size)} ${unit}${rest && next ? ` ${rest} ${next[1]}` : ""}`;
 }
 
-/** A moment by this browser's clock and zone: "14:03:22", with the day where that is not today. */
+/** Formats a moment in this browser's time zone: "14:03:22", with the day unless it is today. */
 export function moment(at: number, now: Date = new Date()): string {
   const then = new Date(at * 1000);
   const time = then.toLocaleTimeString("en-GB");

@@ -1,4 +1,4 @@
-// Asks the service again and again while the page is seen, one question at a time. Knows nothing of what it asks.
+// Polls the service while the page is visible, one request at a time. Knows nothing of its content.
 import { ApiFailure } from "../common/api";
 
 const GIVE_UP_MS = 10_000;
@@ -6,18 +6,18 @@ const GIVE_UP_MS = 10_000;
 export interface Seen<Answer> {
   /** The last answer, also after a failure; null: there was none yet. */
   value: Answer | null;
-  /** Why the last question has none; null: it has one. */
+  /** Why the last request failed; null: it succeeded. */
   failure: unknown;
 }
 
-/** Whether asking again is of no use: who asks has logged out, or may not know. */
+/** Whether polling is useless: the user has logged out, or is not allowed to see it. */
 export function isFinal(failure: unknown): boolean {
   return failure instanceof ApiFailure && [401, 403, 409].includes(failure.status);
 }
 
 /**
- * Asks at once, and `periodMs` after each answer; not while the page is hidden, and at once when it is seen again.
- * Ends by itself after a final failure. Returns what ends it.
+ * Requests at once, and `periodMs` after each answer; not while the page is hidden, and at once when it becomes visible.
+ * Ends by itself after a final failure. Returns a function that ends it.
  */
 export function poll<Answer>(
   ask: (signal: AbortSignal) => Promise<Answer>,

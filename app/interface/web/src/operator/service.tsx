@@ -1,4 +1,4 @@
-// The service in a few figures, its ingresses where they are several, and its models.
+// The service in a few figures, its ingresses if there are several, and its models.
 import { lasting, loadOf, moment, sorted, type Heard, type Model } from "./overview";
 import { Bar, Table } from "./table";
 

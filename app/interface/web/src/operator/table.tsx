@@ -1,4 +1,4 @@
-// A table whose rows become cards on a phone, each value with its column's name. The roles keep it a table there.
+// A table whose rows become cards on a phone, each value with its column's name. ARIA roles keep it a table there.
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
@@ -9,7 +9,7 @@ export interface Column<Row> {
   isNumber?: boolean;
   /** Whether its values stay on one line. */
   isShort?: boolean;
-  /** What rows can be sorted by; absent: this column does not sort. */
+  /** The value by which rows are sorted; absent: this column does not sort. */
   order?: Order<Row>;
   of: (row: Row) => ComponentChildren;
 }
@@ -19,7 +19,7 @@ interface Shown<Row> {
   columns: Column<Row>[];
   rows: readonly Row[];
   keyOf: (row: Row) => string;
-  /** The place of the column that sorts at first; absent: rows stay in order. */
+  /** The index of the column that sorts initially; absent: rows stay in order. */
   sortedBy?: number;
 }
 
@@ -79,7 +79,7 @@ function classOf({ isNumber, isShort }: { isNumber?: boolean; isShort?: boolean 
   return isNumber ? "number" : isShort ? "short" : "";
 }
 
-/** How much of something is taken, as a bar and in words. */
+/** A used share, as a bar and in words. */
 export function Bar({ label, value, max, unit }: { label: string; value: number; max: number; unit?: string }) {
   return (
     <>

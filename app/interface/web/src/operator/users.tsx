@@ -1,4 +1,4 @@
-// What each user took, in tokens.
+// Each user's usage in tokens.
 import { tokensOf, type Counts, type UserUsage } from "./overview";
 import { Table, type Column } from "./table";
 

@@ -1,4 +1,4 @@
-// The worker table: who is up, and how full each is.
+// The worker table: the state and load of each worker.
 import { bytes } from "../common/numbers";
 import { lasting, type Worker } from "./overview";
 import { Bar, Table, type Column } from "./table";

@@ -19,7 +19,7 @@ from tools.configuration_table import knob_tables, with_tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")])
 PAGE_TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 # Code blocks of a page: the language, and the text without the indentation of a list.
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -162,12 +162,23 @@ def test_settings_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["app", "app/interface", "app/engine", "quant", "kernels"])
-def test_the_tree_of_the_architecture_page_has_every_module(package: str) -> None:
-    """Of these packages the page names every file and folder."""
-    tree = set(re.findall(r"\w+", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]))
-    modules = {path.stem for path in (ROOT / package).glob("*.py")}
+def test_the_tree_has_every_folder(package: str) -> None:
+    """Of `app` and `app/interface` also every file."""
+    tree = set(re.findall(r"\w+", "".join(blocks(ROOT / "CONTRIBUTING.md", ""))))
+    modules = {
+        path.stem for path in (ROOT / package).glob("*.py") if package.startswith("app") and "engine" not in package
+    }
     folders = {path.parent.name for pattern in ("*.py", "*.h") for path in (ROOT / package).glob(f"*/{pattern}")}
     assert {name for name in modules | folders if not name.startswith("_")} <= tree
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_paths_exist(page: str) -> None:
+    """Those in code; a page may leave out the folders that its table or section is about."""
+    folders = [".", "app", "app/interface", "app/interface/generate", "kernels"]
+    paths = re.findall(r"`([\w.-]+/[\w./-]*)`", PAGE_TEXTS[ROOT / page])
+    assert paths
+    assert [path for path in paths if not exists(path, folders) and not exists(f"{path}.py", folders)] == []
 
 
 FOLDERS = ("app", "quant", "kernels", "bench", "tests", "docs", "ray_configs")
@@ -178,9 +189,8 @@ def exists(pattern: str, folders: list[str]) -> bool:
     return any(next((ROOT / folder).glob(pattern.rstrip("/")), None) for folder in folders)
 
 
-@pytest.mark.parametrize("page", ["tuning.md", "architecture.md"])
-def test_files_named_in_code_exist(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+def test_files_named_in_the_code_of_the_tuning_page_exist() -> None:
+    text = PAGE_TEXTS[DOCS / "tuning.md"]
     named = [
         span for span in re.findall(r"`([^`\n]+)`", text) if span.startswith(tuple(f"{each}/" for each in FOLDERS))
     ]

@@ -85,7 +85,7 @@ void convolve_silu(const DeltaConvolution& convolution) {
         sums[c] = std::fma(convolution.weights[tap * convolution.weight_stride + c], x[c], sums[c]);
       }
     }
-    silu(sums, nullptr, channels, convolution.rows + r * convolution.stride);
+    activate<Activation::kSilu>(sums, nullptr, channels, convolution.rows + r * convolution.stride);
   }
 }
 

@@ -231,7 +231,7 @@ void gate_up_bf16(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, i
   linear_bf16(layer.up, x, ups, 0, layer.up.tiles());
   for (int row = 0; row < x.rows; ++row) {
     float* const gate = gates.values + row * gates.stride;
-    silu(gate, ups.values + row * ups.stride, layer.gate.rows, gate);
+    activate<Activation::kSilu>(gate, ups.values + row * ups.stride, layer.gate.rows, gate);
   }
   round_rows({gates.values, gates.stride, x.rows, layer.gate.rows}, out, 0, col);
 }

@@ -1,4 +1,5 @@
 // The activations of MLPs (formulas: contract/activation.h), scalar: defines the results.
+#include "contract/kernel_table.h"
 #include "ops/scalar.h"
 #include "simd/scalar.h"
 
@@ -41,30 +42,26 @@ float normal_distribution(float x) {
   return std::signbit(x) ? tail : 1.0f - tail;
 }
 
-template <float (&kFunction)(float)>
-void activate(const float* gate, const float* up, int n, float* out) {
-  for (int i = 0; i < n; ++i) out[i] = up == nullptr ? kFunction(gate[i]) : kFunction(gate[i]) * up[i];
+// What an activation does to a gate, and what it multiplies it by.
+template <Activation kActivation>
+float activated(float x) {
+  if constexpr (kActivation == Activation::kGeluTanh) {
+    return x / (1.0f + exp_clamped(x * std::fma(x * x, -kGeluTanhCubic, -kGeluTanhLinear)));
+  } else if constexpr (kActivation == Activation::kGeluErf) {
+    return x * normal_distribution(x);
+  } else if constexpr (kActivation == Activation::kRelu2) {
+    const float positive = 0.0f > x ? 0.0f : x;
+    return positive * positive;
+  } else if constexpr (kActivation == Activation::kSwigluOai) {
+    x = kSwigluLimit < x ? kSwigluLimit : x;
+    return x / (1.0f + exp_clamped(-kSwigluSteepness * x));
+  } else {
+    return x / (1.0f + exp_clamped(-x));
+  }
 }
-
-float silu_of(float x) { return x / (1.0f + exp_clamped(-x)); }
-
-float gelu_tanh_of(float x) {
-  return x / (1.0f + exp_clamped(x * std::fma(x * x, -kGeluTanhCubic, -kGeluTanhLinear)));
-}
-
-float gelu_erf_of(float x) { return x * normal_distribution(x); }
-
-float relu2_of(float x) {
-  const float positive = 0.0f > x ? 0.0f : x;
-  return positive * positive;
-}
-
-float swiglu_oai_of(float x) {
-  x = kSwigluLimit < x ? kSwigluLimit : x;
-  return x / (1.0f + exp_clamped(-kSwigluSteepness * x));
-}
-
-float swiglu_oai_factor(float up) {
+template <Activation kActivation>
+float factor_of(float up) {
+  if constexpr (kActivation != Activation::kSwigluOai) return up;
   up = kSwigluLimit < up ? kSwigluLimit : up;
   up = -kSwigluLimit > up ? -kSwigluLimit : up;
   return up + 1.0f;
@@ -72,24 +69,18 @@ float swiglu_oai_factor(float up) {
 
 }  // namespace
 
-void silu(const float* gate, const float* up, int n, float* out) { activate<silu_of>(gate, up, n, out); }
-
-void gelu_tanh(const float* gate, const float* up, int n, float* out) {
-  activate<gelu_tanh_of>(gate, up, n, out);
-}
-
-void gelu_erf(const float* gate, const float* up, int n, float* out) {
-  activate<gelu_erf_of>(gate, up, n, out);
-}
-
-void relu2(const float* gate, const float* up, int n, float* out) { activate<relu2_of>(gate, up, n, out); }
-
-void swiglu_oai(const float* gate, const float* up, int n, float* out) {
+template <Activation kActivation>
+void activate(const float* gate, const float* up, int n, float* out) {
   for (int i = 0; i < n; ++i) {
-    const float activated = swiglu_oai_of(gate[i]);
-    out[i] = up == nullptr ? activated : activated * swiglu_oai_factor(up[i]);
+    const float value = activated<kActivation>(gate[i]);
+    out[i] = up == nullptr ? value : value * factor_of<kActivation>(up[i]);
   }
 }
+template ActivateRow activate<Activation::kSilu>;
+template ActivateRow activate<Activation::kGeluTanh>;
+template ActivateRow activate<Activation::kGeluErf>;
+template ActivateRow activate<Activation::kRelu2>;
+template ActivateRow activate<Activation::kSwigluOai>;
 
 void gate_by_sigmoid(const float* gate, int n, float* x) {
   for (int i = 0; i < n; ++i) x[i] = x[i] / (1.0f + exp_clamped(-gate[i]));

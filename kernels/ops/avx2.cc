@@ -36,25 +36,14 @@ namespace {
 
 #pragma GCC pop_options
 
+namespace redoubt::avx2 {
+namespace {
+#include "ops/fill-inl.h"
+}  // namespace
+}  // namespace redoubt::avx2
+
 namespace redoubt {
 
-void fill_ops_avx2(KernelTable& table) {
-  table.rms_norm = avx2::rms_norm;
-  table.layer_norm = avx2::layer_norm;
-  table.activate[size_t(Activation::kSilu)] = avx2::activate<Activation::kSilu>;
-  table.activate[size_t(Activation::kGeluTanh)] = avx2::activate<Activation::kGeluTanh>;
-  table.activate[size_t(Activation::kGeluErf)] = avx2::activate<Activation::kGeluErf>;
-  table.activate[size_t(Activation::kRelu2)] = avx2::activate<Activation::kRelu2>;
-  table.activate[size_t(Activation::kSwigluOai)] = avx2::activate<Activation::kSwigluOai>;
-  table.add_scaled = avx2::add_scaled;
-  table.convolve_gated = avx2::convolve_gated;
-  table.scale = avx2::scale;
-  table.softcap = avx2::softcap;
-  table.gate_by_sigmoid = avx2::gate_by_sigmoid;
-  table.rope = avx2::rope;
-  table.write_kv = avx2::write_kv;
-  table.block_maxima = avx2::block_maxima;
-  table.softmax_weights = avx2::softmax_weights;
-}
+void fill_ops_avx2(KernelTable& table) { avx2::fill_ops(table); }
 
 }  // namespace redoubt

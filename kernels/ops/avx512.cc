@@ -36,25 +36,14 @@ namespace {
 
 #pragma GCC pop_options
 
+namespace redoubt::avx512 {
+namespace {
+#include "ops/fill-inl.h"
+}  // namespace
+}  // namespace redoubt::avx512
+
 namespace redoubt {
 
-void fill_ops_avx512(KernelTable& table) {
-  table.rms_norm = avx512::rms_norm;
-  table.layer_norm = avx512::layer_norm;
-  table.activate[size_t(Activation::kSilu)] = avx512::activate<Activation::kSilu>;
-  table.activate[size_t(Activation::kGeluTanh)] = avx512::activate<Activation::kGeluTanh>;
-  table.activate[size_t(Activation::kGeluErf)] = avx512::activate<Activation::kGeluErf>;
-  table.activate[size_t(Activation::kRelu2)] = avx512::activate<Activation::kRelu2>;
-  table.activate[size_t(Activation::kSwigluOai)] = avx512::activate<Activation::kSwigluOai>;
-  table.add_scaled = avx512::add_scaled;
-  table.convolve_gated = avx512::convolve_gated;
-  table.scale = avx512::scale;
-  table.softcap = avx512::softcap;
-  table.gate_by_sigmoid = avx512::gate_by_sigmoid;
-  table.rope = avx512::rope;
-  table.write_kv = avx512::write_kv;
-  table.block_maxima = avx512::block_maxima;
-  table.softmax_weights = avx512::softmax_weights;
-}
+void fill_ops_avx512(KernelTable& table) { avx512::fill_ops(table); }
 
 }  // namespace redoubt

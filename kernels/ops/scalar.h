@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "contract/activation.h"
 #include "contract/attention.h"
 
 namespace redoubt {
@@ -14,11 +15,8 @@ namespace redoubt::scalar {
 
 void rms_norm(const float* x, const float* weight, float epsilon, int n, float* out);
 void layer_norm(const float* x, const float* weight, const float* bias, float epsilon, int n, float* out);
-void silu(const float* gate, const float* up, int n, float* out);
-void gelu_tanh(const float* gate, const float* up, int n, float* out);
-void gelu_erf(const float* gate, const float* up, int n, float* out);
-void relu2(const float* gate, const float* up, int n, float* out);
-void swiglu_oai(const float* gate, const float* up, int n, float* out);
+template <Activation kActivation>
+void activate(const float* gate, const float* up, int n, float* out);
 void convolve_gated(const GatedRows& rows);
 void add_scaled(const float* x, float factor, int n, float* y);
 void scale(float* x, float factor, int n);

@@ -22,7 +22,7 @@ from quant.families.lfm2 import LFM2, LFM2_MOE
 from quant.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from quant.families.ministral3 import MINISTRAL3
 from quant.families.mpt import MPT
-from quant.families.olmo2 import OLMO2
+from quant.families.olmo2 import OLMO2, OLMO3
 from quant.families.phi3 import PHI3
 from quant.families.qwen1 import QWEN1
 from quant.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -57,6 +57,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     MINISTRAL3,
     MPT,
     OLMO2,
+    OLMO3,
     PHI3,
     QWEN1,
     QWEN3_NEXT,

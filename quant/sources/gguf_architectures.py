@@ -184,7 +184,9 @@ def _small_vector(gguf: GgufFile, name: str) -> list[float]:
     return [float(str(value)) for value in values]
 
 
-def _olmo2(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+def _olmo2(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    if metadata.integer("olmo2.attention.sliding_window", 0):
+        raise UnsupportedModelError(f"{gguf.path}: OLMo 3 is read from Hugging Face folders only")
     return {
         "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "hidden_act": "silu", **_rms(metadata, "olmo2"),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Families that differ from Llama in a little: Granite, OLMo 2, SmolLM3 and Ministral 3."""
+"""Families that differ from Llama in a little: Granite, OLMo 2 and 3, SmolLM3 and Ministral 3."""
 
 import json
 from pathlib import Path
@@ -26,11 +26,17 @@ YARN = {
     "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 32,
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
 }  # fmt: skip
+LONG = {
+    "rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 64,
+    "attention_factor": 1.2, "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
 NO_ROPE: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 20, "no_rope_layer_interval": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", MULTIPLIERS),
     "granite with biases": ("Granite", {**MULTIPLIERS, "attention_bias": True, "mlp_bias": True}),
     "olmo 2": ("Olmo2", {}),
+    "olmo 3": ("Olmo3", {"sliding_window": 20, "rope_parameters": {"full_attention": LONG, "sliding_attention": None}}),
+    "olmo 3, listed": ("Olmo3", {"sliding_window": 20, "layer_types": ["full_attention", *["sliding_attention"] * 4]}),
     "smollm 3": ("SmolLM3", {}),
     "smollm 3, windows": ("SmolLM3", {**NO_ROPE, "attention_bias": True, "mlp_bias": True}),
     "smollm 3, listed": ("SmolLM3", {"no_rope_layers": [0, 1, 1, 0, 1], "tie_word_embeddings": False}),

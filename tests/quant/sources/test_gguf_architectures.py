@@ -368,6 +368,14 @@ def test_what_gemma4_can_not_be_is_refused(key: str, value: Any, named: str, tmp
         open_source(_write(tmp_path / "x.gguf", "gemma4", {**own, key: value}, stored))
 
 
+def test_olmo3_is_not_taken_for_olmo2(tmp_path: Path) -> None:
+    config, own = CASES["olmo2"]
+    stored = _stored("olmo2", decoder := describe(config, "config.json"), described_tensors(decoder))
+    path = _write(tmp_path / "x.gguf", "olmo2", {**own, "attention.sliding_window": 32}, stored)
+    with pytest.raises(UnsupportedModelError, match="OLMo 3 is read from Hugging Face folders only"):
+        open_source(path)
+
+
 @pytest.mark.parametrize("divisors", [[2.0] * 8 + [1e30] * 24, [1e30] * 32, [1.0] * 8])
 def test_other_divisors_of_rotary_frequencies_are_refused(divisors: list[float], tmp_path: Path) -> None:
     config, own = CASES["gemma4"]

@@ -66,16 +66,14 @@ def build_http_app(
     )
     metrics = Metrics(service.workers, lambda: list(service.models), service.ingress.id, service.ingress.version)
     failures = RecentFailures()
-    places = Places(service.settings.max_open_requests)
+    places = Places(service.settings.max_ongoing_requests)
     metrics.watch_places(lambda: places.taken, places.limit)
     if service.access_log is not None:
         service.access_log.on_drop = metrics.log_line_dropped
     app.state.metrics = metrics  # this and the next two are for the guards
     app.state.failures = failures
     app.state.retry_after_s = service.settings.retry_after_s
-    app.state.addresses = ClientAddresses(
-        service.settings.trusted_proxies, behind_own_proxy=service.settings.behind_own_proxy
-    )
+    app.state.addresses = ClientAddresses(service.settings.trusted_proxies, behind_own_proxy=service.behind_own_proxy)
     service = replace(service, counting=metrics.counting)
     reception = Reception(service)
     store = store_nothing if accounts is None else StoredAnswers(accounts).stages
@@ -88,7 +86,7 @@ def build_http_app(
         routes = tuple(
             replace(route, refuses={**route.refuses, **limited}) if route.computes else route for route in routes
         )
-    has_keys = bool(service.settings.api_keys) or accounts is not None
+    has_keys = bool(service.api_keys) or accounts is not None
     described = DocumentRoutes(document(routes, has_keys=has_keys))
     routes = (
         *routes,
@@ -96,7 +94,7 @@ def build_http_app(
         Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
     )
     routes = (*routes, *page_routes(PageFiles(), accounts))
-    check = KeyCheck(service.settings.api_keys) if accounts is None else UserCheck(accounts)
+    check = KeyCheck(service.api_keys) if accounts is None else UserCheck(accounts)
     guarded = APIRouter(route_class=Guarded, dependencies=[Depends(check)])
     unguarded = APIRouter(route_class=Guarded)
     for route in routes:
@@ -120,7 +118,7 @@ def build_http_app(
     settings = service.settings
     # The last one added is the outermost.
     app.add_middleware(
-        BodyDeadline, slow_limit=max(1, settings.max_open_requests // 4), retry_after_s=settings.retry_after_s
+        BodyDeadline, slow_limit=max(1, settings.max_ongoing_requests // 4), retry_after_s=settings.retry_after_s
     )
     app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
     if settings.allowed_origins:
@@ -136,7 +134,7 @@ def _further_hosts(service: Service, accounts: AccountsGate | None) -> Sequence[
     """Returns the names for `AllowedHosts`: all if every request needs a credential, which other sites do not have."""
     if service.settings.allowed_hosts is not None:
         return service.settings.allowed_hosts
-    needs_credential = bool(service.settings.api_keys) if accounts is None else not accounts.guests
+    needs_credential = bool(service.api_keys) if accounts is None else not accounts.guests
     return (ANY,) if needs_credential else ()
 
 

@@ -23,8 +23,7 @@ from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
 from app.core_files import leave_no_core_files
 from app.interface.generate.model_directory import ModelDirectory
-from app.interface.generate.planning.limits import Limits
-from app.interface.generate.service import HttpSettings, IngressFacts, Service
+from app.interface.generate.service import IngressFacts, Service
 from app.interface.http.closing_ends import end_by_closing
 from app.interface.http_api import build_http_app
 from app.interface.request.access_log import AccessLog
@@ -88,22 +87,12 @@ class Ingress:
         self._service = Service(
             models=self._directory.models,
             workers=self._directory.workers,
-            settings=HttpSettings(
-                limits=Limits(
-                    default_max_tokens=ingress.default_max_tokens,
-                    max_choices=ingress.max_choices,
-                    max_beams=min(ingress.max_beams, settings.worker.max_concurrent_requests),
-                ),
-                max_body_bytes=ingress.max_body_bytes,
-                retry_after_s=ingress.retry_after_s,
-                api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
-                max_open_requests=ingress.max_ongoing_requests,
-                allowed_hosts=None if ingress.allowed_hosts is None else tuple(ingress.allowed_hosts),
-                allowed_origins=tuple(ingress.allowed_origins),
-                behind_own_proxy=os.environ.get(OWN_PROXY) == "1",
-                trusted_proxies=tuple(ingress.trusted_proxies),
-                keep_alive_comment_s=ingress.keep_alive_comment_s,
+            # Beams of a request are sequences of one worker.
+            settings=ingress.model_copy(
+                update={"max_beams": min(ingress.max_beams, settings.worker.max_concurrent_requests)}
             ),
+            api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
+            behind_own_proxy=os.environ.get(OWN_PROXY) == "1",
             ingress=IngressFacts(
                 id=replica.replica_id.unique_id,
                 node=socket.gethostname(),

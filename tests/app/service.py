@@ -11,8 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 
-from app.interface.generate.planning.limits import Limits
-from app.interface.generate.service import HttpSettings, IngressFacts, ServedModel, Service
+from app.interface.generate.service import IngressFacts, ServedModel, Service
 from app.interface.http_api import build_http_app
 from app.interface.request.access_log import AccessLog
 from app.interface.request.traces import Traces
@@ -20,6 +19,7 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.users.gate import AccountsGate
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
+from app.settings import IngressSettings
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 
 MODEL = tiny_model()
@@ -59,6 +59,12 @@ WORKER = WorkerRow(
 )
 
 
+def http_settings(**changed: Any) -> IngressSettings:
+    """Those of tests. A value that the configuration would refuse, as no place at all, is taken."""
+    values = {"default_max_tokens": 64, "max_choices": 4, "max_body_bytes": 1 << 20, "retry_after_s": 3}
+    return IngressSettings().model_copy(update=values | changed)
+
+
 def http_app(
     generate: Generate,
     *,
@@ -67,12 +73,22 @@ def http_app(
     accounts: AccountsGate | None = None,
     access_log: AccessLog | None = None,
     traces: Traces | None = None,
+    api_keys: tuple[str, ...] = (),
+    behind_own_proxy: bool = False,
     **settings: Any,
 ) -> FastAPI:
-    values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
     rows = workers if callable(workers) else lambda: list(workers)
-    service = Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, access_log, traces=traces)
+    service = Service(
+        {"tiny": served},
+        rows,
+        http_settings(**settings),
+        INGRESS,
+        api_keys=api_keys,
+        behind_own_proxy=behind_own_proxy,
+        access_log=access_log,
+        traces=traces,
+    )
     return build_http_app(service, accounts)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.interface.generate.planning.limits import Limits
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     app = http_app(
         worker.generate,
         model=tiny_model(context_tokens=CONTEXT_TOKENS),
-        limits=Limits(8192, 4),
+        default_max_tokens=8192,
         max_body_bytes=32 << 20,
     )
     uvicorn.run(Recorder(app, options.work), host="127.0.0.1", port=options.port, log_level="error", ws="none")

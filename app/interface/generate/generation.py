@@ -70,7 +70,7 @@ class Generation(Generic[Body]):
     def plan(self, chat: ChatModel) -> Job:
         """Turns the request into a job for the engine."""
         received = self.received
-        limits = self.service.settings.limits
+        limits = self.service.limits
         return self.family.plan(chat, received.body, limits, received.caller, received.answer_id)
 
     def run(

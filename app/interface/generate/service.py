@@ -11,6 +11,7 @@ from app.interface.request.traces import Traces
 from app.interface.text.chat_model import ChatModel
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
+from app.settings import IngressSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +23,6 @@ class ServedModel:
     """`app.controller.worker_client.WorkerClient.generate`."""
     created: int
     """The load time in Unix seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """The service's settings for HTTP."""
-
-    limits: Limits
-    max_body_bytes: int
-    retry_after_s: int
-    api_keys: tuple[str, ...] = ()
-    """A client must send one of these; empty: every client is served."""
-    max_open_requests: int = 512
-    """The limit of open requests; more are refused (503). Probes are not counted."""
-    allowed_hosts: tuple[str, ...] | None = None
-    """Names by which clients may reach the service, besides those of `app.interface.http.hosts`. None: all names if
-    every request needs a key or a user, otherwise no further ones."""
-    allowed_origins: tuple[str, ...] = ()
-    """Web sites that may use the service from a browser; see `app.interface.http.origins`."""
-    behind_own_proxy: bool = False
-    """Whether every request comes through our HAProxy; this and the next are for
-    `app.interface.request.client_address`."""
-    trusted_proxies: tuple[str, ...] = ()
-    keep_alive_comment_s: float = 15.0
-    """The time without an event after which a stream gets a comment, also before its first event; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +54,12 @@ class Service:
 
     models: Mapping[str, ServedModel]
     workers: Callable[[], Sequence[WorkerRow]]
-    settings: HttpSettings
+    settings: IngressSettings
     ingress: IngressFacts
+    api_keys: tuple[str, ...] = ()
+    """A client must send one of these; empty: every client is served."""
+    behind_own_proxy: bool = False
+    """Whether every request comes through our HAProxy (`app.interface.request.client_address`)."""
     access_log: AccessLog | None = None
     """None: disabled."""
     traces: Traces | None = None
@@ -87,6 +68,12 @@ class Service:
     """Updates `models` after a worker has reported that one was replaced."""
     counting: Callable[[str], Observe | None] = _nobody_counts
     """Counts a model's sequences for the metrics."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the settings allow one request."""
+        settings = self.settings
+        return Limits(settings.default_max_tokens, settings.max_choices, settings.max_beams)
 
     def model(self, name: str | None) -> ServedModel:
         """Returns the model of that name; None: the first. Raises ApiError (404, or 503 if there is no model)."""

@@ -10,15 +10,14 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from app.interface.generate.planning.limits import Limits
-from app.interface.generate.service import HttpSettings, ServedModel, Service
+from app.interface.generate.service import ServedModel, Service
 from app.interface.http_api import build_http_app
 from app.messages.failures import EngineStoppedError, QueueFullError, RequestTooLongError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.service import INGRESS, WORKER, http_app, http_client, never, openai_client
+from tests.app.service import INGRESS, WORKER, http_app, http_client, http_settings, never, openai_client
 from tests.app.tiny_model import CONTEXT_TOKENS, reference_tokenizer, tiny_model
 
 TEXT = "Hello, 日本 🎉 STOP and more"
@@ -46,7 +45,7 @@ def events(response: httpx2.Response) -> list[Any]:
 
 async def test_a_model_that_comes_later_is_served() -> None:
     models = {"tiny": ServedModel(tiny_model(), talking().generate, created=1)}
-    settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3)
+    settings = http_settings()
     async with http_client(build_http_app(Service(models, lambda: [WORKER], settings, INGRESS))) as client:
         assert (await client.post("/v1/chat/completions", json=CHAT | {"model": "late"})).status_code == 404
         models["late"] = models["tiny"]
@@ -435,7 +434,7 @@ async def test_a_failure_outside_the_generating_routes_says_the_configured_retry
     def lost() -> list[WorkerRow]:
         raise EngineStoppedError("The worker table is lost.")
 
-    settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=7)
+    settings = http_settings(retry_after_s=7)
     async with http_client(build_http_app(Service({}, lost, settings, INGRESS))) as client:
         response = await client.get("/v1/workers")
     assert response.status_code == 503
@@ -451,7 +450,7 @@ async def test_the_lifespan_of_the_application_is_the_one_that_was_given() -> No
         yield
         states.append("down")
 
-    settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3)
+    settings = http_settings()
     app = build_http_app(Service({}, lambda: [], settings, INGRESS), lifespan=lifespan)
     async with app.router.lifespan_context(app):
         assert states == ["up"]

@@ -266,7 +266,7 @@ def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) 
 
 def test_half_sent_requests_leave_places_to_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 0.3, raising=False)
-    app = http_app(SteppedWorker(0).generate, max_open_requests=8)  # two of them for slow bodies
+    app = http_app(SteppedWorker(0).generate, max_ongoing_requests=8)  # two of them for slow bodies
     with loopback_server(app) as address, contextlib.ExitStack() as stack:
         connections = [half_sent(address, stack) for _ in range(6)]
         deadline = time.monotonic() + WAIT_S
@@ -283,7 +283,7 @@ def test_half_sent_requests_leave_places_to_whole_ones(monkeypatch: pytest.Monke
 
 def test_probes_and_metrics_answer_when_all_places_are_taken() -> None:
     worker = SteppedWorker(0)
-    with loopback_server(http_app(worker.generate, max_open_requests=2)) as address:
+    with loopback_server(http_app(worker.generate, max_ongoing_requests=2)) as address:
         with (
             posted(address, "/v1/chat/completions", CHAT | {"stream": True}),
             posted(address, "/v1/chat/completions", CHAT | {"stream": True}),

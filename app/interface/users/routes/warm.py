@@ -49,7 +49,7 @@ class WarmRoute:
         """Plans the next turn without its question."""
         values = {"model": name, "input": history.items, "instructions": instructions, "max_output_tokens": 1}
         request = ResponseRequest.model_validate(values)
-        limits = self._reception.service.settings.limits
+        limits = self._reception.service.limits
         return plan_response(
             served.chat.with_known_answers(history.answers), request, limits, caller, f"warm_{uuid.uuid4().hex}"
         )

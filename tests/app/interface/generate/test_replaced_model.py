@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 
-from app.interface.generate.planning.limits import Limits
-from app.interface.generate.service import HttpSettings, ServedModel, Service
+from app.interface.generate.service import ServedModel, Service
 from app.interface.http_api import build_http_app
 from app.messages.failures import ModelReplacedError
 from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest
-from tests.app.service import INGRESS, WORKER, http_client
+from tests.app.service import INGRESS, WORKER, http_client, http_settings
 from tests.app.tiny_model import HIDDEN_SIZE, tiny_model
 
 TEMPLATES = [f"{version}: {{{{ messages[0].content }}}}" for version in ("old", "new", "newest")]
@@ -60,9 +59,7 @@ class RollingService:
             self.runs = (self.runs + 1) % len(TEMPLATES)
 
     def app(self) -> FastAPI:
-        settings = HttpSettings(
-            Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3, keep_alive_comment_s=self._keep_alive_comment_s
-        )
+        settings = http_settings(keep_alive_comment_s=self._keep_alive_comment_s)
         return build_http_app(Service(self.models, lambda: [WORKER], settings, INGRESS, follow_models=self.follow))
 
 

@@ -60,7 +60,7 @@ async def test_a_page_of_an_allowed_origin_reads_answers_and_errors() -> None:
 
 
 async def test_an_answer_of_a_full_service_can_be_read_too() -> None:
-    app = http_app(never, max_open_requests=0, allowed_origins=(SITE,))
+    app = http_app(never, max_ongoing_requests=0, allowed_origins=(SITE,))
     answer = await Exchange(app, "/v1/models", method="GET", headers={"origin": SITE}).ended()
     assert (answer.status, answer.headers["access-control-allow-origin"]) == (503, SITE)
     assert (await preflight(app, SITE)).status == 200

@@ -179,7 +179,7 @@ def test_a_client_that_leaves(log: AccessLog, tmp_path: Path) -> None:
 
 
 async def test_a_refusal_for_want_of_a_place_has_a_line(log: AccessLog, tmp_path: Path) -> None:
-    async with http_client(http_app(never, access_log=log, max_open_requests=0)) as client:
+    async with http_client(http_app(never, access_log=log, max_ongoing_requests=0)) as client:
         await client.get("/v1/models")
     (line,) = lines_of(log, tmp_path)
     assert (line["route"], line["status"], line["error"]) == ("any", 503, "service_unavailable")

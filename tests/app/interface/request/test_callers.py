@@ -14,7 +14,7 @@ from app.interface.generate.planning.embeddings import plan_embeddings
 from app.interface.generate.planning.limits import Limits
 from app.interface.generate.planning.responses import plan_response
 from app.interface.generate.reception import Reception
-from app.interface.generate.service import HttpSettings, ServedModel, Service
+from app.interface.generate.service import ServedModel, Service
 from app.interface.http.guard import Guarded
 from app.interface.http.metrics import Metrics
 from app.interface.http_api import build_http_app, service_routes
@@ -27,7 +27,7 @@ from app.interface.wire.responses import ResponseRequest
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.service import INGRESS, WORKER, http_client
+from tests.app.service import INGRESS, WORKER, http_client, http_settings
 from tests.app.tiny_model import tiny_model
 
 MODEL = tiny_model()
@@ -42,8 +42,8 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def service(worker: FakeWorker, *keys: str) -> Service:
-    settings = HttpSettings(LIMITS, max_body_bytes=1 << 20, retry_after_s=3, api_keys=keys)
-    return Service({"tiny": ServedModel(MODEL, worker.generate, created=1)}, lambda: [WORKER], settings, INGRESS)
+    models = {"tiny": ServedModel(MODEL, worker.generate, created=1)}
+    return Service(models, lambda: [WORKER], http_settings(), INGRESS, api_keys=keys)
 
 
 def computing_paths() -> list[str]:
@@ -91,7 +91,7 @@ async def test_every_computing_route_passes_its_caller_to_the_worker(path: str, 
 async def test_clients_without_a_key_are_told_apart_by_address_for_their_shares_only() -> None:
     worker = FakeWorker(lambda _: deltas([5]))
     built = service(worker)
-    built = replace(built, settings=replace(built.settings, behind_own_proxy=True))
+    built = replace(built, behind_own_proxy=True)
     async with http_client(build_http_app(built)) as client:
         for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1"):
             await client.post("/v1/chat/completions", json=CHAT, headers={"X-Redoubt-Client": address})

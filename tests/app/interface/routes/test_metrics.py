@@ -102,7 +102,7 @@ async def test_each_way_of_going_on_elsewhere_is_counted() -> None:
 
 
 async def test_an_ingress_says_what_it_is_and_how_full() -> None:
-    async with http_client(http_app(never, max_open_requests=7)) as client:
+    async with http_client(http_app(never, max_ongoing_requests=7)) as client:
         text = (await client.get("/metrics")).text
     found = series(text)
     assert value(found, "redoubt_open_requests") == 1, "this one"
@@ -141,7 +141,7 @@ async def test_labels_are_a_closed_set() -> None:
 
 
 async def test_a_method_of_the_clients_own_is_no_label() -> None:
-    app = http_app(never, max_open_requests=0)
+    app = http_app(never, max_ongoing_requests=0)
     async with http_client(app) as client:
         assert (await client.request("SECRET", "/v1/models")).status_code == 503
     text = app.state.metrics.text().decode()

@@ -160,7 +160,7 @@ async def test_a_request_that_finds_no_place_is_told(make_site: Callable[..., Si
     worker = FakeWorker(lambda _: deltas([5]), hang_after=0)
     site = make_site(worker)
     await site.client.aclose()
-    site.client = http_client(http_app(worker.generate, accounts=site.gate, max_open_requests=1))
+    site.client = http_client(http_app(worker.generate, accounts=site.gate, max_ongoing_requests=1))
     site.add("root", role="admin")
     root = await site.log_in("root")
     asking = asyncio.create_task(site.ask("POST", "/v1/chat/completions", root, CHAT))

@@ -58,6 +58,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Granite": {**SIZES, **MULTIPLIERS},
     "SmolLM3": SIZES,
     "Olmo2": SIZES,
+    "Olmo3": {**SIZES, "sliding_window": 20},
     "Falcon": {**test_falcon.SIZES, "attention": "sdpa"},
     "Mpt": ALIBI["mpt"][1],
     "Bloom": ALIBI["bloom"][1],

@@ -39,7 +39,8 @@ MOST_WORKERS = 8
 """Each collects all tests and imports what they need."""
 LOW_PRIORITY = "10"
 LOWEST_PRIORITY = "19"
-"""Ray runs the services' workers at 15: these have to come after them."""
+RAY_FIRST = {"RAY_worker_niceness": "0"}
+"""The services wait for nobody else: Ray runs its workers at 15, where they would share the cores with the others."""
 TMPFS = Path("/dev/shm")
 TMPFS_LEAST_BYTES = 4 << 30
 
@@ -54,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     LOGS.mkdir(exist_ok=True)
     pages = ["nice", "-n", LOW_PRIORITY, *PYTEST, SLOWEST, *PAGES]
     beside = [_begun("pages", pages, environment), _begun("beside", _beside(), environment | _one_thread())]
-    services = subprocess.Popen([*PYTEST, SLOWEST, "-m", "not faults", *SERVICES], cwd=ROOT, env=environment)
+    services = subprocess.Popen(
+        [*PYTEST, SLOWEST, "-m", "not faults", *SERVICES], cwd=ROOT, env=environment | RAY_FIRST
+    )
     try:  # Ctrl-C reaches all of them
         services.wait()
     finally:

@@ -147,6 +147,13 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Browser) -> None:
         expect(page.locator("header")).to_contain_text("fake-model")
 
 
+def test_models_that_do_not_come_are_asked_for_again(browser: Browser) -> None:
+    with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, _):
+        page.route("**/v1/models", lambda route: None, times=1)  # it is never answered
+        page.reload()
+        expect(page.locator("header")).to_contain_text("fake-model")
+
+
 def test_a_reload_keeps_the_chat_and_the_draft(browser: Browser) -> None:
     with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, watch):
         ask(page, "Where are you from?")

@@ -111,14 +111,17 @@ export const canChat = (model: Model): boolean => model.capabilities.includes("c
 /** Whether the model of that name is known to have no chat template. */
 export const isMute = (models: Model[], name: string): boolean => models.some((one) => one.id === name && !canChat(one));
 
+/** A question about the service that hangs longer is asked again. */
+const LOOK_TIMEOUT_MS = 5000;
+
 export async function models(): Promise<Model[]> {
-  return (await ask<{ data: Model[] }>("GET", "/v1/models")).data;
+  return (await ask<{ data: Model[] }>("GET", "/v1/models", undefined, AbortSignal.timeout(LOOK_TIMEOUT_MS))).data;
 }
 
 /** Whether a worker can take a request now. */
 export async function isHealthy(): Promise<boolean> {
   try {
-    return (await fetch("/health", { cache: "no-store" })).ok;
+    return (await fetch("/health", { cache: "no-store", signal: AbortSignal.timeout(LOOK_TIMEOUT_MS) })).ok;
   } catch {
     return false;
   }

@@ -39,6 +39,7 @@ class Method(StrEnum):
 
     AUTO = "auto"
     RTN = "rtn"
+    QUICK = "quick"
     SCALE = "scale"
     GPTQ = "gptq"
     SIGNROUND = "signround"
@@ -73,9 +74,9 @@ def convert(
     method: Annotated[
         Method,
         typer.Option(
-            help="How 4-bit codes are chosen: rtn (round to nearest), scale (scales weighted by activations), gptq,"
-            " signround; tuned: gptq, then scales and norms fitted to the outputs of the unquantized model."
-            " auto: tuned up to two billion weights if the layers are like Llama's, otherwise gptq."
+            help="How 4-bit codes are chosen: rtn (round to nearest), quick (by the inputs of one short text, a"
+            " minute or two per billion weights), scale (scales weighted by activations), gptq, signround; tuned: gptq,"
+            " then scales and norms fitted to the outputs of the unquantized model. auto: quick."
         ),
     ] = Method.AUTO,
     calibrate: Annotated[

@@ -7,7 +7,7 @@ what is quantized already. In memory are the streams and one layer, never a whol
 chosen (`quant.methods`) or where tensors come from.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,18 +17,25 @@ from numpy.typing import NDArray
 from quant.calibration.layer_engine import LayerEngine
 from quant.calibration.layer_file import LayerFile, layer_decoder
 from quant.calibration.sums import InputSums, expert_moments, mean_square, summed
+from quant.codes.int8 import quantize_int8
 from quant.codes.matrix import F32, U8
 from quant.families.description import Decoder
 from quant.families.names import EngineTensor, engine_tensors
-from quant.packed.packed_matrix import MatrixInfo, pack_float
+from quant.methods.row_parts import by_rows
+from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized
 
-_PREFIX: Final = "model.layers.0."
-_ATTENTION: Final = (
+PREFIX: Final = "model.layers.0."
+ATTENTION: Final = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.gate_proj", "self_attn.q_a_proj",
     "self_attn.kv_a_proj", "delta.qkv_proj", "delta.gate_proj", "conv.input_proj",
 )  # fmt: skip
 """Candidates for the matrices of a layer's first stage; a layer has some of them, and all take its input."""
-_OUTPUT: Final = ("self_attn.o_proj", "delta.output_proj", "conv.output_proj")
+OUTPUT: Final = ("self_attn.o_proj", "delta.output_proj", "conv.output_proj")
+GATES: Final = ("mlp.gate_proj", "mlp.up_proj")
+EXPERT_GATES: Final = ("mlp.experts.gate_proj", "mlp.experts.up_proj")
+SHARED_GATES: Final = ("mlp.shared.gate_proj", "mlp.shared.up_proj")
+NEAR_GROUP: Final = 32
+"""The group size of the int8 matrices that stand for unquantized ones."""
 
 Arrays = Mapping[str, NDArray[Any]]
 Missing = Callable[[F32], F32]
@@ -84,8 +91,8 @@ def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) ->
 
 def run_layer(number: int, decoder: Decoder, work: LayerWork, streams: Streams) -> None:
     """Quantizes layer `number` and runs both streams through it, in place."""
-    layer = _Layer(number, decoder, work, streams.exact.shape[1])
-    attention = layer.names(*_ATTENTION)
+    layer = LayerInWork(number, decoder, work, streams.exact.shape[1])
+    attention = layer.names(*ATTENTION)
     with layer.exact() as engine:
         inputs = _Inputs(engine, streams.seen, "attention_input")
         original = _original(engine, streams.exact, layer)
@@ -107,7 +114,7 @@ def run_layer(number: int, decoder: Decoder, work: LayerWork, streams: Streams) 
             streams.seen[part] = arrays["hidden"].reshape(streams.seen[part].shape)
 
 
-class _Layer:
+class LayerInWork:
     """A layer of which some matrices are quantized already."""
 
     def __init__(self, number: int, decoder: Decoder, work: LayerWork, window_tokens: int) -> None:
@@ -115,32 +122,32 @@ class _Layer:
         self.kind = self.decoder.kinds[0]
         self._prefix = f"model.layers.{number}."
         tensors = engine_tensors(self.decoder)
-        self._matrices = {n: t for n, t in tensors.items() if t.role != "vector" and n.startswith(_PREFIX)}
+        self._matrices = {n: t for n, t in tensors.items() if t.role != "vector" and n.startswith(PREFIX)}
         self._vectors = {n: work.vectors[self.full(n)] for n, t in tensors.items() if t.role == "vector"}
         self._packed = {n: self._router(n) for n, t in self._matrices.items() if t.role == "router"}
 
     def full(self, name: str) -> str:
         """The full-model name of a tensor of layer 0."""
-        return self._prefix + name.removeprefix(_PREFIX)
+        return self._prefix + name.removeprefix(PREFIX)
 
     def _router(self, name: str) -> U8:
         return self.work.pack(self.full(name))
 
     def names(self, *short: str) -> tuple[str, ...]:
         """Filters the names of matrices that the layer has."""
-        return tuple(name for name in short if f"{_PREFIX}{name}.weight" in self._matrices)
+        return tuple(name for name in short if f"{PREFIX}{name}.weight" in self._matrices)
 
     def bias(self, short: str) -> F32 | np.float32:
         """A matrix' bias; 0 if it has none."""
-        return self._vectors.get(f"{_PREFIX}{short}.bias", np.float32(0))
+        return self._vectors.get(f"{PREFIX}{short}.bias", np.float32(0))
 
     def tensor(self, short: str) -> EngineTensor:
         """The engine's description of a matrix."""
-        return self._matrices[f"{_PREFIX}{short}.weight"]
+        return self._matrices[f"{PREFIX}{short}.weight"]
 
     def chooses(self, names: tuple[str, ...]) -> bool:
         """Whether codes are chosen for any of the matrices."""
-        return any(self.full(f"{_PREFIX}{name}.weight") not in self.work.as_is for name in names)
+        return any(self.full(f"{PREFIX}{name}.weight") not in self.work.as_is for name in names)
 
     def exact(self) -> LayerEngine:
         matrices = {}
@@ -149,6 +156,20 @@ class _Layer:
             info = MatrixInfo("fp32", rows, cols, 0, None, tensor.count)
             matrices[name] = (info, pack_float(self.work.read(self.full(name), 0, rows), "fp32"))
         return LayerEngine(LayerFile.of(self.decoder, matrices, self._vectors), self._tokens, exact=True)
+
+    def near(self) -> LayerEngine:
+        """The layer with int8 in place of the matrices whose codes are to be chosen, run with int8 activations."""
+        matrices = {}
+        for name, tensor in self._matrices.items():
+            rows, cols = tensor.shape
+            if name in self._packed or self.full(name) in self.work.as_is:
+                packed = self._packed[name] if name in self._packed else self.work.pack(self.full(name))
+                matrices[name] = (self.work.infos[self.full(name)], packed)
+                continue
+            values = self.work.read(self.full(name), 0, rows)
+            near = by_rows(rows, lambda part, name=name, values=values: quantize_int8(name, values[part], NEAR_GROUP))
+            matrices[name] = (MatrixInfo("int8", rows, cols, NEAR_GROUP, None, tensor.count), pack_quantized(near))
+        return LayerEngine(LayerFile.of(self.decoder, matrices, self._vectors), self._tokens, exact=False)
 
     def seen(self) -> LayerEngine:
         """The layer as quantized so far, with unused zeros for the rest."""
@@ -162,7 +183,7 @@ class _Layer:
     def quantize(self, names: tuple[str, ...], moments: F32 | None = None, missing: Missing | None = None) -> None:
         """Quantizes matrices that share an input. moments: needed if the codes of any are chosen."""
         for short in names:
-            name = self.full(f"{_PREFIX}{short}.weight")
+            name = self.full(f"{PREFIX}{short}.weight")
             if name in self.work.as_is:
                 self.keep(short, self.work.pack(name))
                 continue
@@ -171,10 +192,26 @@ class _Layer:
             lacks = None if missing is None else missing(weights)
             self.keep(short, self.work.choose(Chosen(name, weights, moments, lacks)))
 
+    def quantize_stacks(self, names: tuple[str, ...], moments: Iterable[F32]) -> None:
+        """Quantizes stacks that share their inputs. moments: of each of a stack's matrices, taken one by one."""
+        chosen = tuple(name for name in names if self.chooses((name,)))
+        self.quantize(tuple(name for name in names if name not in chosen))
+        if not chosen:
+            return
+        packed: dict[str, list[U8]] = {short: [] for short in chosen}
+        for number, own in enumerate(moments):
+            for short, parts in packed.items():
+                tensor, name = self.tensor(short), self.full(f"{PREFIX}{short}.weight")
+                rows = tensor.shape[0] // tensor.count
+                weights = self.work.read(name, number * rows, (number + 1) * rows)
+                parts.append(self.work.choose(Chosen(name, weights, own, None)))
+        for short, parts in packed.items():
+            self.keep(short, np.concatenate(parts))
+
     def keep(self, short: str, packed: U8) -> None:
         """Keeps and saves a quantized matrix."""
-        self._packed[f"{_PREFIX}{short}.weight"] = packed
-        self.work.save(self.full(f"{_PREFIX}{short}.weight"), packed)
+        self._packed[f"{PREFIX}{short}.weight"] = packed
+        self.work.save(self.full(f"{PREFIX}{short}.weight"), packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +245,7 @@ class _Inputs:
             yield slice(part.start * tokens, part.stop * tokens), arrays[self.name], arrays
 
 
-def _original(engine: LayerEngine, hidden: F32, layer: _Layer) -> dict[str, F32]:
+def _original(engine: LayerEngine, hidden: F32, layer: LayerInWork) -> dict[str, F32]:
     """Returns the unquantized layer's activations, [tokens, ...] each."""
     names = ["attention_input", "attention_output", "mlp_input", "hidden"]
     if layer.kind.mlp_output_norm:
@@ -225,7 +262,7 @@ def _original(engine: LayerEngine, hidden: F32, layer: _Layer) -> dict[str, F32]
     return kept
 
 
-def _latent(layer: _Layer, original: Arrays, seen: F32) -> None:
+def _latent(layer: LayerInWork, original: Arrays, seen: F32) -> None:
     """Quantizes the matrices that make queries and values from latents, each head with its own inputs' moments."""
     queries = layer.names("self_attn.q_b_proj")
     if queries and layer.chooses(queries):
@@ -238,12 +275,12 @@ def _latent(layer: _Layer, original: Arrays, seen: F32) -> None:
     _quantize_heads(layer, "self_attn.value_up_proj", "value_up_input", seen)
 
 
-def _quantize_heads(layer: _Layer, short: str, inputs: str, seen: F32) -> None:
+def _quantize_heads(layer: LayerInWork, short: str, inputs: str, seen: F32) -> None:
     """Quantizes a stack with a matrix for each head. inputs: the activation that has all heads' inputs."""
     if not layer.chooses((short,)):
         layer.quantize((short,))
         return
-    heads, (rows, cols) = layer.tensor(short).count, layer.tensor(short).shape
+    heads, cols = layer.tensor(short).count, layer.tensor(short).shape[1]
     moments, tokens = np.zeros((heads, cols, cols), np.float32), seen.shape[0] * seen.shape[1]
     with layer.seen() as engine:
         for _, arrays in engine.activations(seen, (inputs,)):
@@ -251,16 +288,11 @@ def _quantize_heads(layer: _Layer, short: str, inputs: str, seen: F32) -> None:
             for head in range(heads):
                 moments[head] += by_head[:, head].T @ by_head[:, head]
     moments /= np.float32(tokens)
-    name, own = layer.full(f"{_PREFIX}{short}.weight"), rows // heads
-    packed = [
-        layer.work.choose(Chosen(name, layer.work.read(name, head * own, (head + 1) * own), moments[head], None))
-        for head in range(heads)
-    ]
-    layer.keep(short, np.concatenate(packed))
+    layer.quantize_stacks((short,), moments)
 
 
-def _output(layer: _Layer, original: Arrays, seen: F32) -> None:
-    names, has_norm = layer.names(*_OUTPUT), layer.kind.attention_output_norm
+def _output(layer: LayerInWork, original: Arrays, seen: F32) -> None:
+    names, has_norm = layer.names(*OUTPUT), layer.kind.attention_output_norm
     if not layer.chooses(names):
         layer.quantize(names)
         return
@@ -270,8 +302,8 @@ def _output(layer: _Layer, original: Arrays, seen: F32) -> None:
     layer.quantize(names, sums.moments, sums.missed)
 
 
-def _mlp(layer: _Layer, original: Arrays, seen: F32) -> None:
-    gates, down = layer.names("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",)
+def _mlp(layer: LayerInWork, original: Arrays, seen: F32) -> None:
+    gates, down = layer.names(*GATES), ("mlp.down_proj",)
     if layer.chooses(gates):
         with layer.seen() as engine:
             sums = _Inputs(engine, seen, "mlp_input").moved(original["mlp_input"])
@@ -296,10 +328,10 @@ def _mlp(layer: _Layer, original: Arrays, seen: F32) -> None:
     layer.quantize(down, sums.moments, sums.missed if corrects else None)
 
 
-def _experts(layer: _Layer, original: Arrays, seen: F32) -> None:
+def _experts(layer: LayerInWork, original: Arrays, seen: F32) -> None:
     """Quantizes experts, each with its own inputs' moments; only the shared MLP's gate and up are corrected."""
-    gates, down = layer.names("mlp.experts.gate_proj", "mlp.experts.up_proj"), ("mlp.experts.down_proj",)
-    shared, shared_down = layer.names("mlp.shared.gate_proj", "mlp.shared.up_proj"), layer.names("mlp.shared.down_proj")
+    gates, down = layer.names(*EXPERT_GATES), ("mlp.experts.down_proj",)
+    shared, shared_down = layer.names(*SHARED_GATES), layer.names("mlp.shared.down_proj")
     name = "mlp_input" if layer.kind.mlp is None else "experts_input"
     with layer.seen() as engine:
         arrays, pairs = _collected(engine, seen, (name, "pairs"))
@@ -330,23 +362,11 @@ def _collected(engine: LayerEngine, hidden: F32, wanted: tuple[str, ...]) -> tup
 
 
 def _quantize_experts(
-    layer: _Layer,
+    layer: LayerInWork,
     names: tuple[str, ...],
     inputs: Callable[[NDArray[np.intp]], F32],
     experts: NDArray[np.int32],
     moments: F32,
 ) -> None:
     """Quantizes stacks that share their inputs. experts: the expert of each row."""
-    chosen = tuple(name for name in names if layer.chooses((name,)))
-    layer.quantize(tuple(name for name in names if name not in chosen))
-    if not chosen:
-        return
-    count = layer.tensor(chosen[0]).count
-    packed: dict[str, list[U8]] = {name: [] for name in chosen}
-    for expert, own in enumerate(expert_moments(inputs, experts, count, moments)):
-        for short, parts in packed.items():
-            name, rows = layer.full(f"{_PREFIX}{short}.weight"), layer.tensor(short).shape[0] // count
-            weights = layer.work.read(name, expert * rows, (expert + 1) * rows)
-            parts.append(layer.work.choose(Chosen(name, weights, own, None)))
-    for short, parts in packed.items():
-        layer.keep(short, np.concatenate(parts))
+    layer.quantize_stacks(names, expert_moments(inputs, experts, layer.tensor(names[0]).count, moments))

@@ -14,6 +14,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quant.calibration.block import BlockShape, Weights
 from quant.calibration.layers import Chosen, LayerWork, Streams, embedded, run_layer
+from quant.calibration.one_pass import run_layer_once
 from quant.calibration.sign_round import STEPS, sign_round_layer
 from quant.calibration.text import calibration_windows
 from quant.calibration.whole_layers import MATRICES, run_whole_layer
@@ -30,6 +31,9 @@ from quant.sources.source import Source
 
 FOUR_BIT: Final = ("sym_int4", "asym_int4", "lut4")
 SIGN_ROUND: Final = "signround"
+QUICK: Final = "quick"
+QUICK_TOKENS: Final = 4096
+"""Measured: docs/tuning.md."""
 WINDOW_TOKENS: Final = 512
 TOKENS_PER_INPUT: Final = 30
 LEAST_TOKENS: Final = 1 << 14
@@ -44,15 +48,19 @@ Piece = Callable[[str, MatrixInfo, int, int], U8]
 """(name, info, begin, end) -> packed rows, rounded to nearest or with the source's codes kept."""
 
 
-def windows_for(decoder: Decoder, tokenizer_folder: Path, text: Path | None, share: float = 1.0) -> NDArray[np.int32]:
+def windows_for(
+    decoder: Decoder, tokenizer_folder: Path, text: Path | None, share: float = 1.0, most_tokens: int | None = None
+) -> NDArray[np.int32]:
     """Calibration windows for a model, int32 [windows, tokens].
 
     TOKENS_PER_INPUT tokens for each input of the widest matrix, at least LEAST_TOKENS and at most what MOST_VALUES
-    activations hold. share: the part of the windows that is used to choose codes; there are 1 / share times as many.
+    activations hold, or most_tokens. share: the part of the windows that is used to choose codes; there are 1 / share
+    times as many.
     """
     widest = max(decoder.widest_inner, decoder.hidden_size)
     tokens = min(WINDOW_TOKENS, decoder.max_positions)
     wanted = min(max(TOKENS_PER_INPUT * widest, LEAST_TOKENS), MOST_VALUES // decoder.hidden_size)
+    wanted = wanted if most_tokens is None else min(wanted, most_tokens)
     return calibration_windows(tokenizer_folder, text, windows=max(1, int(wanted // tokens / share)), tokens=tokens)
 
 
@@ -100,7 +108,8 @@ def calibrate(
     where weights are not finite.
     """
     layers = len(checkpoint.decoder.layers)
-    streams = _streams(checkpoint, infos, vectors, ids, piece, work)
+    names = ("exact",) if method == QUICK else ("exact", "seen")
+    streams = _streams(checkpoint, infos, vectors, ids, piece, work, names)
     as_is = kept_as_they_are(checkpoint, infos)
     layer_work = LayerWork(
         infos=infos,
@@ -122,12 +131,14 @@ def calibrate(
     for number in tqdm(numbers, "Calibrating", layers, initial=work.steps_done, unit="layer", disable=not progress):
         if method == SIGN_ROUND:
             run_whole_layer(number, checkpoint.decoder, vectors, read, quantize_layer, streams)
+        elif method == QUICK:
+            run_layer_once(number, checkpoint.decoder, layer_work, streams.exact)
         else:
             run_layer(number, checkpoint.decoder, layer_work, streams)
-        for name, values in (("exact", streams.exact), ("seen", streams.seen)):
-            work.save(f"{name}-{number}", values)
+        for name in names:
+            work.save(f"{name}-{number}", getattr(streams, name))
         work.finish_step(number)
-        for name in ("exact", "seen"):
+        for name in names:
             work.forget(f"{name}-{number - 1}")
 
 
@@ -155,19 +166,24 @@ def _streams(
     ids: NDArray[np.int32],
     piece: Piece,
     work: WorkFolder,
+    names: tuple[str, ...],
 ) -> Streams:
+    """names: of the streams that are used; the quick method has no other than "exact"."""
     done = min(work.steps_done, len(checkpoint.decoder.layers))
     if done:
-        return Streams(*(np.array(work.load(f"{name}-{done - 1}")) for name in ("exact", "seen")))
+        kept = [np.array(work.load(f"{name}-{done - 1}")) for name in names]
+        return Streams(kept[0], kept[-1])
     tensor = checkpoint.tensors[_EMBEDDING]
 
     def exact(rows: NDArray[np.intp]) -> F32:
         return gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end))
 
-    streams = Streams(embedded(ids, exact), embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
-    for stream in (streams.exact, streams.seen):
+    found = [embedded(ids, exact)]
+    if "seen" in names:
+        found.append(embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
+    for stream in found:
         enter(stream, checkpoint.decoder, vectors)
-    return streams
+    return Streams(found[0], found[-1])
 
 
 def enter(x: F32, decoder: Decoder, vectors: Mapping[str, F32]) -> None:

@@ -21,7 +21,16 @@ from quant.calibration.block import is_computed
 from quant.calibration.work_folder import WorkFolder, work_folder, work_folder_bytes
 from quant.codes.lut4 import TABLES
 from quant.codes.matrix import F32, U8, QuantizedMatrix
-from quant.conversion.calibrated import FOUR_BIT, SIGN_ROUND, WINDOW_TOKENS, calibrate, mixed_roundings, windows_for
+from quant.conversion.calibrated import (
+    FOUR_BIT,
+    QUICK,
+    QUICK_TOKENS,
+    SIGN_ROUND,
+    WINDOW_TOKENS,
+    calibrate,
+    mixed_roundings,
+    windows_for,
+)
 from quant.conversion.foretold import Forecast, check_resources, how_far, plan_of
 from quant.conversion.mixed import with_roundings
 from quant.conversion.pieces import PieceMaker, keeps
@@ -48,11 +57,6 @@ from quant.packed.piecewise import write_packed
 from quant.sources.open_source import open_source
 from quant.sources.source import Source, SourceTensor
 
-LARGEST_TUNED: Final = 2 * 10**9
-"""Weights in matrices up to which "auto" means "tuned", the best method, for layers like Llama's; else "gptq".
-
-Tuning takes about two bytes of memory for each weight, and a large model's calibration text has few steps to tune in.
-"""
 MOST_BITS: Final = 8.5
 """Upper limit of average bits per weight: int8 in groups of 32."""
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
@@ -100,8 +104,8 @@ def convert(
 
     qtype: "auto" keeps the source's own 4-bit and 8-bit codes where this engine has such a type (GGUF's Q4_0, Q4_1,
     Q8_0 and others, GPTQ, AWQ, compressed-tensors) and converts everything else to int8 where the source has codes of
-    more than 4.5 bits, to lut4 where "gptq" or "tuned" chooses the codes (`calibrated_type`), otherwise to sym_int4.
-    Any other type requantizes, except matrices that have that type and group already.
+    more than 4.5 bits, to lut4 where "quick", "gptq" or "tuned" chooses the codes (`calibrated_type`), otherwise to
+    sym_int4. Any other type requantizes, except matrices that have that type and group already.
 
     group_size: 32, 64 or 128 inputs that share a scale, 64 by default; beside kept codes, their group.
 
@@ -114,9 +118,10 @@ def convert(
     int8 (quant.conversion.mixed). The 4-bit type is qtype, sym_int4 for "auto"; group_size applies to the other
     matrices.
 
-    method: how the layers' 4-bit codes are chosen, one of METHOD_NAMES; "auto": see LARGEST_TUNED. All but "rtn" run a
-    text through the model, layer by layer. calibration_text is that text, UTF-8, or None for the one that ships. The
-    progress of an interrupted calibration is kept beside `out`: the same call resumes it.
+    method: how the layers' 4-bit codes are chosen, one of METHOD_NAMES; "auto" is "quick", or "rtn" where layers can't
+    run one by one. All but "rtn" run a text through the model, layer by layer. calibration_text is that text, UTF-8, or
+    None for the one that ships. The progress of an interrupted calibration is kept beside `out`: the same call resumes
+    it.
 
     Where the layers have 4 bits, the embedding (tied or not) is int8 with the same group: looking up rows costs no
     speed, and a tied head is the layer that quantization hurts most. It costs half a byte per weight: 0.5 GB for a
@@ -151,7 +156,7 @@ def convert(
     used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
     if extent != "group":
         infos = coarsely_planned(infos, expected)
-    elif kind == "auto" and used in ("gptq", TUNED):
+    elif kind == "auto" and used in (QUICK, "gptq", TUNED):
         fresh = calibrated_type(_native.default_tier())
         infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype, fresh)
     _check_served(checkpoint, method, extent, bits)
@@ -166,7 +171,8 @@ def convert(
         ids = None
         if used != "rtn" or bits is not None:
             share = CODES_SHARE if used == TUNED else 1.0
-            ids = windows_for(checkpoint.decoder, folder, calibration_text, share)
+            most = QUICK_TOKENS if used == QUICK else None
+            ids = windows_for(checkpoint.decoder, folder, calibration_text, share, most)
         coarse = {name for name, each in expected.items() if each.role == "linear"} if extent != "group" else set()
         maker = PieceMaker(checkpoint, cast("Extent", extent), frozenset(coarse))
         cost = plan_of(checkpoint, expected, infos, used, ids, bits)
@@ -270,10 +276,7 @@ def _method(
         return "rtn"
     if wanted != "auto":
         return wanted
-    if not checkpoint.decoder.runs_by_layer:
-        return "rtn"
-    is_tuned = is_computed(checkpoint.decoder, WINDOW_TOKENS)
-    return TUNED if is_tuned and sum(info.rows * info.cols for info in infos.values()) <= LARGEST_TUNED else "gptq"
+    return QUICK if checkpoint.decoder.runs_by_layer else "rtn"
 
 
 def _check_served(checkpoint: Source, method: str, extent: str, bits: float | None) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from quant.calibration import sign_round
 from quant.calibration.layer_engine import LayerEngine
 from quant.calibration.layer_file import LayerFile
+from quant.calibration.sums import block_size
 from quant.calibration.tuning import BATCH_WINDOWS
 from quant.codes.matrix import F32, U8, WeightType
 from quant.conversion.model_shape import ModelShape, StageShape, weights_of
@@ -133,7 +134,7 @@ def seconds(plan: Plan, speeds: Speeds, steps_done: int = 0) -> float:
         total += shape.weights * (_WEIGHED_KINDS * speeds.rounding_s + _WEIGHED_PRODUCTS * speeds.product_s)
     if plan.method == "rtn":
         return total
-    layer_s = _sign_round_layer_s if plan.method == "signround" else _layer_s
+    layer_s = {"signround": _sign_round_layer_s, "quick": _quick_layer_s}.get(plan.method, _layer_s)
     total += sum(layer_s(plan, speeds, stages) for stages in shape.stages[steps_done:])
     if plan.method == "tuned":
         steps = plan.tuning_windows // BATCH_WINDOWS
@@ -231,6 +232,22 @@ def _layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -> floa
     return total
 
 
+def _quick_layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -> float:
+    """One layer: rounded to int8, one stream runs through it once, moments of blocks of inputs, and the codes."""
+    tokens = plan.tokens
+    total = _COPIED_ROWS * tokens * plan.shape.hidden * speeds.value_s
+    for stage in stages:
+        total += (
+            stage.weights * speeds.rounding_s / speeds.threads + 2 * tokens * stage.used_weights * speeds.quantized_s
+        )
+        block = block_size(stage.inputs)
+        products = tokens * stage.per_token * stage.inputs * block * (2 if stage.experts > 1 else 1)
+        products += stage.matrices * stage.experts * stage.inputs * block**2
+        total += products * speeds.product_s
+        total += stage.weights * (speeds.choice_s[0] + block * speeds.choice_s[1])
+    return total
+
+
 def _stage_values(plan: Plan, stage: StageShape) -> int:
     """Number of values held while a stage's codes are chosen."""
     held = 6 * stage.inputs**2 + 6 * stage.outputs * stage.inputs
@@ -269,7 +286,8 @@ def _choice_s(method: str, rounding: Rounding, width: int, threads: int) -> floa
     problem = MatrixProblem("sample", weights, rounding, moments)
 
     def choose() -> None:
-        corrected(weights, moments, missing)
+        if method != "quick":
+            corrected(weights, moments, missing)
         METHODS[method](problem)
 
     return _timed(choose) / weights.size

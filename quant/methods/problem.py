@@ -3,8 +3,8 @@
 Does not know where weights and calibration inputs come from (`quant.calibration`), nor how codes are packed.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,7 +38,8 @@ class MatrixProblem:
 
     weights: fp32 [rows, cols], finite. moments: fp32 [cols, cols], the mean over calibration tokens of x x^T for the
     inputs x that the matrix will see; None where there was no calibration. The error to be minimized is
-    tr((W - Q) moments (W - Q)^T): the mean squared error of the matrix' outputs.
+    tr((W - Q) moments (W - Q)^T): the mean squared error of the matrix' outputs. For "quick" they may be [blocks,
+    size, size], of so many inputs after others (`sums.block_sums`): what two blocks have in common is not known.
     """
 
     name: str
@@ -55,11 +56,23 @@ class MatrixProblem:
 
     def needed_moments(self) -> F32:
         """Returns moments, damped to be positive definite in fp32. Raises TensorError if there are none."""
+        return damped(self._sound_moments())
+
+    def parts(self) -> Iterator["MatrixProblem"]:
+        """A problem for each block of inputs, its moments damped and shrunk towards their diagonal."""
+        found, begin = self._sound_moments(), 0
+        for moments in found if found.ndim == 3 else found[None]:
+            weights = np.ascontiguousarray(self.weights[:, begin : begin + len(moments)])
+            begin += len(moments)
+            inputs = weights.shape[1]
+            yield replace(self, weights=weights, moments=damped(shrunk(moments[:inputs, :inputs])))
+
+    def _sound_moments(self) -> F32:
         if self.moments is None:
             raise TensorError(self.name, "this method needs calibration")
         if not np.isfinite(self.moments).all():
             raise TensorError(self.name, "its calibration inputs hold NaN or infinite values")
-        return damped(self.moments)
+        return self.moments
 
 
 Method = Callable[[MatrixProblem], QuantizedMatrix]
@@ -69,6 +82,9 @@ DAMPING = 0.05
 of its mean; but a few strong inputs can make the mean much larger than the median, and such damping hides the others.
 Measured: docs/tuning.md.
 """
+
+SHRINKAGE = 0.3
+"""The share of the moments beside the diagonal that "quick" leaves out. Measured: docs/tuning.md."""
 
 CORRECTION_DAMPING = 0.1
 """The same for `corrected`, which would otherwise overfit the calibration text. Measured: docs/tuning.md."""
@@ -84,6 +100,13 @@ def damped(moments: F32, damping: float = DAMPING) -> F32:
     size = max(float(np.median(powers)), 0.01 * float(powers.mean())) if powers.size else 0.0
     result = moments.copy()
     result[np.diag_indices_from(result)] += np.float32(damping * size if size > 0 else 1.0)
+    return result
+
+
+def shrunk(moments: F32) -> F32:
+    """A copy in which what two inputs have in common counts less: few tokens show too much of it."""
+    result = moments * np.float32(1 - SHRINKAGE)
+    np.fill_diagonal(result, np.diagonal(moments))
     return result
 
 

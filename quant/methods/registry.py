@@ -8,7 +8,7 @@ from quant.methods.descent import Descent
 from quant.methods.gptq import feedback_of, rounded
 from quant.methods.problem import MatrixProblem, Method
 from quant.methods.rounding import round_to_nearest, search_scales
-from quant.methods.row_parts import by_rows
+from quant.methods.row_parts import by_rows, joined
 
 _DESCENTS: Final = 2
 
@@ -31,5 +31,30 @@ def gptq(problem: MatrixProblem) -> QuantizedMatrix:
     return by_rows(len(problem.weights), quantize)
 
 
-METHODS: Final[Mapping[str, Method]] = {"rtn": round_to_nearest, "scale": search_scales, "gptq": gptq}
+def quick(problem: MatrixProblem) -> QuantizedMatrix:
+    """GPTQ of each block of inputs by itself, then a least-squares fit of its scales. int8: to nearest."""
+    if problem.rounding.type == "int8":
+        return round_to_nearest(problem)
+    problem.blocks()
+    return joined([_once(part) for part in problem.parts()], axis=1)
+
+
+def _once(part: MatrixProblem) -> QuantizedMatrix:
+    moments = part.moments
+    assert moments is not None
+    feedback = feedback_of(moments, part.rounding.group)
+
+    def quantize(rows: slice) -> QuantizedMatrix:
+        weights = part.weights[rows]
+        return Descent(weights, moments).refitted(rounded(weights, feedback, part.rounding))
+
+    return by_rows(len(part.weights), quantize)
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "rtn": round_to_nearest,
+    "scale": search_scales,
+    "quick": quick,
+    "gptq": gptq,
+}
 """All methods but "rtn" need calibration."""

@@ -24,17 +24,18 @@ def by_rows(rows: int, quantize: Callable[[slice], QuantizedMatrix]) -> Quantize
     """
     parts = [slice(begin, min(begin + _ROWS, rows)) for begin in range(0, rows, _ROWS)]
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return _joined(list(pool.map(quantize, parts)))
+        return joined(list(pool.map(quantize, parts)))
 
 
-def _joined(parts: list[QuantizedMatrix]) -> QuantizedMatrix:
+def joined(parts: list[QuantizedMatrix], axis: int = 0) -> QuantizedMatrix:
+    """One matrix of parts of its rows, or with axis 1 of its inputs."""
     first = parts[0]
     minima = [part.minima for part in parts if part.minima is not None]
     return QuantizedMatrix(
         first.type,
         first.group,
-        np.concatenate([part.codes for part in parts]),
-        np.concatenate([part.scales for part in parts]),
-        np.concatenate(minima) if minima else None,
+        np.concatenate([part.codes for part in parts], axis),
+        np.concatenate([part.scales for part in parts], axis),
+        np.concatenate(minima, axis) if minima else None,
         first.table,
     )

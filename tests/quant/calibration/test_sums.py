@@ -1,9 +1,10 @@
 """Moments of inputs against their definitions, and what experts with few rows get."""
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from quant.calibration.sums import PRIOR_ROWS_PER_INPUT, expert_moments, summed
+from quant.calibration.sums import PRIOR_ROWS_PER_INPUT, block_sums, expert_moments, summed
 from quant.codes.matrix import F32
 
 COLS = 16
@@ -23,6 +24,18 @@ def test_sums_do_not_depend_on_how_tokens_are_cut() -> None:
     assert np.allclose(sums.missed(weights), against - weights @ moments, atol=1e-5)
     moved = summed([(inputs, inputs)])
     assert np.allclose(moved.moved(weights), weights @ moments, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cols", "size"), [(96, 96), (1024, 1024), (1536, 768), (2752, 1024), (5632, 1024)])
+def test_blocks_of_inputs(cols: int, size: int) -> None:
+    inputs = rows(5, cols)
+    found = block_sums(inputs)
+    assert found.shape == (-(-cols // size), size, size)
+    for number, begin in enumerate(range(0, cols, size)):
+        own = inputs[:, begin : begin + size]
+        wanted = np.zeros((size, size))
+        wanted[: own.shape[1], : own.shape[1]] = own.T.astype(np.float64) @ own
+        assert np.allclose(found[number], wanted, atol=1e-4)
 
 
 def test_experts_have_moments_of_their_own_and_few_rows_count_little() -> None:

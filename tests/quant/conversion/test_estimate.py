@@ -155,7 +155,7 @@ def test_the_engines_work_is_what_is_counted(kind: Layer, monkeypatch: pytest.Mo
     assert runs[False].tolist() == [stage.runs for stage in stages[:4]]
 
 
-@pytest.mark.parametrize("method", ["rtn", "scale", "gptq", "signround", "tuned"])
+@pytest.mark.parametrize("method", ["rtn", "quick", "scale", "gptq", "signround", "tuned"])
 def test_each_method_is_measured(
     method: str, source: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,11 +46,11 @@ def test_a_router_of_bf16_stays_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"model_type": "mistral", "sliding_window": 64}])
-def test_what_tuning_does_not_know_is_calibrated_by_gptq(changes: Mapping[str, Any], tmp_path: Path) -> None:
+def test_the_default_is_quick_for_any_layers(changes: Mapping[str, Any], tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", {**CONFIG, **changes} if changes else QWEN3)
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 200)
-    assert convert(tmp_path / "hf", tmp_path / "out", calibration_text=text, progress=False).method == "gptq"
+    assert convert(tmp_path / "hf", tmp_path / "out", calibration_text=text, progress=False).method == "quick"
 
 
 @pytest.mark.parametrize(

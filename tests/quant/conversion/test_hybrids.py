@@ -43,13 +43,13 @@ def test_every_type(kind: str, qtype: str, tmp_path: Path) -> None:
     assert packed.matrices["model.layers.0.delta.beta_proj.weight"].type == "fp32"
 
 
+@pytest.mark.parametrize("method", ["quick", "gptq"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_gptq_is_what_auto_means(kind: str, tmp_path: Path) -> None:
+def test_codes_of_every_matrix_are_chosen(kind: str, method: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", CONFIGS[kind])
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 200)
-    report = convert(tmp_path / "hf", tmp_path / "out", calibration_text=text, progress=False)
-    assert report.method == "gptq"
+    report = convert(tmp_path / "hf", tmp_path / "out", method=method, calibration_text=text, progress=False)
     nearest = convert(tmp_path / "hf", tmp_path / "rtn", qtype=report.qtype, method="rtn", progress=False)
     assert (nearest.qtype, nearest.size_bytes) == (report.qtype, report.size_bytes)
     chosen, rounded = (PackedFile(folder / "model.safetensors") for folder in (report.folder, nearest.folder))

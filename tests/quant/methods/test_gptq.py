@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from quant.codes.matrix import IntegerType
+from quant.methods.descent import Descent
 from quant.methods.gptq import feedback_of, gptq_with
 from quant.methods.problem import damped
 from quant.methods.registry import METHODS
@@ -54,12 +57,46 @@ def test_codes_are_those_of_the_papers_formula() -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
+def test_blocks_are_problems_of_their_own_shrunk_towards_the_diagonal(kind: IntegerType) -> None:
+    """Two blocks, the second with fewer inputs; and what two blocks have in common is not used."""
+    asked = problem(kind)
+    assert asked.moments is not None
+    blocks = np.zeros((2, 128, 128), np.float32)
+    blocks[0], blocks[1, :64, :64] = asked.moments[:128, :128], asked.moments[128:, 128:]
+    found = METHODS["quick"](replace(asked, moments=blocks))
+    for begin, end in ((0, 128), (128, 192)):
+        own = asked.moments[begin:end, begin:end]
+        own = np.float32(0.7) * own + np.float32(0.3) * np.diag(np.diagonal(own))
+        part = replace(asked, weights=np.ascontiguousarray(asked.weights[:, begin:end]), moments=own)
+        bare = gptq_with(part, feedback_of(part.needed_moments(), 64))
+        refitted = Descent(part.weights, part.needed_moments()).refitted(bare)
+        assert np.mean(found.codes[:, begin:end] == bare.codes) > 0.999
+        assert np.allclose(found.scales[:, begin // 64 : end // 64], refitted.scales, rtol=1e-3)
+
+
+def test_few_rows_of_inputs_with_outliers_do_not_mislead_quick() -> None:
+    """Moments of half as many rows as there are inputs, judged on others; a few inputs are a hundred times larger."""
+    generator = np.random.default_rng(8)
+    cols = 192
+    size = np.where(np.arange(cols) % 50 == 7, 100, 1).astype(np.float32)
+    mixing = np.eye(cols) + 0.1 * generator.standard_normal((cols, cols))
+    inputs = ((generator.standard_normal((1000 + cols // 2, cols)) @ mixing) * size).astype(np.float32)
+    fitted, others = inputs[:-1000], inputs[-1000:]
+    judged = others.T @ others / np.float32(len(others))
+    asked = replace(problem("lut4"), moments=fitted.T @ fitted / np.float32(len(fitted)))
+    plain, quick, whole = (error(METHODS[name](asked), asked, judged) for name in ("rtn", "quick", "gptq"))
+    assert quick < 0.3 * plain
+    assert quick < 0.9 * whole
+
+
+@pytest.mark.parametrize("kind", TYPES)
 def test_methods_err_less_in_turn(kind: IntegerType) -> None:
     asked = problem(kind)
     plain = error(round_to_nearest(asked), asked)
     bare = error(gptq_with(asked, feedback_of(asked.needed_moments(), 64)), asked)
     whole = error(METHODS["gptq"](asked), asked)
     assert bare < 0.6 * plain
+    assert error(METHODS["quick"](asked), asked) < 0.6 * plain
     assert whole < 0.95 * bare
 
 

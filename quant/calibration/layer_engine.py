@@ -15,7 +15,7 @@ from quant.calibration.layer_file import LayerFile
 from quant.codes.matrix import F32
 from quant.packed.state_table import MOST_PAGES, TextStates
 
-_STEP_TOKENS: Final = 2048
+STEP_TOKENS: Final = 2048
 """This many rows at a time reuse the weights well, and their activations take little memory."""
 
 
@@ -28,7 +28,7 @@ class LayerEngine:
 
     def __init__(self, layer: LayerFile, window_tokens: int, *, exact: bool) -> None:
         self._tokens = window_tokens
-        self._windows = max(1, _STEP_TOKENS // window_tokens)
+        self._windows = max(1, STEP_TOKENS // window_tokens)
         pages = -(-window_tokens // _native.PAGE_TOKENS)
         self._native = _native.Model(
             layer,

@@ -17,6 +17,7 @@ from typing import Final, cast
 import numpy as np
 
 from quant.calibration import sign_round
+from quant.calibration.layer_engine import STEP_TOKENS as LAYER_STEP_TOKENS
 from quant.calibration.layer_engine import LayerEngine
 from quant.calibration.layer_file import LayerFile
 from quant.calibration.sums import block_size
@@ -37,6 +38,8 @@ _SAMPLE_HIDDEN: Final = 768
 _SAMPLE_TOKENS: Final = 1024
 _ACTIVATIONS_KEPT: Final = 5
 """The unquantized layer's activations that are kept for all tokens, each as wide as the residual stream."""
+_NEAR_COPIES: Final = 2
+"""Of a layer in int8: the packed one, and the engine's."""
 _COPIED_ROWS: Final = 16
 """How often a value of the residual stream is copied or subtracted in a layer."""
 _SIGN_ROUND_PASSES: Final = 60
@@ -155,6 +158,9 @@ def memory_bytes(plan: Plan) -> int:
     layer_weights = weights_of(shape.largest_layer)
     if plan.method == "signround":
         return _BASE_BYTES + 4 * (streams + 12 * layer_weights)
+    if plan.method == "quick":
+        layer = max(_quick_values(plan, stage) for stage in shape.largest_layer) + _NEAR_COPIES * layer_weights // 4
+        return _BASE_BYTES + 4 * (streams // 2 + LAYER_STEP_TOKENS * (4 * shape.hidden + shape.inner) + layer)
     calibration = streams + _ACTIVATIONS_KEPT * plan.tokens * shape.hidden
     calibration += max(2 * layer_weights, *(_stage_values(plan, stage) for stage in shape.largest_layer))
     tuning = 0
@@ -177,7 +183,7 @@ def disk_bytes(plan: Plan) -> int:
     if plan.method == "rtn":
         return plan.output_bytes
     shape = plan.shape
-    streams = 2 * 2 * 4 * plan.tokens * shape.hidden
+    streams = (1 if plan.method == "quick" else 2) * 2 * 4 * plan.tokens * shape.hidden
     tuning = 0
     if plan.method == "tuned":
         packed = shape.weights * 17 // 32
@@ -251,6 +257,12 @@ def _quick_layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -
 def _stage_values(plan: Plan, stage: StageShape) -> int:
     """Number of values held while a stage's codes are chosen."""
     held = 6 * stage.inputs**2 + 6 * stage.outputs * stage.inputs
+    return held if stage.experts == 1 else held + 2 * plan.tokens * stage.per_token * stage.inputs
+
+
+def _quick_values(plan: Plan, stage: StageShape) -> int:
+    """The same for the quick way: of one matrix, all experts' together, and of their inputs."""
+    held = 2 * stage.inputs * block_size(stage.inputs) + 3 * stage.weights // stage.matrices
     return held if stage.experts == 1 else held + 2 * plan.tokens * stage.per_token * stage.inputs
 
 

@@ -83,7 +83,7 @@ class AutoModelForCausalLM:
 
         load_in_4bit: `convert`'s default type, which keeps the codes of a checkpoint that has them; load_in_8bit: int8;
         qtype: any type of `convert`. Weights are rounded to nearest, which takes seconds; method="auto" has better
-        quality and takes minutes to hours, once. context_tokens: prompt and output together, by default the model's
+        quality and takes minutes, once. context_tokens: prompt and output together, by default the model's
         limit, at most DEFAULT_CONTEXT_TOKENS. cache_dir: where converted models are kept. options: further options of
         `convert`, by name.
 

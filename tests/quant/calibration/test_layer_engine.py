@@ -212,7 +212,7 @@ def test_quantized_layers_are_computed_as_the_service_does(name: str) -> None:
 def test_windows_are_given_in_order_and_do_not_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = described_tensors(decoder_of(KINDS["llama"]))
     whole = activations(KINDS["llama"], tensors, ("hidden",))["hidden"].reshape(WINDOWS, TOKENS, HIDDEN)
-    monkeypatch.setattr("quant.calibration.layer_engine._STEP_TOKENS", 2 * TOKENS)
+    monkeypatch.setattr("quant.calibration.layer_engine.STEP_TOKENS", 2 * TOKENS)
     with LayerEngine(layer_file(decoder_of(KINDS["llama"]), tensors), TOKENS, exact=True) as engine:
         parts = list(engine.activations(hidden_states(), ("hidden",)))
     assert [part for part, _ in parts] == [slice(0, 2), slice(2, 3)]

@@ -64,8 +64,9 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return seen
 
 
+@pytest.mark.parametrize("method", ["quick", "tuned"])
 def test_the_counts_are_near_what_is_taken(
-    source: Path, text: Path, tmp_path: Path, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+    method: str, source: Path, text: Path, tmp_path: Path, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, disk = tmp_path / "out", []
     finish = WorkFolder.finish_step
@@ -77,7 +78,7 @@ def test_the_counts_are_near_what_is_taken(
     monkeypatch.setattr(WorkFolder, "finish_step", finish_step)
     tracemalloc.start()
     try:
-        convert(source, out, method="tuned", calibration_text=text, progress=False)
+        convert(source, out, method=method, calibration_text=text, progress=False)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.commands import accounts, benches, memory, models, plan, playground
+from app.commands import accounts, benches, memory, models, plan, playground, stored
 from app.commands.one_line import OneLineGroup, fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
@@ -30,9 +30,11 @@ cli = typer.Typer(
 cli.add_typer(accounts.user, name="user")
 cli.add_typer(accounts.key, name="key")
 cli.add_typer(memory.memory, name="memory")
+cli.add_typer(stored.models, name="models")
 cli.command()(accounts.keygen)
 cli.command()(accounts.rotate_key)
 cli.command()(accounts.audit)
+cli.command()(stored.pull)
 for command in (models.convert, models.export, models.seal, models.synth, plan.plan, playground.playground):
     cli.command()(command)
 # For commands whose options are read by who does the work.
@@ -66,17 +68,23 @@ def options(
 
 @cli.command()
 def serve(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Models to serve, instead of the file's, as `redoubt pull` takes them: of a hub, the catalogue or a"
+            " path. What is not in the store is fetched and converted first.",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path, typer.Option(help="The configuration file; env:NAME: the text in that environment variable.")
     ] = Path("ray_configs/local.yaml"),
     host: Annotated[str | None, typer.Option(help="The address to listen on, instead of the file's.")] = None,
     port: Annotated[int | None, typer.Option(help="The port, instead of the file's.", min=0, max=65535)] = None,
     model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="The converted model to serve, instead of the file's; repeat it for several models.",
-            show_default=False,
-        ),
+        list[str] | None,
+        typer.Option(help="The same as NAME; repeat it for several models.", show_default=False),
     ] = None,
     chat_template: Annotated[
         Path | None,
@@ -96,15 +104,20 @@ def serve(
 
     While the service runs, models that are added to the configuration file are started, and removed ones are stopped.
     """
+    from app.commands.serving import model_folders
     from app.launch.local import serve_local
+    from app.model_folder import ChatModelError
     from app.settings import SettingsError
+    from quant.errors import QuantError
 
+    with one_line_errors(SettingsError, QuantError, ChatModelError, OSError):
+        folders = model_folders([*(names or ()), *(model or ())], config)
     with one_line_errors(SettingsError):
         status = serve_local(
             config,
             host=host,
             port=port,
-            model_folders=model or (),
+            model_folders=folders,
             chat_template=chat_template,
             evidence=attest.value if attest is not None else None,
             log_folder=log_dir,

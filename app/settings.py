@@ -39,7 +39,11 @@ class Knobs(BaseModel):
 
 
 class ModelSettings(Knobs):
-    """Which model is served: a folder, or a sealed model and its key."""
+    """Which model is served: a folder, or a sealed model and its key.
+
+    A file for `redoubt serve` may have `name` in place of `folder`: a model's name as `redoubt pull` takes it, such as
+    `Qwen/Qwen3-4B`. What is not in the store is fetched at the start; while the service runs, it is not.
+    """
 
     folder: str | None = Field(default=None, min_length=1)
     """The folder of a converted model (`redoubt convert`), absolute or relative to where the service is started."""

@@ -1,7 +1,5 @@
 """`redoubt convert`, `export`, `seal` and `synth`: how models are made. Each command imports what it needs itself."""
 
-import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -48,14 +46,17 @@ class Method(StrEnum):
 
 def convert(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="SRC",
-            help="A Hugging Face model folder, a GGUF file (of a split one the first part), or a folder that an older"
-            " Redoubt converted.",
+            help="A Hugging Face model folder, a GGUF file (of a split one the first part), a folder that an older"
+            " Redoubt converted, or the name of a model, as `redoubt pull` takes it.",
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    out: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT]", help="The folder to write. [default: in the store]", show_default=False),
+    ] = None,
     qtype: Annotated[
         QType,
         typer.Option(
@@ -98,24 +99,17 @@ def convert(
         typer.Option(metavar="FILE", help="A chat template (Jinja), instead of the model's own.", show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
+    keep_source: Annotated[bool, typer.Option("--keep-source", help="Keep in the store what was fetched.")] = False,
 ) -> None:
     """Quantize a model and pack it for the engine."""
-    from app.interface.text.bounded_check import check_model
-    from app.messages.model_card import ModelCard
+    from app.commands.pulling import Conversion, converted, converted_into_store
     from app.model_folder import ChatModelError, read_template
-    from quant.conversion.convert import convert as convert_model
+    from app.models.names import read_name
     from quant.errors import QuantError
-    from quant.files.cache_folder import cache_folder
-
-    def check(folder: Path) -> Sequence[str]:
-        card = ModelCard(source.name, str(folder), None, "refuse")
-        return check_model(card, "redoubt convert", passed=cache_folder() / "checked")
 
     with one_line_errors(QuantError, ChatModelError, OSError):
         extent = group_size.value if group_size in (GroupSize.CHANNEL, GroupSize.TENSOR) else "group"
-        report = convert_model(
-            source,
-            out,
+        options = Conversion(
             qtype=qtype.value,
             group_size=int(group_size.value) if group_size and extent == "group" else None,
             extent=extent,
@@ -123,16 +117,12 @@ def convert(
             calibration_text=calibrate,
             bits=bits,
             chat_template=None if chat_template is None else read_template(chat_template),
-            check=check,
-            force=force,
-            tell=lambda text: print(text, file=sys.stderr, flush=True),
         )
-    print(
-        f"{report.folder}: {report.qtype} by {report.method}, group {report.group_size},"
-        f" {report.bits_per_weight:.2f} bits a weight, {report.size_bytes / 1e6:.0f} MB in {report.seconds:.1f} s"
-    )
-    for note in report.notes:
-        print(note)
+        meant = read_name(source)
+        if out is not None and isinstance(meant, Path):
+            converted(meant, out, options, force=force)
+        else:
+            converted_into_store(source, options, out=out, force=force, keep_source=keep_source)
 
 
 class ExportType(StrEnum):

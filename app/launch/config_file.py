@@ -13,8 +13,10 @@ from pydantic import Field, model_validator
 
 from app.model_check import opened_model
 from app.model_folder import missing_file
+from app.models.store import Store
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 from app.workers.numa import core_share
+from quant.errors import QuantError
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
 _VARIABLE = "env:"
@@ -161,7 +163,33 @@ def parse_config(text: str, source: str) -> ServiceConfig:
         raise SettingsError(f"{source}{where}: not YAML: {' '.join(str(problem or error).split())}") from error
     if not isinstance(values, dict):
         raise SettingsError(f"{source}: not a mapping of settings, as ray_configs/local.yaml is")
+    for model in _named_models(values):
+        try:
+            model["folder"] = str(Store.default().model(model.pop("name")))
+        except (QuantError, OSError) as error:
+            raise SettingsError(f"{source}: model.name: {error}") from error
     return validated(ServiceConfig, values, source)
+
+
+def model_names(path: Path) -> list[str]:
+    """The names of models in a configuration file; none in one that can't be read, which `load_config` refuses."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
+    return [model["name"] for model in _named_models(values)] if isinstance(values, dict) else []
+
+
+def _named_models(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The `model` sections that have a name in place of a folder."""
+    applications = values.get("applications")
+    found = []
+    for one in applications if isinstance(applications, list) else ():
+        args = one.get("args") if isinstance(one, dict) else None
+        model = args.get("model") if isinstance(args, dict) else None
+        if isinstance(model, dict) and isinstance(model.get("name"), str) and "folder" not in model:
+            found.append(model)
+    return found
 
 
 def with_overrides(

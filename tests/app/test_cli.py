@@ -15,6 +15,7 @@ from ray.serve.scripts import cli as serve_command
 from typer.testing import CliRunner
 
 from app.cli import cli
+from app.commands import serving
 from app.launch import local
 from app.settings import SettingsError
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
@@ -37,6 +38,7 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return 3
 
     monkeypatch.setattr(local, "serve_local", serve_local)
+    monkeypatch.setattr(serving, "model_folders", lambda names, config: [Path(name) for name in names])
     assert run("serve", "--port", "8123", "--model", "/some/model", "--log-dir", "logs", "--dashboard")[0] == 3
     overrides = {
         "host": None,
@@ -64,13 +66,13 @@ def test_ctrl_c_is_one_line_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -
             raise KeyboardInterrupt  # while the command still imports what it needs
 
     monkeypatch.setitem(sys.modules, "quant.conversion.convert", Interrupting())
-    assert run("convert", "a", "b") == (130, "redoubt: interrupted\n")
+    assert run("convert", ".", "b") == (130, "redoubt: interrupted\n")
 
     def convert(*_: object, **options: object) -> None:
         raise KeyboardInterrupt("interrupted after layer 2 of 3")
 
     monkeypatch.setitem(sys.modules, "quant.conversion.convert", SimpleNamespace(convert=convert))
-    assert run("convert", "a", "b") == (130, "redoubt: interrupted after layer 2 of 3\n")
+    assert run("convert", ".", "b") == (130, "redoubt: interrupted after layer 2 of 3\n")
 
 
 def test_convert_tries_the_chat_template_before_it_quantizes(tmp_path: Path) -> None:

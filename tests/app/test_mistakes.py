@@ -52,6 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config("keys.yaml", ingress={"api_key_file": str(place / "empty")})
     config("users.yaml", accounts={"database": f"sqlite:///{place}/a.db", "key": f"file://{place}/none"})
     config("pages.yaml", memory={"folder": str(place / "file" / "pages")})
+    for name in ("none", "file", "empty", "hf"):
+        config(f"{name}-named.yaml", model={"folder": str(place / name)})
     return place
 
 
@@ -60,7 +62,10 @@ CASES = [
     ("frobnicate", "see redoubt -h"),
     ("serve --prot 1", "No such option: --prot (Possible options: --host, --port); see redoubt serve -h"),
     ("serve --port abc", "'--port'"),
-    ("serve model", "unexpected extra argument(s) (model); see redoubt serve -h"),
+    ("pull", "Missing argument 'NAME'; see redoubt pull -h"),
+    ("pull model extra", "unexpected extra argument(s) (extra); see redoubt pull -h"),
+    ("models rm none", "none: is no file or folder here, no entry of the catalogue"),
+    ("models update ./model", "./model: is a path, and has no newer revision"),
     ("key crate", "No such command 'crate'"),
     ("serve --config none.yaml", "none.yaml: No such file or directory; --config names the configuration"),
     ("serve --config empty", "empty: Is a directory"),
@@ -72,15 +77,18 @@ CASES = [
     ("serve --config keys.yaml --port {port}", "ingress.api_key_file {place}/empty: Is a directory"),
     ("serve --config users.yaml --port {port}", "accounts.key file://{place}/none: No such file or directory"),
     ("serve --config pages.yaml --port {port}", "memory.folder: {place}/file/pages: Not a directory"),
-    ("serve --model none", "{place}/none: there is no such folder"),
-    ("serve --model file", "{place}/file is a file, and no folder of a converted model"),
-    ("serve --model cut.gguf", "Convert it first: redoubt convert {place}/cut.gguf {place}/cut-int4"),
-    ("serve --model empty", "{place}/empty is not a converted model: it has no config.json"),
-    ("serve --model sharded", "Convert it first: redoubt convert {place}/sharded {place}/sharded-int4"),
-    ("serve --model hf --port {port}", "Convert it first: redoubt convert {place}/hf {place}/hf-int4"),
+    ("serve --config none-named.yaml", "model.folder: {place}/none: there is no such folder"),
+    ("serve --config file-named.yaml", "{place}/file is a file, and no folder of a converted model"),
+    ("serve --config empty-named.yaml", "{place}/empty is not a converted model: it has no config.json"),
+    ("serve --config hf-named.yaml", "Convert it first: redoubt convert {place}/hf {place}/hf-int4"),
+    ("serve none", "none: is no file or folder here, no entry of the catalogue"),
+    ("serve file", "file: is not a GGUF file"),
+    ("serve cut.gguf", "cut.gguf: ends inside its header"),
+    ("serve --model empty", "empty: has no config.json; give a Hugging Face model folder"),
+    ("serve --model sharded", "sharded: its weights are in model-1-of-1.safetensors"),
     ("serve --model model --host 8.8.8.8", "cannot listen on 8.8.8.8:8000: Cannot assign requested address"),
     ("convert", "Missing argument 'SRC'; see redoubt convert -h"),
-    ("convert none out", "none: no such file or folder"),
+    ("convert none out", "none: is no file or folder here"),
     ("convert empty out", "empty: has no config.json; give a Hugging Face model folder"),
     ("convert file out", "file: is not a GGUF file"),
     ("convert cut.gguf out", "cut.gguf: ends inside its header"),

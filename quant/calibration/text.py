@@ -31,8 +31,6 @@ _SEED: Final = 0
 def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: int, tokens: int) -> I32:
     """Returns ids [at most `windows`, tokens]: the concatenated documents, cut, and drawn with a fixed seed.
 
-    Where the model adds a BOS token, every window begins with it: Gemma without one is another model.
-
     tokenizer_folder: has tokenizer.json and possibly tokenizer_config.json. text: a UTF-8 file; None: the included
     text.
 
@@ -51,10 +49,7 @@ def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: i
         raise SourceError(f"{where}: is {len(ids)} tokens long; calibration needs at least {tokens}")
     cut = np.array(ids[: whole * tokens], np.int32).reshape(whole, tokens)
     chosen = np.random.Generator(np.random.PCG64(_SEED)).permutation(whole)[:windows]
-    drawn = cut[chosen]
-    if separator:
-        drawn[:, 0] = separator[0]
-    return drawn
+    return cut[chosen]
 
 
 def _documents(paths: tuple[Path, ...]) -> list[str]:
@@ -67,9 +62,8 @@ def _separator(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[int]:
     """The token ids that each document begins with: the model's BOS token, if it adds one."""
     token = settings.get("bos_token")
     name = token.get("content") if isinstance(token, dict) else token
-    number = tokenizer.token_to_id(name) if isinstance(name, str) else None
-    is_added = settings.get("add_bos_token") or tokenizer.encode("").ids[:1] == [number]
-    return [number] if number is not None and is_added else []
+    number = tokenizer.token_to_id(name) if isinstance(name, str) and settings.get("add_bos_token") else None
+    return [] if number is None else [number]
 
 
 def _plain(document: str, settings: Mapping[str, Any]) -> str:

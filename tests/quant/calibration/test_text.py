@@ -3,7 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers.processors import TemplateProcessing
 
 from quant.calibration.text import SHIPPED, calibration_windows
 from quant.errors import SourceError
@@ -47,19 +46,6 @@ def test_documents_begin_with_the_first_token(folder: Path) -> None:
     (folder / "text.txt").write_text("one\n\f\ntwo\n")
     windows = calibration_windows(folder, folder / "text.txt", windows=1, tokens=8)
     assert decoded(windows) == "<|endoftext|>one<|endoftext|>two"
-
-
-@pytest.mark.parametrize("by_tokenizer", [False, True])
-def test_every_window_begins_with_the_first_token(folder: Path, by_tokenizer: bool) -> None:
-    write_settings(folder, bos_token="<|endoftext|>", add_bos_token=None if by_tokenizer else True)
-    if by_tokenizer:
-        tokenizer = byte_tokenizer()
-        first = tokenizer.token_to_id("<|endoftext|>")
-        tokenizer.post_processor = TemplateProcessing("<|endoftext|> $A", None, [("<|endoftext|>", first)])
-        tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "text.txt").write_text("abcdefghijk")
-    windows = calibration_windows(folder, folder / "text.txt", windows=3, tokens=4)
-    assert sorted(decoded(windows).replace("<|endoftext|>", "^").split("|")) == ["^abc", "^efg", "^ijk"]
 
 
 def test_chats_are_put_into_the_models_template(folder: Path) -> None:

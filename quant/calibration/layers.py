@@ -18,7 +18,7 @@ from quant.calibration.layer_engine import LayerEngine
 from quant.calibration.layer_file import LayerFile, layer_decoder
 from quant.calibration.sums import InputSums, expert_moments, mean_square, summed
 from quant.codes.int8 import quantize_int8
-from quant.codes.matrix import F32, U8
+from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.families.description import Decoder
 from quant.families.names import EngineTensor, engine_tensors
 from quant.methods.row_parts import by_rows
@@ -166,8 +166,7 @@ class LayerInWork:
                 packed = self._packed[name] if name in self._packed else self.work.pack(self.full(name))
                 matrices[name] = (self.work.infos[self.full(name)], packed)
                 continue
-            values = self.work.read(self.full(name), 0, rows)
-            near = by_rows(rows, lambda part, name=name, values=values: quantize_int8(name, values[part], NEAR_GROUP))
+            near = _near(name, self.work.read(self.full(name), 0, rows))
             matrices[name] = (MatrixInfo("int8", rows, cols, NEAR_GROUP, None, tensor.count), pack_quantized(near))
         return LayerEngine(LayerFile.of(self.decoder, matrices, self._vectors), self._tokens, exact=False)
 
@@ -212,6 +211,10 @@ class LayerInWork:
         """Keeps and saves a quantized matrix."""
         self._packed[f"{PREFIX}{short}.weight"] = packed
         self.work.save(self.full(f"{PREFIX}{short}.weight"), packed)
+
+
+def _near(name: str, values: F32) -> QuantizedMatrix:
+    return by_rows(len(values), lambda part: quantize_int8(name, values[part], NEAR_GROUP))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,11 @@ def run_layer_once(number: int, decoder: Decoder, work: LayerWork, hidden: F32) 
 def _experts(layer: LayerInWork, inputs: F32, inners: F32, pairs: NDArray[np.int32]) -> None:
     """inputs: of tokens. inners: what experts' last matrices take, of each pair of a token and an expert."""
     count = layer.tensor(_EXPERT_DOWN[0]).count
-    for names, found, of_pairs in ((layer.names(*EXPERT_GATES), inputs, pairs[:, 0]), (_EXPERT_DOWN, inners, None)):
+
+    def quantize(names: tuple[str, ...], found: F32, places: NDArray[np.intp]) -> None:
         mean = block_sums(found) / np.float32(len(found))
-        places = np.arange(len(found)) if of_pairs is None else of_pairs
-        moments = expert_moments(lambda mine, a=found, b=places: a[b[mine]], pairs[:, 1], count, mean, block_sums)
+        moments = expert_moments(lambda mine: found[places[mine]], pairs[:, 1], count, mean, block_sums)
         layer.quantize_stacks(names, moments)
+
+    quantize(layer.names(*EXPERT_GATES), inputs, pairs[:, 0].astype(np.intp))
+    quantize(_EXPERT_DOWN, inners, np.arange(len(inners)))

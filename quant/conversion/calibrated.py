@@ -32,7 +32,7 @@ from quant.sources.source import Source
 FOUR_BIT: Final = ("sym_int4", "asym_int4", "lut4")
 SIGN_ROUND: Final = "signround"
 QUICK: Final = "quick"
-QUICK_TOKENS: Final = 4096
+QUICK_TOKENS: Final = 3072
 """Measured: docs/tuning.md."""
 WINDOW_TOKENS: Final = 512
 TOKENS_PER_INPUT: Final = 30

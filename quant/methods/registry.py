@@ -5,7 +5,7 @@ from typing import Final
 
 from quant.codes.matrix import QuantizedMatrix
 from quant.methods.descent import Descent
-from quant.methods.gptq import feedback_of, rounded
+from quant.methods.gptq import feedback_of, gptq_with, rounded
 from quant.methods.problem import MatrixProblem, Method
 from quant.methods.rounding import round_to_nearest, search_scales
 from quant.methods.row_parts import by_rows, joined
@@ -32,7 +32,7 @@ def gptq(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 def quick(problem: MatrixProblem) -> QuantizedMatrix:
-    """GPTQ of each block of inputs by itself, then a least-squares fit of its scales. int8: to nearest."""
+    """GPTQ of each block of inputs by itself. int8: to nearest."""
     if problem.rounding.type == "int8":
         return round_to_nearest(problem)
     problem.blocks()
@@ -40,15 +40,8 @@ def quick(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 def _once(part: MatrixProblem) -> QuantizedMatrix:
-    moments = part.moments
-    assert moments is not None
-    feedback = feedback_of(moments, part.rounding.group)
-
-    def quantize(rows: slice) -> QuantizedMatrix:
-        weights = part.weights[rows]
-        return Descent(weights, moments).refitted(rounded(weights, feedback, part.rounding))
-
-    return by_rows(len(part.weights), quantize)
+    assert part.moments is not None
+    return gptq_with(part, feedback_of(part.moments, part.rounding.group))
 
 
 METHODS: Final[Mapping[str, Method]] = {

@@ -51,7 +51,7 @@ def chosen_by_name(decoder: Decoder, tensors: Mapping[str, F32], hidden: F32) ->
         return pack_float(each.weights, "fp32")
 
     work = LayerWork(
-        infos={n: MatrixInfo("fp32", *t.shape, 0, None, t.count) for n, t in matrices.items()},
+        infos={n: MatrixInfo("fp32", t.shape[0], t.shape[1], 0, None, t.count) for n, t in matrices.items()},
         vectors={name: values for name, values in tensors.items() if values.ndim == 1},
         read=lambda name, begin, end: tensors[name][begin:end], as_is=frozenset(),
         pack=lambda name: pack_float(tensors[name], "fp32"), choose=choose, save=lambda name, packed: None,
@@ -93,10 +93,10 @@ def test_every_matrix_gets_the_moments_of_its_inputs(name: str) -> None:
 def of_experts(decoder: Decoder, tensors: Mapping[str, F32], hidden: F32, short: str) -> list[F32]:
     beside = decoder.kinds[0].mlp is not None
     pairs = tapped(decoder, tensors, hidden, "pairs")
-    if short == "experts.down_proj":
-        rows, places = tapped(decoder, tensors, hidden, "down_input"), np.arange(len(pairs))
-    else:
-        rows, places = tapped(decoder, tensors, hidden, "experts_input" if beside else "mlp_input"), pairs[:, 0]
+    name, places = "down_input", np.arange(len(pairs))
+    if short != "experts.down_proj":
+        name, places = "experts_input" if beside else "mlp_input", pairs[:, 0].astype(np.intp)
+    rows = tapped(decoder, tensors, hidden, name)
     mean = block_sums(rows) / np.float32(len(rows))
     return list(expert_moments(lambda mine: rows[places[mine]], pairs[:, 1].astype(np.int32), 4, mean, block_sums))
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from quant.codes.matrix import IntegerType
-from quant.methods.descent import Descent
 from quant.methods.gptq import feedback_of, gptq_with
 from quant.methods.problem import damped
 from quant.methods.registry import METHODS
@@ -68,25 +67,24 @@ def test_blocks_are_problems_of_their_own_shrunk_towards_the_diagonal(kind: Inte
         own = asked.moments[begin:end, begin:end]
         own = np.float32(0.7) * own + np.float32(0.3) * np.diag(np.diagonal(own))
         part = replace(asked, weights=np.ascontiguousarray(asked.weights[:, begin:end]), moments=own)
-        bare = gptq_with(part, feedback_of(part.needed_moments(), 64))
-        refitted = Descent(part.weights, part.needed_moments()).refitted(bare)
-        assert np.mean(found.codes[:, begin:end] == bare.codes) > 0.999
-        assert np.allclose(found.scales[:, begin // 64 : end // 64], refitted.scales, rtol=1e-3)
+        own_codes = gptq_with(part, feedback_of(part.needed_moments(), 64))
+        assert np.array_equal(found.codes[:, begin:end], own_codes.codes)
+        assert np.array_equal(found.scales[:, begin // 64 : end // 64], own_codes.scales)
 
 
 def test_few_rows_of_inputs_with_outliers_do_not_mislead_quick() -> None:
-    """Moments of half as many rows as there are inputs, judged on others; a few inputs are a hundred times larger."""
+    """Moments of fewer rows than there are inputs, judged on others; a few inputs are a hundred times larger."""
     generator = np.random.default_rng(8)
     cols = 192
     size = np.where(np.arange(cols) % 50 == 7, 100, 1).astype(np.float32)
     mixing = np.eye(cols) + 0.1 * generator.standard_normal((cols, cols))
-    inputs = ((generator.standard_normal((1000 + cols // 2, cols)) @ mixing) * size).astype(np.float32)
+    inputs = ((generator.standard_normal((1000 + cols // 4, cols)) @ mixing) * size).astype(np.float32)
     fitted, others = inputs[:-1000], inputs[-1000:]
     judged = others.T @ others / np.float32(len(others))
     asked = replace(problem("lut4"), moments=fitted.T @ fitted / np.float32(len(fitted)))
-    plain, quick, whole = (error(METHODS[name](asked), asked, judged) for name in ("rtn", "quick", "gptq"))
-    assert quick < 0.3 * plain
-    assert quick < 0.9 * whole
+    errors = {name: error(METHODS[name](asked), asked, judged) for name in METHODS}
+    assert errors["quick"] < 0.1 * errors["rtn"]
+    assert errors["quick"] < 0.95 * min(errors["scale"], errors["gptq"])
 
 
 @pytest.mark.parametrize("kind", TYPES)

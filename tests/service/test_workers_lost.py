@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def counts(usage: dict[str, Any]) -> dict[str, Any]:
     return {name: count for name, count in usage.items() if isinstance(count, int)}
 
 
+LONG = {"max_tokens": 1200}
+"""A fast machine makes 400 tokens before it is seen that they are made."""
+
+
 def all_kinds(model: str) -> list[dict[str, Any]]:
     """Requests whose answers are the same each time; long enough to lose a worker in between."""
     said = [{"role": "user", "content": "Tell me of a fox and a hen."}]
@@ -103,19 +108,26 @@ async def test_answers_go_on_when_their_worker_is_killed(service: RunningService
             victim = service.alive()[0]
             os.kill(victim["pid"], signal.SIGKILL)
             assert await running == clean[some]
-            await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "a new worker", 200)
-            assert victim["worker_id"] not in {row["worker_id"] for row in service.alive()}
+            replaced = partial(has_replaced, service, victim["worker_id"])
+            await asyncio.to_thread(wait_until, replaced, "a new worker", 200)
     await asyncio.to_thread(service.wait_until_idle)
+
+
+def has_replaced(service: RunningService, victim: str) -> bool:
+    alive = {row["worker_id"] for row in service.alive()}
+    return len(alive) == 2 and victim not in alive
 
 
 async def test_answers_leave_a_worker_that_stands_still(service: RunningService) -> None:
     """Long before Serve replaces it."""
     await asyncio.to_thread(service.wait_until_idle)
-    body = all_kinds(service.model)[0]
+    body = all_kinds(service.model)[0] | LONG
     async with httpx.AsyncClient(base_url=service.url, timeout=300) as http:
         clean = await answers(http, [body])
         running = asyncio.create_task(answers(http, [body, body]))
-        await asyncio.to_thread(wait_until, lambda: all(row["running"] for row in service.alive()), "answers on each")
+        await asyncio.to_thread(
+            wait_until, lambda: all(row["queue_length"] for row in service.alive()), "answers on each worker"
+        )
         stopped = service.alive()[0]
         os.kill(stopped["pid"], signal.SIGSTOP)
         try:
@@ -182,7 +194,7 @@ def test_the_controller_dies(service: RunningService) -> None:
 async def test_without_any_worker_requests_wait(service: RunningService) -> None:
     """Both are killed at once: what ran goes on with the new ones, and what comes meanwhile is answered too."""
     await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "two workers", 200)
-    (body,) = all_kinds(service.model)[:1]
+    body = all_kinds(service.model)[0] | LONG
     async with httpx.AsyncClient(base_url=service.url, timeout=300) as http:
         clean = await answers(http, [body])
         running = asyncio.create_task(answers(http, [body, body]))

@@ -140,6 +140,18 @@ class Site:
         assert answer.status_code >= 400, answer.text
         return f"{answer.status_code} {answer.json()['error']['code']}"
 
+    async def give_up(self, method: str, path: str, secret: str, body: Any, asked: str) -> None:
+        """A client goes while the accounts are asked for `asked`; returns when nothing of it runs any more."""
+        self.accounts.answers.clear()
+        gone = asyncio.create_task(self.ask(method, path, secret, body))
+        while asked not in self.accounts.calls:
+            await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        self.accounts.answers.set()
+        while self.gate._background_tasks:
+            await asyncio.sleep(0.01)
+
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Follows revocations, as the ingress does while it runs."""

@@ -79,15 +79,7 @@ async def test_a_client_that_goes_while_it_is_admitted_holds_no_place(site: Site
     site.add("ann", limits=UserLimits(concurrent=1))
     ann = await site.log_in("ann")
     assert (await site.ask("GET", "/v1/models", ann)).status_code == 200  # from now on the identity is known
-    site.accounts.answers.clear()
-    gone = asyncio.create_task(site.ask("POST", CHATS, ann, CHAT))
-    while "admit" not in site.accounts.calls:
-        await asyncio.sleep(0.01)
-    gone.cancel()
-    await asyncio.gather(gone, return_exceptions=True)
-    site.accounts.answers.set()
-    while site.gate._background_tasks:
-        await asyncio.sleep(0.01)
+    await site.give_up("POST", CHATS, ann, CHAT, "admit")
     assert (await site.ask("POST", CHATS, ann, CHAT)).status_code == 200
 
 

@@ -2,9 +2,8 @@
 
 The main process holds the listening socket and HAProxy inherits it. So a connection is never refused while the service
 runs: while nothing can take it, it waits in the socket's queue. HAProxy is restarted at once if it ends, and with each
-    configuration that Ray Serve writes for an HAProxy of its own (`reverse_proxy` hands it over); the old one finishes
-    its answers. Behind the front there may be several Rays, each with its own configuration. Only the active one gets
-    requests.
+configuration that Ray Serve writes for an HAProxy of its own (`reverse_proxy` hands it over); the old one finishes its
+answers. Behind the front there may be several Rays, each with its own configuration. Only the active one gets requests.
 
 Knows HAProxy and processes, and nothing of Ray.
 """

@@ -102,8 +102,7 @@ def _copy(source: int, target: int, level: str) -> None:
         for line in iter(lines.readline, _END):
             text = line.decode(errors="replace").rstrip()
             left = f"{as_json(text, level)}\n".encode() if text else b""
-            with contextlib.suppress(
-                OSError
-            ):  # the output is closed; the pipe is read anyway, so that no writer blocks
+            # Where the output is closed the pipe is read anyway, so that no writer blocks.
+            with contextlib.suppress(OSError):
                 while left:
                     left = left[os.write(target, left) :]

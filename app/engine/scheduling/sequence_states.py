@@ -136,9 +136,8 @@ class SequenceStates:
         """Caches the last full page of a sequence that ends or is preempted, and frees all."""
         self.settle(sequence)
         last = min(sequence.computed, sequence.length) // self._page_tokens - 1
-        is_branch = (
-            sequence.group is not None and sequence.group.branched
-        )  # only one of the branches becomes the answer
+        # Only one of the branches becomes the answer.
+        is_branch = sequence.group is not None and sequence.group.branched
         if sequence.chain is not None and last in sequence.states and not is_branch:
             self.pool.cache(sequence.states[last], sequence.chain.digest(last))
         self.pool.release(sequence.states.values())

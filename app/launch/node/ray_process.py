@@ -133,9 +133,8 @@ class RayProcess:
         end_marked(_MARK, self._mark)
         self._process.wait()
         proxy = _proxy_folder()
-        if not processes_with(
-            _PROXY_CONFIG, str(proxy / "haproxy.cfg")
-        ):  # else it belongs to another node of this machine
+        # Otherwise it belongs to another node of this machine.
+        if not processes_with(_PROXY_CONFIG, str(proxy / "haproxy.cfg")):
             shutil.rmtree(proxy, ignore_errors=True)
 
     def _has_requests(self) -> bool:

@@ -20,8 +20,9 @@ from app.commands.plan_text import size
 from app.models.hub import HubFile, Repository, describe_repository, fetch, fetched_bytes, type_of
 from app.models.names import read_name
 from app.models.skeleton import wanted_files
-from app.models.store import Entry, Record, Store, is_converted, local_record, locked
+from app.models.store import Entry, Record, Store, local_record, locked
 from quant.errors import OutputError
+from quant.packed.packed_file import is_packed_model
 
 if TYPE_CHECKING:
     from quant.conversion.convert import ConversionReport
@@ -70,19 +71,6 @@ def converted(source: Path, out: Path, options: Conversion, *, force: bool = Fal
         print(note)
 
 
-def ready(name: str, *, is_served: bool = True) -> Path:
-    """The folder of a converted model that a name means; fetched and converted if it is not there.
-
-    Raises QuantError, ChatModelError, OSError, KeyboardInterrupt with what is left to do.
-    """
-    meant = read_name(name)
-    if isinstance(meant, Path) and is_converted(meant):
-        return meant.absolute()
-    if found := Store.default().find(meant):
-        return found[0].models()[0]
-    return converted_into_store(name, Conversion(), is_served=is_served)
-
-
 def converted_into_store(
     name: str,
     options: Conversion,
@@ -94,7 +82,8 @@ def converted_into_store(
 ) -> Path:
     """Fetches what a name means now, and converts it; what is there already is not made again.
 
-    out: a folder for the result, beside the store. Raises as `ready` does.
+    out: a folder for the result, beside the store. Raises QuantError, ChatModelError, OSError; KeyboardInterrupt with
+    what is left to do.
     """
     store, meant = Store.default(), read_name(name)
     if out is not None and out.exists() and not force:
@@ -111,7 +100,7 @@ def _made_locally(store: Store, source: Path, options: Conversion, *, force: boo
         raise FileNotFoundError(2, "there is no such file or folder", str(source))
     place = entry.place(options.key)
     with locked(entry, tell), _left_clean(entry):
-        if force or not is_converted(place):
+        if force or not is_packed_model(place):
             converted(source, place, options, force=force)
     return place
 
@@ -134,7 +123,7 @@ def _made(
     entry = store.entry(Record(name.repository, repository.commit, kind, name.revision, repository.licence))
     place = entry.place(options.key) if out is None else out
     with locked(entry, tell), _left_clean(entry):
-        if out is None and not force and is_converted(place):
+        if out is None and not force and is_packed_model(place):
             return place
         entry.source.mkdir(exist_ok=True)
         files = wanted_files(repository, entry.source)

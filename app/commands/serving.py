@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.launch.config_file import model_names
+from app.models.store import converted_model
 
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -14,11 +15,19 @@ def model_folders(names: Sequence[str], config: Path) -> list[Path]:
 
     Afterwards no process of the service has a hub's token in its environment. Raises as `ready` does.
     """
-    folders = list[Path]()
-    if wanted := names or model_names(config):
-        from app.commands.pulling import ready  # it needs the calculator and the converter
-
-        folders = [ready(name) for name in wanted]
+    folders = [ready(name) for name in names or model_names(config)]
     for variable in _TOKENS:
         os.environ.pop(variable, None)
     return folders if names else []
+
+
+def ready(name: str, *, is_served: bool = True) -> Path:
+    """The folder of a converted model that a name means; fetched and converted if it is not there.
+
+    Raises QuantError, ChatModelError, OSError, KeyboardInterrupt with what is left to do.
+    """
+    if (found := converted_model(name)) is not None:
+        return found
+    from app.commands.pulling import Conversion, converted_into_store  # the calculator and the converter
+
+    return converted_into_store(name, Conversion(), is_served=is_served)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from app.model_check import opened_model
 from app.model_folder import missing_file
-from app.models.store import Store
+from app.models.store import model_here
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 from app.workers.numa import core_share
 from quant.errors import QuantError
@@ -165,7 +165,7 @@ def parse_config(text: str, source: str) -> ServiceConfig:
         raise SettingsError(f"{source}: not a mapping of settings, as ray_configs/local.yaml is")
     for model in _named_models(values):
         try:
-            model["folder"] = str(Store.default().model(model.pop("name")))
+            model["folder"] = str(model_here(model.pop("name")))
         except (QuantError, OSError) as error:
             raise SettingsError(f"{source}: model.name: {error}") from error
     return validated(ServiceConfig, values, source)

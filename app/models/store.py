@@ -24,6 +24,7 @@ from app.models.names import HubName, read_name
 from quant.errors import QuantError
 from quant.files.cache_folder import cache_folder, file_state
 from quant.files.json_file import read_json_object, write_json
+from quant.packed.packed_file import is_packed_model
 
 VARIABLE: Final = "REDOUBT_MODELS"
 _LAYOUT: Final = "1"
@@ -112,7 +113,7 @@ class Store:
     def default() -> "Store":
         """The one of REDOUBT_MODELS, or in the user's cache. Raises StoreError for another version's."""
         store = Store(Path(os.environ.get(VARIABLE) or cache_folder() / "models").absolute())
-        if is_converted(store.root):
+        if is_packed_model(store.root):
             raise StoreError(f"{store.root}: is a model and no store of models: {VARIABLE} is to name another folder")
         layout = store.root / "layout"
         if layout.exists() and (found := layout.read_text().strip()) != _LAYOUT:
@@ -159,16 +160,6 @@ class Store:
         meant = read_name(name)
         return [entry for entry in self.entries() if isinstance(meant, HubName) and entry.is_of(meant)]
 
-    def model(self, name: str) -> Path:
-        """The folder of a converted model: of the store, or the path itself. Raises StoreError, ModelNameError."""
-        meant = read_name(name)
-        if isinstance(meant, Path) and meant.is_dir() and is_converted(meant):
-            return meant.absolute()
-        found = self.find(meant)
-        if not found:
-            raise StoreError(f"{name}: is not in the store {self.root}: redoubt pull {name}")
-        return found[0].models()[0]
-
 
 def _read_record(path: Path) -> Record:
     try:
@@ -177,11 +168,23 @@ def _read_record(path: Path) -> Record:
         raise StoreError(f"{path}: is no record of this version: remove its folder and pull the model again") from error
 
 
-def is_converted(folder: Path) -> bool:
-    """Whether a folder is a converted model, of any layout."""
-    from quant.packed.packed_file import is_packed_model
+def converted_model(name: str) -> Path | None:
+    """The folder of a converted model: the path itself, or the newest of the default store; None: it is to be made.
 
-    return is_packed_model(folder)
+    Raises StoreError, ModelNameError, OSError.
+    """
+    meant = read_name(name)
+    if isinstance(meant, Path) and is_packed_model(meant):
+        return meant.absolute()
+    found = Store.default().find(meant)
+    return found[0].models()[0] if found else None
+
+
+def model_here(name: str) -> Path:
+    """The same, where nothing may be made. Raises StoreError, ModelNameError, OSError."""
+    if (found := converted_model(name)) is None:
+        raise StoreError(f"{name}: is not in the store {Store.default().root}: redoubt pull {name}")
+    return found
 
 
 def local_record(path: Path) -> Record:

@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.commands import coming
-from app.commands.pulling import Conversion, converted_into_store, ready
-from app.commands.serving import model_folders
+from app.commands.pulling import Conversion, converted_into_store
+from app.commands.serving import model_folders, ready
 from app.launch.config_file import load_config
 from app.models.hub import HubError, OfflineError
-from app.models.store import Store, StoreError, is_converted
+from app.models.store import Store, StoreError
 from app.settings import SettingsError
 from quant.errors import ResourceError, UnsupportedModelError
+from quant.packed.packed_file import is_packed_model
 from tests.hub import Hub
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
@@ -67,7 +68,7 @@ def test_pull_says_what_comes_fetches_converts_and_is_found_again(hub: Hub, gguf
         r"Converting by rtn takes a few seconds, .*",
     ):
         assert re.search(f"^{line}$", told, re.MULTILINE), told
-    assert is_converted(place)
+    assert is_packed_model(place)
     assert {path.name for path in place.parents[1].iterdir()} == {"auto", "record.json", "lock"}
     assert {path for _, path, _ in hub.asked if "/storage/" not in path} == {
         "/api/models/org/tiny",
@@ -94,7 +95,7 @@ def test_a_folder_is_fetched_once_and_kept_if_wanted(hub: Hub, hf_folder: Path) 
 def test_convert_takes_a_name_too(hub: Hub, gguf_folder: Path, store: Path, tmp_path: Path) -> None:
     hub.add("org/tiny", gguf_folder)
     assert run("convert", "org/tiny:Q8_0", str(tmp_path / "out"), "--qtype", "int8")[0] == 0
-    assert is_converted(tmp_path / "out")
+    assert is_packed_model(tmp_path / "out")
     assert Store(store).entries() == []
     hub.asked.clear()
     assert "exists already" in run("convert", "org/tiny:Q8_0", str(tmp_path / "out"))[2]
@@ -125,7 +126,7 @@ def test_the_same_command_goes_on_after_an_interruption(
     assert not list(store.glob("*/auto/*"))
     hub.asked.clear()
     place = ready("org/tiny:Q8_0")
-    assert is_converted(place)
+    assert is_packed_model(place)
     assert f"bytes={have}-" in str(hub.sent_bytes("tiny-Q8_0.gguf")[0])
 
 
@@ -241,7 +242,7 @@ def test_a_disk_that_fills_is_one_line_and_gone_on_with(hub: Hub, gguf_folder: P
             ready("org/tiny:Q8_0")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert is_converted(ready("org/tiny:Q8_0"))
+    assert is_packed_model(ready("org/tiny:Q8_0"))
 
 
 def test_what_the_memory_never_holds_is_served_by_nobody(
@@ -251,7 +252,7 @@ def test_what_the_memory_never_holds_is_served_by_nobody(
     monkeypatch.setattr(coming, "machine_memory_bytes", lambda: 100_000)
     with pytest.raises(ResourceError, match=r"are more than this machine's 100 kB of memory"):
         ready("org/tiny:Q4_0")
-    assert is_converted(ready("org/tiny:Q4_0", is_served=False))
+    assert is_packed_model(ready("org/tiny:Q4_0", is_served=False))
 
 
 def test_a_family_that_is_not_known_is_named_before_its_weights_come(hub: Hub, tmp_path: Path, store: Path) -> None:

@@ -71,7 +71,7 @@ def serve(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...",
+            metavar="NAME",
             help="Models to serve, instead of the file's, as `redoubt pull` takes them: of a hub, the catalogue or a"
             " path. What is not in the store is fetched and converted first.",
             show_default=False,

@@ -55,7 +55,7 @@ def convert(
     ],
     out: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUT]", help="The folder to write. [default: in the store]", show_default=False),
+        typer.Argument(metavar="OUT", help="The folder to write. [default: in the store]", show_default=False),
     ] = None,
     qtype: Annotated[
         QType,

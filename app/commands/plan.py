@@ -16,7 +16,7 @@ def plan(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="A Hugging Face folder, a GGUF, a converted folder, or a known shape as qwen3-4b; without it, all"
             " known shapes and machines are listed.",
             show_default=False,

@@ -185,6 +185,11 @@ def test_another_tab_follows_and_stops_an_answer(slow_site: Site, browser: Brows
         for tab in (other, page):
             expect(tab.locator(".answer[data-status=stopped]")).to_be_visible()
         assert [one["role"] for one in stored(page)] == ["user", "assistant"]
+        # Each tab reads the conversation anew when the other one has changed it, and still knows how the answer ended.
+        with page.expect_response(re.compile("/items")):
+            other.evaluate("new BroadcastChannel('redoubt').postMessage(location.pathname.slice('/c/'.length))")
+        page.locator("#message").fill("no")
+        expect(page.locator(".answer[data-status=stopped]")).to_be_visible()
         page.context.close()
 
 

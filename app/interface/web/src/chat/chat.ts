@@ -5,7 +5,7 @@ import { type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
 import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
 import { StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
-import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn, type Said, type Turn } from "./tree";
+import { EMPTY, added, changed, history as asSent, path, pathTo, remembered, switched, turn, type Said, type Turn } from "./tree";
 
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
 const LOOK_AGAIN_MS = 1500;
@@ -317,7 +317,7 @@ export class Chat {
       return null;
     });
     if (found === null || id !== this.state.id || this.state.writing) return;
-    this.set({ tree: found.tree, isAnswered: found.responseId !== "" });
+    this.set({ tree: remembered(found.tree, this.state.tree), isAnswered: found.responseId !== "" });
     if (found.responseId) await this.resume(found.responseId);
   }
 

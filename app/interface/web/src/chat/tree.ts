@@ -5,6 +5,8 @@ import { apart } from "./thought";
 
 export type Status = "waiting" | "reading" | "writing" | "done" | "stopped" | "cut" | "part" | "failed";
 
+const OPEN: Status[] = ["waiting", "reading", "writing"];
+
 export interface Failure {
   message: string;
   /** The request's id in the service's log; empty: unknown. */
@@ -84,6 +86,17 @@ export function changed(tree: Tree, id: string, values: Partial<Turn>): Tree {
   return old === undefined ? tree : { ...tree, turns: { ...tree.turns, [id]: { ...old, ...values } } };
 }
 
+/** Adds to a tree from the service what this tab knows of the same answers and the service does not store: how they ended, times, usage. */
+export function remembered(tree: Tree, known: Tree): Tree {
+  const here = new Map(Object.values(known.turns).flatMap((one) => (one.itemId ? [[one.itemId, one] as const] : [])));
+  const turns = Object.values(tree.turns).map((one) => {
+    const same = one.role === "assistant" ? here.get(one.itemId ?? "") : undefined;
+    if (same === undefined || same.text !== one.text || OPEN.includes(same.status)) return [one.id, one] as const;
+    return [one.id, { ...same, id: one.id, parent: one.parent }] as const;
+  });
+  return { ...tree, turns: Object.fromEntries(turns) };
+}
+
 /** Shows the sibling `step` positions further. */
 export function switched(tree: Tree, id: string, step: number): Tree {
   const one = tree.turns[id];
@@ -133,7 +146,7 @@ export function restored(kept: unknown): Tree | null {
   const turns: Record<string, Turn> = {};
   for (const one of Object.values(tree.turns)) {
     if (typeof one.text !== "string" || (one.role !== "user" && one.role !== "assistant")) return null;
-    const isOpen = ["waiting", "reading", "writing"].includes(one.status);
+    const isOpen = OPEN.includes(one.status);
     const parted = one.role === "assistant" && one.thought === undefined ? { ...one, ...apart(one.text) } : one;
     turns[one.id] = isOpen ? { ...parted, status: "stopped" } : parted;
   }

@@ -98,6 +98,15 @@ def serve(
         Path | None,
         typer.Option(help="The folder of the access log, instead of the file's ingress.access_log_folder."),
     ] = None,
+    sleep_after: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Put a model to sleep that nobody has used for so long, instead of the file's sleep.after_s. Then more"
+            " models than fit into memory share the machine's cores.",
+            show_default=False,
+        ),
+    ] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard too.")] = False,
 ) -> None:
     """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
@@ -121,6 +130,7 @@ def serve(
             chat_template=chat_template,
             evidence=attest.value if attest is not None else None,
             log_folder=log_dir,
+            sleep_after_s=sleep_after,
             dashboard=dashboard,
         )
     raise typer.Exit(status)

@@ -375,6 +375,20 @@ class AttestationSettings(Knobs):
     themselves. Nodes of a cluster need it to check each other. It is read at the start."""
 
 
+class SleepSettings(Knobs):
+    """A model that nobody uses gives its memory and its cores to others, and wakes for its next request.
+
+    It stays in `GET /v1/models`. Its weights are left to the system's page cache, so waking takes about a second
+    while they are there. Models that may sleep share cores: while one computes a step, the others wait.
+    """
+
+    after_s: float | None = Field(default=None, gt=0)
+    """How long after its last request a model falls asleep; sooner if another one needs the memory. none: never."""
+    awake_bytes: int | None = Field(default=None, ge=1)
+    """The most memory that all models of a machine may take that are awake. One that wakes puts others to sleep, the
+    longest unused first, and waits up to 60 s for one that is busy. none: nine tenths of the machine's memory."""
+
+
 class LimitSettings(Knobs):
     """What one user may take, unless an administrator has set the user's own limits."""
 
@@ -436,6 +450,7 @@ class ModelApplicationSettings(Knobs):
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     router: RouterSettings = Field(default_factory=RouterSettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
+    sleep: SleepSettings = Field(default_factory=SleepSettings)
 
     def model_card(self) -> ModelCard:
         """How these workers describe their model to an ingress."""
@@ -460,6 +475,19 @@ class ModelApplicationSettings(Knobs):
     def _saved_pages_are_cached_ones(self) -> Self:
         if self.memory.folder is not None and not self.engine.prefix_cache:
             raise ValueError("memory.folder: pages are saved from the prefix cache; engine.prefix_cache is false")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_of_sleepers_are_in_files(self) -> Self:
+        if self.sleep.after_s is None:
+            return self
+        for why, is_copied in (
+            ("model.sealed", self.model.sealed is not None),
+            ("engine.weight_memory: huge_pages", self.engine.weight_memory == "huge_pages"),
+            ("worker.numa: all", self.worker.numa == "all"),
+        ):
+            if is_copied:
+                raise ValueError(f"sleep.after_s: with {why} weights are a copy in memory, which can't be given back")
         return self
 
     @model_validator(mode="after")

@@ -212,6 +212,11 @@ class FakeRunner:
     def clear_page(self, page: int) -> None:
         self._pages[page] = self._places[page] = _NEVER_WRITTEN
 
+    def release_memory(self) -> None:
+        self._pages[:] = self._places[:] = _NEVER_WRITTEN
+        if self.states is not None:
+            self.states.spoil(range(self.state_pages))
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         self.before_step(batch)
         if self.states is not None and self.state_pool is not None:

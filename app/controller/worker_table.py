@@ -166,6 +166,7 @@ class WorkerTable:
             saved_bytes=report.saved_bytes,
             max_saved_bytes=entry.facts.max_saved_bytes,
             capacity=entry.facts.capacity,
+            asleep=report.asleep,
         )
 
 

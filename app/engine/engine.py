@@ -13,6 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 from app.engine.batch import BatchArrays
@@ -68,6 +70,7 @@ class Engine:
         page_store: PageStore | None = None,
         memory: MemoryOptions | None = None,
         experts: ExpertReads | None = None,
+        turns: AbstractContextManager[None] | None = None,
     ) -> None:
         """Takes ownership of `runner`. Raises ValueError for limits that don't fit. Call `start` to begin.
 
@@ -85,6 +88,7 @@ class Engine:
         page_store: where pages of requests with a grant are kept beyond this engine; others close it. None: nowhere.
         memory: when pages are saved and loaded.
         experts: the model's, on which the times of steps depend; None: it has none.
+        turns: each step is computed inside it, beside engines on the same cores; None: there are none.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
@@ -137,6 +141,7 @@ class Engine:
                 seconds_per_token=lambda: self._pace.seconds_per_token,
                 computing=lambda: bool(self._generations),
             )
+        self._turns = nullcontext() if turns is None else turns
         self._is_stuck = False  # all sequences wait for pages that are loaded or saved
         self._outbox = Outbox()
         self._progress = ProgressReports(self._scheduler, self._outbox)
@@ -205,6 +210,29 @@ class Engine:
             self._calls.append(call)
             self._wake.notify()
             return True
+
+    def release_memory(self) -> "Future[bool]":
+        """Evicts all cached pages and gives the model's memory back, until the next request needs it.
+
+        The result is False, and nothing changes, if a request or its pages are in use. Raises EngineStoppedError in
+        the future.
+        """
+        future: Future[bool] = Future()
+
+        def release() -> None:
+            states = self._scheduler.states
+            pools = [self._scheduler.pool] if states is None else [self._scheduler.pool, states.pool]
+            is_idle = not self._generations and not any(pool.used_count for pool in pools)
+            if is_idle:
+                for pool in pools:
+                    pool.evict_all()
+                self._runner.release_memory()
+                self._statistics = self._count()
+            future.set_result(is_idle)
+
+        if not self._post(release):
+            future.set_exception(EngineStoppedError(self._stopped_reason or "the engine has ended"))
+        return future
 
     def statistics(self) -> EngineStatistics:
         """Returns the engine's counters as of the end of the last step."""
@@ -313,9 +341,10 @@ class Engine:
             return None
         batch = self._arrays.fill(step, self._generations)
         try:
-            began_s = time.perf_counter()
-            sampled = self._runner.step(batch)
-            seconds = time.perf_counter() - began_s
+            with self._turns:
+                began_s = time.perf_counter()
+                sampled = self._runner.step(batch)
+                seconds = time.perf_counter() - began_s
         except Exception as error:
             self._fail(step, error)
             return None
@@ -481,11 +510,11 @@ class Engine:
         self._flush()
         while self._generations:
             self._forget(next(iter(self._generations.values())))
+        with self._wake:
+            calls, self._calls = self._calls, deque()
+        for call in calls:  # callers wait for their results
+            call()
         if self._memory is not None:
-            with self._wake:
-                calls, self._calls = self._calls, deque()
-            for call in calls:  # callers wait for the results of some of them
-                call()
             self._memory.close()
         self._statistics = self._count()
 

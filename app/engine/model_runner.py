@@ -177,6 +177,9 @@ class ModelRunner(Protocol):
     def clear_page(self, page: int) -> None:
         """Overwrites a page that no step uses with zeros."""
 
+    def release_memory(self) -> None:
+        """Gives the memory of all pages, activations and mapped weights back until the next step; pages are lost."""
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         """Runs the batch. Returns [n + draft tokens]: one token per sequence, followed by one per draft token.
 

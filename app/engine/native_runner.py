@@ -195,6 +195,9 @@ class NativeRunner:
     def clear_page(self, page: int) -> None:
         self.model.clear_page(page)
 
+    def release_memory(self) -> None:
+        self.model.release_memory()
+
     def probe(self) -> bytes:
         """Computes fixed tokens and returns their gathered KV page. Call it before the first step: it uses page 0.
 

@@ -201,6 +201,7 @@ def with_overrides(
     chat_template: str | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
+    sleep_after_s: float | None = None,
 ) -> ServiceConfig:
     """Applies values from the command line. Raises SettingsError.
 
@@ -230,6 +231,9 @@ def with_overrides(
         front["args"]["model"] = {**front["args"]["model"], "chat_template": chat_template}
     if evidence is not None:
         front["args"].setdefault("attestation", {})["evidence"] = evidence
+    if sleep_after_s is not None:
+        for one in values["applications"]:
+            one["args"]["sleep"] = one["args"].get("sleep", {}) | {"after_s": sleep_after_s}
     if log_folder is not None:
         front["args"].setdefault("ingress", {})["access_log_folder"] = str(log_folder.absolute())
     return validated(ServiceConfig, values, "command line")
@@ -258,8 +262,10 @@ def shared_cores(config: ServiceConfig, node_cores: Sequence[int]) -> int | None
     asked = [one.args.worker for one in config.applications]
     if any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
         return None
+    alone = sum(one.args.worker.most for one in config.applications if one.args.sleep.after_s is None)
+    sleepers = [one.args.worker.most for one in config.applications if one.args.sleep.after_s is not None]
     try:
-        return core_share(node_cores, sum(one.most for one in asked))
+        return core_share(node_cores, alone + max(sleepers, default=0))  # those that may sleep share cores
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
@@ -273,6 +279,7 @@ def checked_config(
     chat_template: Path | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
+    sleep_after_s: float | None = None,
 ) -> ServiceConfig:
     """Reads the file and applies these overrides. Raises SettingsError, also if a model can't be opened."""
     folders = [str(folder.absolute()) for folder in model_folders]
@@ -285,6 +292,7 @@ def checked_config(
         chat_template=None if chat_template is None else str(chat_template.absolute()),
         evidence=evidence,
         log_folder=log_folder,
+        sleep_after_s=sleep_after_s,
     )
     for application in config.applications:
         card = application.args.model_card()

@@ -57,6 +57,7 @@ def serve_local(
     chat_template: Path | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
+    sleep_after_s: float | None = None,
     dashboard: bool = False,
 ) -> int:
     """Serves the file with these overrides until a signal comes; returns the process' exit status.
@@ -70,6 +71,7 @@ def serve_local(
     evidence: how clients verify this machine, instead of the file's `attestation.evidence`. With evidence, changes of
         the file are not followed.
     log_folder: folder of the access log, instead of the file's `ingress.access_log_folder`.
+    sleep_after_s: of every model, instead of the file's `sleep.after_s`.
     dashboard: starts Ray's dashboard too, a dozen more processes, which use CPU even while it is not open.
     """
     leave_no_core_files()
@@ -82,6 +84,7 @@ def serve_local(
         chat_template=chat_template,
         evidence=evidence,
         log_folder=log_folder,
+        sleep_after_s=sleep_after_s,
     )
     config = load()
     if config.logging_config.encoding == "JSON":

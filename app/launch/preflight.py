@@ -13,7 +13,9 @@ from app.interface.request.callers import read_api_keys
 from app.interface.request.traces import check_library
 from app.launch.config_file import ServiceConfig
 from app.model_check import check_files
-from app.settings import SettingsError, WorkerSettings
+from app.settings import ModelApplicationSettings, SettingsError, WorkerSettings
+from app.workers.awake_models import check_awake, most_awake_bytes
+from app.workers.machine_memory import NoRoomError, needed_bytes
 from app.workers.numa import Slot, spanning_slot, worker_slots
 
 _RAY_BYTES = 2 << 30
@@ -89,16 +91,26 @@ def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:
 
 
 def _memory(config: ServiceConfig) -> tuple[int, int]:
-    """Total bytes of the weights, each counted once, and of all workers' KV caches."""
-    weights = cache = 0
-    for application in config.applications:
-        model = application.args.model
-        weights += (Path(model.folder) / "model.safetensors").stat().st_size if model.folder is not None else 0
-        cache += application.args.worker.most * application.args.engine.kv_memory_bytes
-    return weights, cache
+    """Bytes of the weights, each counted once, and of all workers' KV caches; of models that sleep the largest's."""
+    awake = [_memory_of(one.args) for one in config.applications if one.args.sleep.after_s is None]
+    sleepers = [_memory_of(one.args) for one in config.applications if one.args.sleep.after_s is not None]
+    counted = [*awake, max(sleepers, key=sum, default=(0, 0))]
+    return sum(weights for weights, _ in counted), sum(cache for _, cache in counted)
+
+
+def _memory_of(args: ModelApplicationSettings) -> tuple[int, int]:
+    folder = args.model.folder
+    weights = 0 if folder is None else (Path(folder) / "model.safetensors").stat().st_size
+    return weights, args.worker.most * args.engine.kv_memory_bytes
 
 
 def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
+    for args in (one.args for one in config.applications if one.args.sleep.after_s is not None):
+        needed = needed_bytes(args.model.path, args.engine.kv_memory_bytes)
+        try:
+            check_awake(args.model.name, needed, most_awake_bytes(args.sleep, memory_bytes))
+        except NoRoomError as error:
+            raise SettingsError(str(error)) from error
     weights, cache = _memory(config)
     if weights + cache > memory_bytes:
         raise SettingsError(

@@ -120,6 +120,8 @@ class WorkerReport:
     """Total queueing time of those requests, in seconds."""
     saved_bytes: int | None = None
     """Size of its folder of saved pages, shared with other workers, as last counted; None: unknown."""
+    asleep: bool = False
+    """Whether its model sleeps, and wakes for the next request."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
@@ -182,3 +184,5 @@ class WorkerRow:
     """Quota of that folder; None: it saves none."""
     capacity: WorkerCapacity | None = None
     """Its model's demands and warm-up times; None: unknown."""
+    asleep: bool = False
+    """Whether its model has given its memory back, and wakes for the next request."""

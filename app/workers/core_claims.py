@@ -1,8 +1,9 @@
 """Claims of a machine's cores: a slot (`app.workers.numa`) belongs to one worker, or to two for a while.
 
-Two workers share cores during a rolling change only: the old one, and its successor of the same application and another
-version. A worker locks one of two files of each of its cores and writes the owner there. The kernel releases the locks
-when the process ends, however it ends.
+Workers whose models may sleep share cores with each other (`app.workers.core_turns`), as most of them are idle. Two
+others share cores during a rolling change only: the old one, and its successor of the same application and another
+version. A worker locks one of two files of each of its cores and writes the owner there; those that share lock the
+first one together. The kernel releases the locks when the process ends, however it ends.
 """
 
 import fcntl
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, Final
 
@@ -33,6 +35,8 @@ class Holder:
     """Version of the application's deployment; workers of a later deployment have another one."""
     may_share: bool
     """Whether it may share the cores of workers of another version of the application until they end."""
+    sleeps: bool = False
+    """Whether its model may sleep: it shares cores with all others that may, and with nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Claim:
 def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float, holder: Holder) -> Claim:
     """Claims the first free slot, or else the first one that can be shared; processes that share `folder` share slots.
 
+    A holder that sleeps gets the slot that the fewest others have which sleep too.
+
     Waits up to `timeout_s` for one, as a worker that is being replaced takes a moment to end. Raises NoFreeCoresError
     after that.
     """
@@ -61,10 +67,9 @@ def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float, holder: Ho
     deadline_s = time.monotonic() + timeout_s
     while True:
         with _only_one(folder):
-            for shares in (False, True) if holder.may_share else (False,):
-                for slot in slots:
-                    if (locks := _locked(slot, folder, holder, shares=shares)) is not None:
-                        return Claim(slot, shares, locks)
+            claim = _least_shared(slots, folder) if holder.sleeps else _first_free(slots, folder, holder)
+            if claim is not None:
+                return claim
         if time.monotonic() >= deadline_s:
             sizes = "" if len(slots[0].cpus) == 1 else f" of {len(slots[0].cpus)} cores"
             raise NoFreeCoresError(
@@ -80,6 +85,54 @@ def _only_one(folder: Path) -> Iterator[None]:
     with (folder / "claims.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _first_free(slots: Sequence[Slot], folder: Path, holder: Holder) -> Claim | None:
+    for shares in (False, True) if holder.may_share else (False,):
+        for slot in slots:
+            if (locks := _locked(slot, folder, holder, shares=shares)) is not None:
+                return Claim(slot, shares, locks)
+    return None
+
+
+def _least_shared(slots: Sequence[Slot], folder: Path) -> Claim | None:
+    """The claim of a holder that sleeps; None if every slot has cores of one that does not."""
+    claims: list[tuple[int, Claim]] = []
+    for slot in slots:
+        if (found := _locked_together(slot, folder)) is not None:
+            number, locks = found
+            claims.append((number, Claim(slot, False, locks)))
+    claims.sort(key=lambda claim: claim[0])
+    for _, claim in claims[1:]:
+        claim.release()
+    return claims[0][1] if claims else None
+
+
+def _locked_together(slot: Slot, folder: Path) -> tuple[int, tuple[IO[str], ...]] | None:
+    """Locks each core's first file together with others that sleep; also returns how many others there are."""
+    locks: list[IO[str]] = []
+    try:
+        for cpu in slot.cpus:
+            with (folder / f"cpu{cpu}.2.lock").open("a") as second:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.append((folder / f"cpu{cpu}.1.lock").open("a"))
+            fcntl.flock(locks[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        for one in locks:
+            one.close()
+        return None
+    for lock in locks:
+        lock.truncate(0)
+        json.dump(["", ""], lock)  # nobody's predecessor
+        lock.flush()
+    for number in count():  # the first free file of a row counts them
+        lock = (folder / f"cpu{slot.cpus[0]}.shared.{number}.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return number, (*locks, lock)
+        except BlockingIOError:
+            lock.close()
+    raise AssertionError("the row has no end")
 
 
 def _locked(slot: Slot, folder: Path, holder: Holder, *, shares: bool) -> tuple[IO[str], ...] | None:

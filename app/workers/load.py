@@ -79,7 +79,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         compute_type=engine.compute_type,
         prompt_compute_type=engine.prompt_compute_type,
         kv_type=kv_type,
-        weight_memory=engine.weight_memory,
+        weight_memory="mapped" if settings.sleep.after_s is not None else engine.weight_memory,
         kv_pages=kv_pages_within(
             folder,
             kv_type,

@@ -15,7 +15,7 @@ _PROCESS_BYTES: Final = 512 << 20
 
 
 class NoRoomError(RuntimeError):
-    """There is not enough memory for a second worker."""
+    """There is not enough memory for a worker."""
 
 
 def machine_memory_bytes(cgroup: Path = _CGROUP, own: Path = _OWN_CGROUP) -> int:
@@ -57,10 +57,15 @@ def _cgroups(root: Path, own: Path) -> list[Path]:
     return [root / folder for folder in (inner, *inner.parents)]
 
 
+def needed_bytes(model: Path | SealedModel, kv_bytes: int) -> int:
+    """The most memory that a worker with these files and this KV cache takes."""
+    weights = model.size(WEIGHTS) if isinstance(model, SealedModel) else _size(model / WEIGHTS)
+    return weights + kv_bytes + _PROCESS_BYTES
+
+
 def check_room_beside(model: Path | SealedModel, kv_bytes: int, available_bytes: int) -> None:
     """Raises NoRoomError unless another worker with these files and this KV cache fits in the available memory."""
-    weights = model.size(WEIGHTS) if isinstance(model, SealedModel) else _size(model / WEIGHTS)
-    needed = weights + kv_bytes + _PROCESS_BYTES
+    needed = needed_bytes(model, kv_bytes)
     if needed > available_bytes:
         sizes = f"{needed / 1e9:.1f} GB, and {available_bytes / 1e9:.1f} GB are left here"
         raise NoRoomError(

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,10 +32,18 @@ from app.ray_internals import keep_on_loopback, machines, own_actor, own_deploym
 from app.sealing.sealed_model import model_identity, open_model
 from app.settings import ModelApplicationSettings, WorkerSettings
 from app.workers.admission import Admission
+from app.workers.awake_models import AwakeModels, most_awake_bytes
 from app.workers.capacity import worker_capacity
 from app.workers.core_claims import Holder, claim_slot
+from app.workers.core_turns import CoreTurns
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
-from app.workers.machine_memory import available_memory_bytes, check_room_beside
+from app.workers.machine_memory import (
+    available_memory_bytes,
+    check_room_beside,
+    machine_memory_bytes,
+    needed_bytes,
+)
+from app.workers.model_sleep import WAKE_TIMEOUT_S, ModelSleep
 from app.workers.numa import Slot, core_share, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.packed_header import read_header
 from app.workers.refusals import log_no_refusals
@@ -68,8 +76,10 @@ class Worker:
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, _cores_of_one(worker, nodes))
-        holder = Holder(*own_deployment(), may_share=worker.surges)
-        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S, holder)
+        may_sleep = settings.sleep.after_s is not None
+        holder = Holder(*own_deployment(), may_share=worker.surges, sleeps=may_sleep)
+        cores = session_folder("redoubt-cores")
+        self._claim = claim_slot(slots, cores, _CLAIM_TIMEOUT_S, holder)
         slot = self._claim.slot
         pin_this_thread(slot)
         threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
@@ -81,10 +91,18 @@ class Worker:
         identity = model_identity(files)
         if self._claim.is_shared:
             check_room_beside(files, settings.engine.kv_memory_bytes, available_memory_bytes())
+        self._models = AwakeModels(
+            session_folder("redoubt-awake"),
+            card.name,
+            needed_bytes(files, settings.engine.kv_memory_bytes),
+            most_awake_bytes(settings.sleep, machine_memory_bytes()),
+        )
+        self._models.claim(WAKE_TIMEOUT_S if may_sleep else None)
         runner = make_runner(settings, files, slot, threads)
         header = read_header(files)
         experts = None if header is None else header.expert_reads
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
+        self._turns = CoreTurns(cores, slot) if may_sleep else None
         self._drain_timeout_s = worker.drain_timeout_s
         concurrent = min(worker.max_concurrent_requests, runner.max_sequences)
         self._engine = Engine(
@@ -98,6 +116,7 @@ class Worker:
             page_store=self._store,
             memory=memory_options(settings.memory),
             experts=experts,
+            turns=self._turns,
         )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
@@ -118,6 +137,12 @@ class Worker:
             first_prompt_tokens=min(0 if experts is None else experts.tokens_to_touch_all, longest_prompt),
         )
         note_phase(starts, card.name, StartPhase.READY)
+        self._sleep: ModelSleep | None = None
+        if settings.sleep.after_s is not None:
+            self._sleep = ModelSleep(
+                self._engine, self._models, after_s=settings.sleep.after_s, save_timeout_s=worker.drain_timeout_s
+            )
+            self._watching = asyncio.get_running_loop().create_task(self._sleep.watch())
         self._facts = WorkerFacts(
             node=socket.gethostname(),
             pid=os.getpid(),
@@ -147,20 +172,23 @@ class Worker:
 
         reader: name of the calling ingress.
 
-        Raises ModelReplacedError, QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
+        A model that sleeps wakes. Raises ModelReplacedError, QueueFullError, ConstraintError, and what
+        `AsyncEngine.stream` raises.
         """
         if request.model_identity not in ("", self._facts.model.identity):
             raise ModelReplacedError("The model was replaced by another version. Try again.")
+        awake = nullcontext() if self._sleep is None else self._sleep.awake()
         with self._admission.place():
-            constraint = None
-            if request.grammar is not None and self._constraints is not None:
-                constraint = await self._constraints.make(request.grammar)
-            await self._connect(reader)
-            async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
-                is_first = True
-                async for bundle in bundles:
-                    yield _signed(bundle, request, self._facts.arithmetic) if is_first else bundle
-                    is_first = False
+            async with awake:
+                constraint = None
+                if request.grammar is not None and self._constraints is not None:
+                    constraint = await self._constraints.make(request.grammar)
+                await self._connect(reader)
+                async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
+                    is_first = True
+                    async for bundle in bundles:
+                        yield _signed(bundle, request, self._facts.arithmetic) if is_first else bundle
+                        is_first = False
 
     async def flush_memory(self, owner: str) -> SavedPages:
         """Saves the user's pages now, so that they would survive a loss of power. Raises EngineStoppedError.
@@ -243,10 +271,14 @@ class Worker:
             admitted=engine.begun,
             queued_s=round(engine.queued_s, 3),
             saved_bytes=None if self._store is None else self._store.folder.known_bytes,
+            asleep=self._sleep is not None and self._sleep.is_asleep,
         ).to_wire()
 
     def __del__(self) -> None:
         """Shuts the worker down. Serve calls this after its requests have had time to finish."""
+        if getattr(self, "_sleep", None) is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._watching.get_loop().call_soon_threadsafe(self._watching.cancel)
         if hasattr(self, "_engine"):
             save_what_is_left(self._engine, self._drain_timeout_s)
             self._engine.stop()
@@ -254,6 +286,10 @@ class Worker:
             self._store.close()
         if hasattr(self, "_constraints") and self._constraints is not None:
             self._constraints.close()
+        if (turns := getattr(self, "_turns", None)) is not None:
+            turns.close()
+        if hasattr(self, "_models"):
+            self._models.release()
         if hasattr(self, "_claim"):
             self._claim.release()
 

@@ -88,6 +88,9 @@ class _InstantRunner:
     def clear_page(self, page: int) -> None:
         raise NotImplementedError
 
+    def release_memory(self) -> None:
+        raise NotImplementedError
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         if len(batch.token_ids) == self.max_sequences:  # all of them decode
             self.began_s.append(time.perf_counter())

@@ -511,6 +511,12 @@ class Model:
     def clear_page(self, page: int) -> None:
         """Overwrites one page, which no step uses, with zeros. Raises ValueError for a page that is not there."""
 
+    def release_memory(self) -> None:
+        """Gives the memory of keys, values, states, activations and mapped weights back to the system.
+
+        The next step takes what it needs again. What pages held is lost.
+        """
+
     def resident_bytes(self) -> dict[str, int]:
         """Bytes by owner: weights, kv, states, activations."""
 

@@ -311,6 +311,12 @@ class BoundModel {
 
   void clear_state_page(int32_t page) { model_.state_pages().clear_page(page); }
 
+  void release_memory() {
+    const nb::gil_scoped_release unlocked;
+    const Exclusive exclusive(busy_);
+    model_.release_memory();
+  }
+
   std::map<std::string, size_t> resident_bytes() const {
     return {{"weights", model_.weights_bytes()},
             {"kv", const_cast<Model&>(model_).kv_cache().bytes()},
@@ -480,6 +486,7 @@ void bind_model(nb::module_& module) {
                    [](BoundModel& self) { return gathered_page_bytes(self.model().kv_cache()); })
       .def_prop_ro("has_relative_positions",
                    [](BoundModel& self) { return self.model().has_relative_positions(); })
+      .def("release_memory", &BoundModel::release_memory)
       .def("resident_bytes", &BoundModel::resident_bytes)
       .def("profile", &BoundModel::profile)
       .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });

@@ -44,6 +44,8 @@ class KvCache {
   void check(int32_t page) const;
   void copy_page(int32_t source, int32_t target);
   void clear_page(int32_t page);
+  // Gives the memory of all pages back to the system; what they held is lost.
+  void release() const { memory_.release(); }
 
  private:
   KvType type_;

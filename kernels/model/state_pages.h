@@ -45,6 +45,8 @@ class StatePages {
   // These throw std::invalid_argument for a page out of range.
   void copy_page(int32_t source, int32_t target);
   void clear_page(int32_t page);
+  // Gives the memory of all pages back to the system; what they held is lost.
+  void release() const { memory_.release(); }
 
  private:
   void check(int32_t page) const;

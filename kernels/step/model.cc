@@ -164,8 +164,7 @@ Model::Model(const ModelOptions& options, const ModelFiles* files)
       state_page_uses_(size_t(state_pages_.pages())),
       batch_page_table_(page_table_entries()),
       slot_taken_(size_t(options.max_sequences)),
-      workspace_(std::make_unique<Workspace>(config_, options.max_step_tokens, options.max_sequences,
-                                             options.threads)) {}
+      workspace_(new_workspace()) {}
 
 Model::~Model() = default;
 
@@ -183,6 +182,18 @@ bool Model::has_relative_positions() const {
 
 size_t Model::page_table_entries() const {
   return size_t(page_groups().count()) * size_t(options_.max_sequences) * size_t(pages_per_sequence_);
+}
+
+std::unique_ptr<Workspace> Model::new_workspace() const {
+  return std::make_unique<Workspace>(config_, options_.max_step_tokens, options_.max_sequences,
+                                     options_.threads);
+}
+
+void Model::release_memory() {
+  kv_cache_.release();
+  state_pages_.release();
+  file_.release();
+  workspace_ = new_workspace();  // takes no memory before it is touched
 }
 
 size_t Model::activation_bytes() const { return workspace_->bytes(); }

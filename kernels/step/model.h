@@ -90,6 +90,10 @@ class Model {
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);
   bool has_relative_positions() const;
 
+  // Gives the memory of keys, values, states, activations and mapped weights back to the system, until a step
+  // needs it again. What pages held is lost.
+  void release_memory();
+
   // Runs a batch and fills `outputs`. The batch's arrays and the page table are copied first, so that the
   // caller may change them meanwhile. Throws std::invalid_argument naming the array that does not fit, and
   // what a sampler or a reader threw.
@@ -97,6 +101,7 @@ class Model {
 
  private:
   size_t page_table_entries() const;
+  std::unique_ptr<Workspace> new_workspace() const;
   void check_sizes(const Batch& batch) const;
   void check_tokens(const Batch& batch) const;
   void check_sequences(const Batch& batch);

@@ -219,6 +219,10 @@ void PackedFile::unmap() {
   bytes_ = nullptr;
 }
 
+void PackedFile::release() const {
+  if (memory_ == WeightMemory::kMapped) madvise(const_cast<uint8_t*>(bytes_), size_, MADV_DONTNEED);
+}
+
 void PackedFile::copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes& nodes, bool bind) {
   unmap();  // first, as there may not be memory for both
   std::vector<SliceSource> sources;

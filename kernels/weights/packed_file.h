@@ -65,6 +65,8 @@ class PackedFile {
                                   int node) const;
   // The F32 vector of that name and length, in place. Throws PackedFileError.
   const float* vector(const std::string& name, int32_t length) const;
+  // Leaves a mapped file to the system's page cache until it is read again. A copy stays.
+  void release() const;
 
  private:
   struct Tensor {

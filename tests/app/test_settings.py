@@ -6,7 +6,7 @@ import yaml  # type: ignore[import-untyped]
 
 from app.interface.request.callers import read_api_keys
 from app.launch.config_file import HttpOptions, load_config, shared_cores, with_overrides
-from app.settings import ServiceSettings, SettingsError, parse_settings
+from app.settings import ServiceSettings, SettingsError, SleepSettings, parse_settings
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
 
@@ -213,6 +213,15 @@ def test_cores_are_shared_out_only_where_no_setting_says_how(tmp_path: Path) -> 
     assert shared_cores(said, [8]) is None
     scaled = {**FRONT, "args": {**FRONT["args"], "worker": {"autoscaling": {"max_workers": 2}}}}  # type: ignore[dict-item]
     assert shared_cores(load_config(config_file(tmp_path, applications=[scaled])), [8]) == 4
+
+
+def test_models_that_may_sleep_count_once_when_cores_are_shared_out() -> None:
+    config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"], sleep_after_s=600.0)
+    assert [one.args.sleep.after_s for one in config.applications] == [600.0] * 3
+    assert shared_cores(config, [2]) is None
+    (first, *others) = config.applications
+    awake = first.model_copy(update={"args": first.args.model_copy(update={"sleep": SleepSettings()})})
+    assert shared_cores(config.model_copy(update={"applications": [awake, *others]}), [8]) == 4
 
 
 def test_settings_survive_the_way_to_a_replica() -> None:

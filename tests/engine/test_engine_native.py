@@ -1,7 +1,10 @@
 """The real model under the real engine: neither other requests, chunks, nor preemption change a request's tokens."""
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from tokenizers import Tokenizer
 
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner
+from app.messages.failures import EngineStoppedError
 from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
 from tests.engine.test_engine import Receiver
@@ -115,6 +119,32 @@ def test_other_requests_chunks_and_preemption_change_no_token(
         for request in requests:
             assert receiver.tokens(request.request_id) == alone[request.request_id], request.request_id
         assert (engine.statistics().preemptions > 0) == (shape == "preempted")
+
+
+def test_an_idle_engine_gives_its_memory_back_and_computes_the_same_afterwards(
+    embedded_model: Path, requests: list[GenerateRequest], alone: dict[str, tuple[int, ...]]
+) -> None:
+    receiver = Receiver()
+    with stopping(embedded_model, "batched", weight_memory="mapped") as engine:
+        engine.start()
+        for again in (False, True):
+            for request in requests:
+                receiver.submit(engine, replace(request, request_id=f"{request.request_id} {again}"))
+            assert not engine.release_memory().result()  # requests are running
+            for request in requests:
+                assert receiver.tokens(f"{request.request_id} {again}") == alone[request.request_id]
+            before_bytes = resident_bytes()
+            while not engine.release_memory().result():
+                time.sleep(0.001)
+            weights_bytes = (embedded_model / "model.safetensors").stat().st_size
+            assert resident_bytes() < before_bytes - 0.9 * weights_bytes
+            assert engine.statistics().pages_cached == 0
+    with pytest.raises(EngineStoppedError):
+        engine.release_memory().result()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif("amx_int8" not in _native.available_tiers(), reason="bf16 needs AMX")

@@ -47,6 +47,10 @@ def names(service: RunningService) -> list[str]:
     return [model["id"] for model in httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"]]
 
 
+def asleep(service: RunningService) -> list[str]:
+    return [model["id"] for model in httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"] if model["asleep"]]
+
+
 def ask(service: RunningService, model: str) -> httpx.Response:
     question = {"role": "user", "content": "What is the capital of France?"}
     body = {"model": model, "messages": [question], "temperature": 0, "max_tokens": 12}
@@ -87,6 +91,7 @@ def test_a_model_comes_and_goes(
     conversation.start()
     try:
         second = further(folder=str(service_model), served_name="second")
+        second["args"]["sleep"] = {"after_s": 3.0}
         both = front | {"applications": [*front["applications"], second]}
         config.write_text(yaml.safe_dump(both))
         wait_until(lambda: names(small_service) == ["first", "second"], "the second model", START_TIMEOUT_S)
@@ -97,6 +102,8 @@ def test_a_model_comes_and_goes(
         first, second = sorted(small_service.alive(), key=lambda row: row["model_names"])
         assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
         assert not set(first["cpus"]) & set(second["cpus"])
+        wait_until(lambda: asleep(small_service) == ["second"], "the second model asleep")
+        assert ask(small_service, "second").json()["choices"] == answer.json()["choices"]
 
         seal(service_model, tmp_path / "image", make_key_file(tmp_path / "key"), name="third", progress=False)
         third = further(sealed=str(tmp_path / "image"), key=f"file://{tmp_path}/key", served_name="third")

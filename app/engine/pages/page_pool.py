@@ -123,6 +123,11 @@ class PagePool:
         self._free.append(page)
         return page
 
+    def evict_all(self) -> None:
+        """Evicts every cached page that nobody holds."""
+        held = self.allocate(self.free_count)
+        self.release(held)
+
     def has(self, digest: bytes) -> bool:
         """Whether `find` would find a page."""
         return digest in self._cached

@@ -23,6 +23,7 @@ _GAUGES: dict[str, tuple[str, _Value]] = {
     "kv_pages": ("Pages of keys and values.", lambda row: row.kv_pages),
     "kv_pages_used": ("Pages that sequences hold.", lambda row: row.kv_pages - row.kv_pages_free),
     "kv_pages_cached": ("Pages that later prompts may find.", lambda row: row.kv_pages_cached),
+    "asleep": ("Whether its model has given its memory back until its next request.", lambda row: row.asleep),
 }
 _COUNTERS: dict[str, tuple[str, _Value]] = {
     "computed_tokens": ("Tokens that went through the model.", lambda row: row.computed_tokens),

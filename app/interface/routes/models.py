@@ -50,6 +50,10 @@ class ModelRoutes:
         body = Readiness(status="unavailable", models=0).model_dump()
         return json_response(body, 503, {"Retry-After": str(self._service.settings.retry_after_s)})
 
+    def _is_asleep(self, name: str) -> bool:
+        alive = [row.asleep for row in self._service.workers() if row.check_heart_beat and name in row.model_names]
+        return bool(alive) and all(alive)
+
     def _model(self, name: str) -> Model:
         served = self._service.model(name)
         chat = served.chat
@@ -63,4 +67,5 @@ class ModelRoutes:
             max_model_len=chat.context_tokens,
             capabilities=capabilities,
             sampling=chat.sampling,
+            asleep=self._is_asleep(name),
         )

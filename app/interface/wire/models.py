@@ -25,6 +25,8 @@ class Model(BaseModel):
     """Extension: the kinds of requests it can answer. A model without a chat template has no "chat"."""
     sampling: SamplingDefaults
     """Extension: the sampling defaults."""
+    asleep: bool = False
+    """Extension: whether its workers have given its memory back; its next request wakes one."""
 
 
 class ModelList(BaseModel):

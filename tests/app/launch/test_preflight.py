@@ -108,3 +108,29 @@ def test_more_memory_than_the_machine_has(model: Path) -> None:
 def test_every_replica_finds_a_place_in_a_ray_of_our_own(model: Path) -> None:
     assert ray_cpus(service(model), 2) == 2
     assert ray_cpus(service(model, worker={"count": 2, "cpus_per_worker": 1}), 2) == 3
+
+
+def test_memory_of_models_that_may_sleep(model: Path) -> None:
+    def several(**sleep: float) -> ServiceConfig:
+        alone = service(model, engine={"kv_memory_bytes": 10 * GB}, sleep=sleep)
+        front = alone.application
+        further: list[dict[str, Any]] = [
+            {
+                **{"name": name, "route_prefix": None, "import_path": "app.deploy:build_model"},
+                "args": front.args.model_dump(),
+            }
+            for name in ("a", "b")
+        ]
+        for one in further:
+            one["args"]["model"]["served_name"] = one["name"]
+            for knob in ("ingress", "attestation", "accounts"):
+                del one["args"][knob]
+        return parse_config(
+            yaml.safe_dump({"applications": [front.model_dump(exclude={"runtime_env"}), *further]}), "service.yaml"
+        )
+
+    assert "30.0 GB for all workers" in refusal(several())
+    assert check_start(several(after_s=600.0), TWO_CORES, 24 * GB, None) == []
+    assert refusal(several(after_s=600.0, awake_bytes=9 * GB)).startswith(
+        "the model 'model' needs 10.5 GB while it is awake, and sleep.awake_bytes allows 9.0 GB;"
+    )

@@ -1,7 +1,10 @@
 """Who has which cores, with real locks of real processes."""
 
+import fcntl
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -9,6 +12,7 @@ from random import Random
 import pytest
 
 from app.workers.core_claims import Claim, Holder, NoFreeCoresError, claim_slot
+from app.workers.core_turns import CoreTurns
 from app.workers.numa import Slot
 
 TWO_SOCKETS = [Slot(0, (0, 1, 2, 3)), Slot(1, (4, 5, 6, 7))]
@@ -132,3 +136,53 @@ def test_claims_at_random_never_break_the_rules(tmp_path: Path) -> None:
         made_claim.release()
     assert made > 300
     assert shared > 50
+
+
+def test_those_that_sleep_share_cores_with_each_other_only(tmp_path: Path) -> None:
+    def sleeper() -> Claim:
+        return claim_slot(TWO_SOCKETS, tmp_path, 0, Holder("a", "v1", may_share=False, sleeps=True))
+
+    sleepers = [sleeper() for _ in range(4)]
+    assert [one.slot.numa_node for one in sleepers] == [0, 1, 0, 1]
+    with pytest.raises(NoFreeCoresError):
+        claim(TWO_SOCKETS, tmp_path, may_share=True)
+    sleepers.pop(0).release()
+    sleepers.pop(1).release()  # both of the first socket
+    alone = claim(TWO_SOCKETS, tmp_path)
+    assert alone.slot.numa_node == 0
+    sleepers.append(sleeper())
+    assert sleepers[-1].slot.numa_node == 1
+    for one in (alone, *sleepers):
+        one.release()
+
+
+def test_a_worker_that_waits_for_its_turn_gets_the_next_one(tmp_path: Path) -> None:
+    mine, others = CoreTurns(tmp_path, TWO_SOCKETS[0]), CoreTurns(tmp_path, TWO_SOCKETS[0])
+    elsewhere = CoreTurns(tmp_path, TWO_SOCKETS[1])
+    order: list[str] = []
+
+    def wait() -> None:
+        with others:
+            order.append("waited")
+
+    waiting = threading.Thread(target=wait)
+    with mine, elsewhere:
+        waiting.start()
+        while _can_lock(mine._next.name):
+            time.sleep(0.001)
+        order.append("first")
+    with mine:
+        order.append("again")
+    waiting.join()
+    assert order == ["first", "waited", "again"]
+    for turns in (mine, others, elsewhere):
+        turns.close()
+
+
+def _can_lock(path: str) -> bool:
+    with Path(path).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

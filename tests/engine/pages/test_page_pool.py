@@ -31,6 +31,18 @@ def test_a_page_is_never_released_or_kept_while_free() -> None:
         pool.allocate(3)
 
 
+def test_all_cached_pages_can_be_evicted_at_once_but_for_those_in_use() -> None:
+    evicted: list[bytes] = []
+    pool = PagePool(4, lambda _, digest: evicted.append(digest))
+    pages = pool.allocate(3)
+    for page, digest in zip(pages, (b"first", b"second", b"third"), strict=True):
+        pool.cache(page, digest)
+    pool.release(pages[:2])
+    pool.evict_all()
+    assert (evicted, pool.cached_count, pool.free_count, pool.used_count) == ([b"first", b"second"], 1, 3, 1)
+    assert pool.find(b"third") == pages[2]
+
+
 def test_a_pool_needs_a_page() -> None:
     with pytest.raises(ValueError, match="at least one page"):
         PagePool(0)

@@ -96,10 +96,15 @@ function Models({ chat }: { chat: Chat }) {
       )}
       <span class={isReachable && models.length ? "dot ready" : "dot"} aria-hidden="true" />
       <span class="quiet small">
-        {!isReachable ? "reconnecting" : service.isMute(models, model) ? "no chat template: can't chat" : shown ? "ready" : ""}
+        {!isReachable ? "reconnecting" : shown && stateOf(shown)}
       </span>
     </div>
   );
+}
+
+function stateOf(model: service.Model): string {
+  if (!service.canChat(model)) return "no chat template: can't chat";
+  return model.asleep ? "asleep, wakes with your question" : "ready";
 }
 
 function KeyForm({ chat }: { chat: Chat }) {

@@ -102,6 +102,9 @@ export class Chat {
     this.isKnown();
     this.others.onmessage = ({ data }: MessageEvent<string>) => void this.follow(data);
     this.conversations.follow();
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible" && !this.state.writing) void this.look(); // models come, go and sleep
+    });
     addEventListener("popstate", () => {
       const named = idOf(location);
       if (named && named !== this.state.id) void this.open(named, false);
@@ -414,6 +417,7 @@ export class Chat {
         else if (piece.kind === "end") status = piece.isStopped ? "stopped" : piece.isCut ? "cut" : "done";
         else {
           const isFirst = text === before && !thought;
+          if (isFirst) this.woken(this.state.tree.turns[id]?.model ?? "");
           const nowMs = Date.now();
           if (isFirst && !isResumed) update({ firstAtMs: nowMs });
           if (piece.kind === "text" && text === before && thought && !isResumed) update({ thoughtUntilMs: nowMs });
@@ -460,6 +464,13 @@ export class Chat {
   private sent(said: Said[], signal: AbortSignal): Pieces {
     const { model, knobs } = this.state;
     return service.completed(model, said, knobs, knobs.seed ?? newSeed(), signal);
+  }
+
+  /** Notes that a model has answered, and so does not sleep. */
+  private woken(model: string): void {
+    const { models } = this.state;
+    if (!models.some((one) => one.id === model && one.asleep)) return;
+    this.set({ models: models.map((one) => (one.id === model ? { ...one, asleep: false } : one)) });
   }
 
   private fail(update: (values: Partial<Turn>) => void, error: unknown): void {

@@ -10,6 +10,8 @@ export interface Model {
   capabilities: string[];
   /** The model's sampling defaults; null: unknown. */
   sampling: { temperature?: number | null; top_p?: number | null };
+  /** Whether its next request wakes it, which takes a moment. */
+  asleep: boolean;
 }
 
 export interface Knobs {

@@ -19,6 +19,7 @@ const worker = (change: Partial<Worker>): Worker => ({
   tier: "avx2",
   ready_since: 0,
   saved_bytes: null,
+  asleep: false,
   max_saved_bytes: null,
   ...change,
 });

@@ -35,6 +35,7 @@ export interface Worker {
   tier: string;
   ready_since: number;
   saved_bytes: number | null;
+  asleep: boolean;
   max_saved_bytes: number | null;
 }
 

@@ -23,8 +23,8 @@ export function Workers({ workers, at }: { workers: Worker[]; at: number }) {
       isShort: true,
       of: (worker) => (
         <>
-          <span class={`state ${worker.state}`}>{STATES[worker.state]}</span>
-          {worker.state === "alive" && <span class="quiet small"> for {lasting(at - worker.ready_since)}</span>}
+          <span class={`state ${worker.state}`}>{sleeps(worker) ? "Asleep" : STATES[worker.state]}</span>
+          {worker.state === "alive" && !sleeps(worker) && <span class="quiet small"> for {lasting(at - worker.ready_since)}</span>}
         </>
       ),
     },
@@ -62,6 +62,8 @@ export function Workers({ workers, at }: { workers: Worker[]; at: number }) {
     </section>
   );
 }
+
+const sleeps = (worker: Worker) => worker.state === "alive" && worker.asleep;
 
 function saved({ saved_bytes, max_saved_bytes }: Worker) {
   if (max_saved_bytes === null) return "Nothing";

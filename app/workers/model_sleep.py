@@ -1,0 +1,121 @@
+"""Puts a worker's model to sleep when nobody has used it for a time, and wakes it for the next request.
+
+A model that sleeps has given its KV cache and its activations back to the system, and leaves its weights to the page
+cache. Waking it takes as long as mapping them again. The worker's process, its threads and its place on the cores stay.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from app.engine.engine import Engine
+from app.messages.failures import EngineStoppedError
+from app.workers.awake_models import ASLEEP, IN_USE, AwakeModels
+from app.workers.saved_pages import save_what_is_left
+
+WAKE_TIMEOUT_S: Final = 60.0
+"""How long a request waits for memory that busy models have."""
+_LOOK_S: Final = 1.0
+"""How often a model is looked at that is in use for longer than it takes to fall asleep."""
+
+
+class _Questions(asyncio.DatagramProtocol):
+    """The addresses of workers that ask for this one's memory."""
+
+    def __init__(self) -> None:
+        self.askers: asyncio.Queue[Any] = asyncio.Queue()
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.askers.put_nowait(addr)
+
+
+def _retrieve(waking: "asyncio.Task[None]") -> None:
+    """Takes the task's error, which asyncio would log if all who waited for it have gone."""
+    if not waking.cancelled():
+        waking.exception()
+
+
+class ModelSleep:
+    """A model that may sleep. Use it on one event loop."""
+
+    def __init__(self, engine: Engine, models: AwakeModels, *, after_s: float, save_timeout_s: float) -> None:
+        """The model is awake, and has its claim.
+
+        after_s: how long after the last request it falls asleep. save_timeout_s: how long saving its users' pages may
+        take before.
+        """
+        self._engine = engine
+        self._models = models
+        self._after_s = after_s
+        self._save_timeout_s = save_timeout_s
+        self._users = 0
+        self._used_s = time.monotonic()
+        self._changing = asyncio.Lock()
+        self._waking: asyncio.Task[None] | None = None
+        self.is_asleep = False
+
+    @asynccontextmanager
+    async def awake(self) -> AsyncIterator[None]:
+        """Keeps the model awake inside; waits until it is. Raises QueueFullError if there is no memory for it."""
+        self._users += 1
+        try:
+            if self.is_asleep or self._changing.locked():
+                if self._waking is None:
+                    self._waking = asyncio.create_task(self._wake())
+                    self._waking.add_done_callback(_retrieve)
+                await asyncio.shield(self._waking)  # others may wait for it too
+            yield
+        finally:
+            self._users -= 1
+            self._used_s = time.monotonic()
+            self._models.used()
+
+    async def watch(self) -> None:
+        """Puts the model to sleep when it is idle for long, or when another worker asks, until cancelled."""
+        path = self._models.socket
+        path.unlink(missing_ok=True)
+        transport, questions = await asyncio.get_running_loop().create_datagram_endpoint(
+            _Questions, local_addr=str(path), family=socket.AF_UNIX
+        )
+        try:
+            while True:
+                left_s = self._after_s if self.is_asleep else max(self._left_s(), min(self._after_s, _LOOK_S))
+                asker = None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        asker = await questions.askers.get()
+                if asker is not None or self._left_s() <= 0:
+                    await self._fall_asleep()
+                if asker is not None:
+                    transport.sendto(ASLEEP if self.is_asleep else IN_USE, asker)
+        finally:
+            transport.close()
+            path.unlink(missing_ok=True)
+
+    def _left_s(self) -> float:
+        return self._used_s + self._after_s - time.monotonic()
+
+    async def _wake(self) -> None:
+        try:
+            async with self._changing:
+                if self.is_asleep:
+                    await asyncio.to_thread(self._models.claim, WAKE_TIMEOUT_S)
+                    self.is_asleep = False
+        finally:
+            self._waking = None
+
+    async def _fall_asleep(self) -> None:
+        async with self._changing:
+            if self.is_asleep or self._users:
+                return
+            await asyncio.to_thread(save_what_is_left, self._engine, self._save_timeout_s)
+            try:
+                if self._users or not await asyncio.wrap_future(self._engine.release_memory()):
+                    return
+            except EngineStoppedError:
+                return
+            self._models.release()
+            self.is_asleep = True

@@ -8,7 +8,8 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from app.engine.engine import Engine
@@ -22,14 +23,33 @@ _LOOK_S: Final = 1.0
 """How often a model is looked at that is in use for longer than it takes to fall asleep."""
 
 
-class _Questions(asyncio.DatagramProtocol):
-    """The addresses of workers that ask for this one's memory."""
+class _Questions:
+    """The socket on which other workers ask for this one's memory. uvloop has no Unix datagrams of its own."""
 
-    def __init__(self) -> None:
-        self.askers: asyncio.Queue[Any] = asyncio.Queue()
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._askers: asyncio.Queue[Any] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._read)
+        self._socket.bind(str(path))
 
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        self.askers.put_nowait(addr)
+    async def next(self) -> Any:
+        """The address of the next worker that asks."""
+        return await self._askers.get()
+
+    def answer(self, asker: Any, answer: bytes) -> None:
+        with suppress(OSError):  # it has ended
+            self._socket.sendto(answer, asker)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            self._askers.put_nowait(self._socket.recvfrom(1)[1])
 
 
 def _retrieve(waking: "asyncio.Task[None]") -> None:
@@ -42,7 +62,7 @@ class ModelSleep:
     """A model that may sleep. Use it on one event loop."""
 
     def __init__(self, engine: Engine, models: AwakeModels, *, after_s: float, save_timeout_s: float) -> None:
-        """The model is awake, and has its claim.
+        """The model is awake, and has its claim. Call `watch`. Raises OSError where others could not ask.
 
         after_s: how long after the last request it falls asleep. save_timeout_s: how long saving its users' pages may
         take before.
@@ -56,6 +76,7 @@ class ModelSleep:
         self._changing = asyncio.Lock()
         self._waking: asyncio.Task[None] | None = None
         self.is_asleep = False
+        self._questions = _Questions(models.socket)
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[None]:
@@ -75,25 +96,17 @@ class ModelSleep:
 
     async def watch(self) -> None:
         """Puts the model to sleep when it is idle for long, or when another worker asks, until cancelled."""
-        path = self._models.socket
-        path.unlink(missing_ok=True)
-        transport, questions = await asyncio.get_running_loop().create_datagram_endpoint(
-            _Questions, local_addr=str(path), family=socket.AF_UNIX
-        )
-        try:
+        with closing(self._questions):
             while True:
                 left_s = self._after_s if self.is_asleep else max(self._left_s(), min(self._after_s, _LOOK_S))
                 asker = None
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left_s):
-                        asker = await questions.askers.get()
+                        asker = await self._questions.next()
                 if asker is not None or self._left_s() <= 0:
                     await self._fall_asleep()
                 if asker is not None:
-                    transport.sendto(ASLEEP if self.is_asleep else IN_USE, asker)
-        finally:
-            transport.close()
-            path.unlink(missing_ok=True)
+                    self._questions.answer(asker, ASLEEP if self.is_asleep else IN_USE)
 
     def _left_s(self) -> float:
         return self._used_s + self._after_s - time.monotonic()
@@ -113,7 +126,7 @@ class ModelSleep:
                 return
             await asyncio.to_thread(save_what_is_left, self._engine, self._save_timeout_s)
             try:
-                if self._users or not await asyncio.wrap_future(self._engine.release_memory()):
+                if not await asyncio.wrap_future(self._engine.release_memory()):
                     return
             except EngineStoppedError:
                 return

@@ -92,7 +92,7 @@ class Worker:
         if self._claim.is_shared:
             check_room_beside(files, settings.engine.kv_memory_bytes, available_memory_bytes())
         self._models = AwakeModels(
-            session_folder("redoubt-awake"),
+            session_folder("awake"),
             card.name,
             needed_bytes(files, settings.engine.kv_memory_bytes),
             most_awake_bytes(settings.sleep, machine_memory_bytes()),

@@ -48,7 +48,8 @@ def names(service: RunningService) -> list[str]:
 
 
 def asleep(service: RunningService) -> list[str]:
-    return [model["id"] for model in httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"] if model["asleep"]]
+    models = httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"]
+    return [model["id"] for model in models if model["asleep"]]
 
 
 def ask(service: RunningService, model: str) -> httpx.Response:

@@ -35,6 +35,7 @@ cli.command()(accounts.keygen)
 cli.command()(accounts.rotate_key)
 cli.command()(accounts.audit)
 cli.command()(stored.pull)
+cli.command()(stored.improve)
 for command in (models.convert, models.export, models.seal, models.synth, plan.plan, playground.playground):
     cli.command()(command)
 # For commands whose options are read by who does the work.
@@ -107,20 +108,30 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    improve: Annotated[
+        bool,
+        typer.Option(
+            "--improve",
+            help="Calibrate the models anew behind the service, while the machine is idle, and change over to what is"
+            " closer to the unquantized model: hours, once.",
+        ),
+    ] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard too.")] = False,
 ) -> None:
     """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
 
     While the service runs, models that are added to the configuration file are started, and removed ones are stopped.
     """
-    from app.commands.serving import model_folders
+    from app.commands.serving import model_folders, names_to_improve
     from app.launch.local import serve_local
     from app.model_folder import ChatModelError
     from app.settings import SettingsError
     from quant.errors import QuantError
 
     with one_line_errors(SettingsError, QuantError, ChatModelError, OSError):
-        folders = model_folders([*(names or ()), *(model or ())], config)
+        named = [*(names or ()), *(model or ())]
+        folders = model_folders(named, config)
+        improved_names = names_to_improve(named, config) if improve else []
     with one_line_errors(SettingsError):
         status = serve_local(
             config,
@@ -131,6 +142,7 @@ def serve(
             evidence=attest.value if attest is not None else None,
             log_folder=log_dir,
             sleep_after_s=sleep_after,
+            improve=improved_names,
             dashboard=dashboard,
         )
     raise typer.Exit(status)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.launch.config_file import model_names
-from app.models.store import converted_model
+from app.models.store import StoreError, converted_model
 
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -19,6 +19,21 @@ def model_folders(names: Sequence[str], config: Path) -> list[Path]:
     for variable in _TOKENS:
         os.environ.pop(variable, None)
     return folders if names else []
+
+
+def names_to_improve(names: Sequence[str], config: Path) -> list[str]:
+    """The names of models whose source is known, of those that a command line names, or of none the file.
+
+    Raises StoreError for another one, and if there is none at all.
+    """
+    from app.commands.improving import improvable
+
+    found = list(names or model_names(config))
+    for name in found:
+        improvable(name)
+    if not found:
+        raise StoreError(f"--improve: {config} names no model of the store (`model.name`)")
+    return found
 
 
 def ready(name: str, *, is_served: bool = True) -> Path:

@@ -1,5 +1,6 @@
 """`redoubt pull` and `redoubt models`: fetch models by name, and look after the store."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -32,6 +33,32 @@ def pull(name: Name, keep_source: KeepSource = False) -> None:
     with one_line_errors(QuantError, ChatModelError, OSError):
         found = Store.default().find(read_name(name))
         print(found[0].models()[0] if found else converted_into_store(name, Conversion(), keep_source=keep_source))
+
+
+def improve(name: Name) -> None:
+    """Calibrate a model of the store anew, while the machine is idle, and keep the result if it is better: hours, once.
+
+    Services take it at their next start; `redoubt serve NAME --improve` does this behind the service. Ctrl-C and a
+    second call: it goes on where it stopped.
+    """
+    import time
+
+    from app.commands.improving import improvable
+    from app.launch.idle_process import LOOK_S, IdleProcess
+    from app.launch.improvements import improving_command
+    from quant.errors import QuantError
+
+    with one_line_errors(QuantError, OSError):
+        improvable(name)
+        process = IdleProcess(improving_command(name))
+    try:
+        while (status := process.look()) is None:
+            time.sleep(LOOK_S)
+        if status:
+            raise typer.Exit(status)
+        print(json.loads(process.result())["told"])
+    finally:
+        process.end()
 
 
 @models.callback(invoke_without_command=True)

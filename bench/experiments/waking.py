@@ -8,6 +8,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,9 @@ _KV_BYTES = 1 << 30
 def measure(options: argparse.Namespace) -> dict[str, object]:
     """The medians and the rounds, in seconds, ready for JSON. Raises ValueError, OSError."""
     runner = _load(options)
-
-    def step() -> None:
-        tokens = np.arange(options.tokens, dtype=np.int32)
-        numbers = [np.array([number], np.int32) for number in (0, options.tokens, 0)]
-        runner.model.step(tokens, tokens, *numbers, [None])
-
+    tokens = np.arange(options.tokens, dtype=np.int32)
+    numbers = [np.array([number], np.int32) for number in (0, options.tokens, 0)]
+    step = partial(runner.model.step, tokens, tokens, *numbers, [None])
     step()
     rounds: list[dict[str, float]] = []
     asleep_bytes = 0
@@ -36,7 +34,7 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
         first_s, next_s = _seconds(step), _seconds(step)
         rounds.append({"release_s": round(release_s, 4), "first_s": round(first_s, 3), "next_s": round(next_s, 3)})
     awake_bytes = process_resident_bytes()
-    del runner
+    del runner, step
     load_s = _seconds(lambda: _load(options))
     return {
         "wake_s": round(statistics.median(one["first_s"] - one["next_s"] for one in rounds), 3),

@@ -26,6 +26,7 @@ SHIPPED: Final = (_FOLDER / "written.txt", _FOLDER / "generated.txt")
 _DOCUMENT_END: Final = "\f"
 _ROLES: Final = ("@user", "@assistant")
 _SEED: Final = 0
+_HELD_BACK_EVERY: Final = 8
 
 
 def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: int, tokens: int) -> I32:
@@ -50,6 +51,14 @@ def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: i
     cut = np.array(ids[: whole * tokens], np.int32).reshape(whole, tokens)
     chosen = np.random.Generator(np.random.PCG64(_SEED)).permutation(whole)[:windows]
     return cut[chosen]
+
+
+def divided_text() -> tuple[str, str]:
+    """The included text in two: most of it to calibrate with, and documents that are held back to compare by."""
+    documents = _documents(SHIPPED)
+    held_back = documents[_HELD_BACK_EVERY - 1 :: _HELD_BACK_EVERY]
+    others = [one for number, one in enumerate(documents, 1) if number % _HELD_BACK_EVERY]
+    return _DOCUMENT_END.join(others), _DOCUMENT_END.join(held_back)
 
 
 def _documents(paths: tuple[Path, ...]) -> list[str]:

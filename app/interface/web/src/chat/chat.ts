@@ -4,7 +4,7 @@ import { Conversations, isKeptHere } from "./conversations";
 import { type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
 import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
-import { StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
+import { type Opened, StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
 import { EMPTY, added, changed, history as asSent, path, pathTo, remembered, switched, turn, type Said, type Turn } from "./tree";
 
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
@@ -39,6 +39,10 @@ export class Chat {
   /** Resolves when the user and the conversation in the address are known. */
   private readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
   private looking: Promise<void> | null = null;
+  /** Counts the user's choices of a conversation: one that is loaded after a later choice is not shown. */
+  private choices = 0;
+  /** Resolves when the conversation chosen last is loaded. */
+  private opening: Promise<unknown> = Promise.resolve();
 
   constructor(
     readonly storage: Storage,
@@ -92,6 +96,7 @@ export class Chat {
 
   /** Restores the state before a reload, and loads the service's. `id`: of the conversation in the address. */
   async begin(id: string): Promise<void> {
+    this.others.onmessage = ({ data }: MessageEvent<string>) => void this.known.then(() => this.follow(data));
     await this.whoIsIt();
     if (this.state.user !== null) {
       this.state.id = "";
@@ -100,14 +105,13 @@ export class Chat {
       await this.tab.open(this.state.id).then((tree) => this.set({ tree }), () => this.set({ id: "" }));
     }
     this.isKnown();
-    this.others.onmessage = ({ data }: MessageEvent<string>) => void this.follow(data);
     this.conversations.follow();
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible" && !this.state.writing) void this.look(); // models come, go and sleep
     });
     addEventListener("popstate", () => {
       const named = idOf(location);
-      if (named && named !== this.state.id) void this.open(named, false);
+      if (named && named !== this.state.id) void this.visit(named, false);
       else if (!named) this.newChat(false);
     });
     await Promise.all([this.look(), this.conversations.list()]);
@@ -257,6 +261,7 @@ export class Chat {
   // --- conversations
 
   newChat(isNamed = true): void {
+    this.choices += 1;
     this.leave();
     this.set({ id: "", tree: EMPTY, notice: "", isTemporary: false });
     this.storage.removeItem("redoubt.open");
@@ -269,17 +274,25 @@ export class Chat {
     this.set({ isTemporary });
   }
 
+  /** Opens a conversation, or says why not. */
+  async visit(id: string, isNamed = true): Promise<void> {
+    await this.open(id, isNamed).catch((error: unknown) => {
+      this.set({ notice: error instanceof Error ? error.message : "That did not work." });
+    });
+  }
+
   async open(id: string, isNamed = true): Promise<void> {
+    const choice = ++this.choices;
+    const isGuest = this.state.user === null;
+    if (isGuest) this.leave(); // which stores what it may open again
+    const loading: Promise<Opened> = isGuest ? this.tab.open(id).then((tree) => ({ tree, responseId: "" })) : this.stored.openWhole(id);
+    this.opening = loading.catch(() => undefined);
+    const { tree, responseId } = await loading;
+    if (choice !== this.choices || this.isOver) return;
     this.leave();
-    if (this.state.user === null) {
-      const tree = await this.tab.open(id);
-      this.set({ id, tree, notice: "", isTemporary: false });
-      this.storage.setItem("redoubt.open", id);
-      return;
-    }
-    const { tree, responseId } = await this.stored.openWhole(id);
     this.set({ id, tree, notice: "", isTemporary: false, isAnswered: responseId !== "" });
-    if (isNamed) name(id);
+    if (isGuest) this.storage.setItem("redoubt.open", id);
+    else if (isNamed) name(id);
     if (responseId) void this.resume(responseId);
   }
 
@@ -310,18 +323,28 @@ export class Chat {
   /** Handles a change made in another tab. */
   private async follow(id: string): Promise<void> {
     if (this.state.user === null) return;
-    await this.conversations.list();
-    if (id !== this.state.id || !id || this.state.writing) return;
-    const found = await this.stored.openWhole(id).catch((error: unknown) => {
-      if (error instanceof service.AnswerFailure && error.status === 404 && id === this.state.id) {
-        this.newChat();
-        this.set({ notice: "This chat was deleted in another tab." });
-      }
-      return null;
-    });
-    if (found === null || id !== this.state.id || this.state.writing) return;
-    this.set({ tree: remembered(found.tree, this.state.tree), isAnswered: found.responseId !== "" });
-    if (found.responseId) await this.resume(found.responseId);
+    await Promise.all([this.conversations.list(), this.opening]);
+    await this.readAgain(id);
+  }
+
+  /** Reads the open conversation again; once more if this tab has changed it meanwhile. */
+  private async readAgain(id: string): Promise<void> {
+    for (;;) {
+      const { tree } = this.state;
+      if (id !== this.state.id || !id || this.state.writing) return;
+      const found = await this.stored.openWhole(id).catch((error: unknown) => {
+        if (error instanceof service.AnswerFailure && error.status === 404 && id === this.state.id) {
+          this.newChat();
+          this.set({ notice: "This chat was deleted in another tab." });
+        }
+        return null;
+      });
+      if (found === null || id !== this.state.id || this.state.writing) return;
+      if (tree !== this.state.tree) continue;
+      this.set({ tree: remembered(found.tree, tree), isAnswered: found.responseId !== "" });
+      if (found.responseId) await this.resume(found.responseId);
+      return;
+    }
   }
 
   /** Stops following an answer. One that the service stores continues. */
@@ -356,10 +379,12 @@ export class Chat {
 
   /** Follows an answer that the service is generating in this conversation, and that this tab has not started. */
   private async resume(responseId: string): Promise<void> {
-    const { id } = this.state;
+    const { id, tree: before } = this.state;
     const place = await Promise.all([service.placeOf(responseId), questionOf(responseId)]).catch(() => null);
+    if (id !== this.state.id) return;
     this.set({ isAnswered: false });
-    if (place === null || id !== this.state.id || this.state.writing) return;
+    if (place === null || this.state.writing) return;
+    if (before !== this.state.tree) return this.readAgain(id); // which may have the answer by now
     const [found, question] = place;
     let { tree } = this.state;
     const last = path(tree).at(-1)?.id ?? "";
@@ -411,6 +436,7 @@ export class Chat {
         else if (piece.kind === "lost") this.set({ isReachable: false });
         else if (piece.kind === "response") {
           running.responseId = piece.id;
+          if (running.isStopped) void service.cancelled(piece.id).catch(() => undefined);
           if (isStored && !isResumed) this.others.postMessage(this.state.id);
         } else if (piece.kind === "item") update({ itemId: piece.id });
         else if (piece.kind === "usage") update({ usage: piece.usage });

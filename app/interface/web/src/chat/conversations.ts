@@ -36,6 +36,9 @@ export class Conversations {
   private leaving: Timer;
   private searching: Timer;
   private listing: Timer;
+  /** The number of lists asked for, and the one that is shown: an older one that comes later is not. */
+  private asked = 0;
+  private shown = 0;
 
   constructor(private readonly chat: Open) {}
 
@@ -48,8 +51,13 @@ export class Conversations {
 
   async list(): Promise<void> {
     const { words } = this.chat.state;
+    const number = ++this.asked;
     const entries = await this.chat.shelf.list(words).catch(() => null);
-    if (entries !== null && words === this.chat.state.words) this.chat.set({ entries });
+    if (number < this.shown) return;
+    if (entries !== null && words === this.chat.state.words) {
+      this.shown = number;
+      this.chat.set({ entries });
+    }
     clearTimeout(this.listing);
     const isAnswering = entries?.some((one) => one.isAnswering && one.id !== this.chat.state.id) ?? false;
     if (isAnswering) this.listing = setTimeout(() => void this.list(), LIST_AGAIN_MS);
@@ -121,6 +129,7 @@ export class Conversations {
   async remove(entry: Entry): Promise<void> {
     clearTimeout(this.leaving);
     if (entry.id === this.chat.state.id) this.chat.newChat();
+    this.shown = ++this.asked; // a list that is on its way still has it
     this.chat.set({ leaving: null, entries: this.chat.state.entries.filter((one) => one.id !== entry.id) });
     if (!(await this.told(() => this.chat.shelf.remove(entry.id), entry.id))) return;
     this.chat.set({ leaving: entry });

@@ -88,7 +88,7 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
   }
   return (
     <li class={isOpen ? "here" : ""}>
-      <button class="title" aria-current={isOpen ? "page" : undefined} onClick={() => (void chat.open(entry.id), close())}>
+      <button class="title" aria-current={isOpen ? "page" : undefined} onClick={() => (void chat.visit(entry.id), close())}>
         {entry.isAnswering && <span class="pulse" role="img" aria-label="Being answered" />}
         {entry.title}
       </button>

@@ -49,6 +49,9 @@ const CONFLICT_MS = 300;
 const ROOT = "root";
 
 export class StoredShelf implements Shelf {
+  /** Resolves when all changes so far are made: each stores all that it does not change as it was before. */
+  private changing: Promise<unknown> = Promise.resolve();
+
   constructor(private readonly newId: () => string) {}
 
   async list(words: string): Promise<Entry[]> {
@@ -106,8 +109,12 @@ export class StoredShelf implements Shelf {
   }
 
   private async change(id: string, values: Record<string, string>): Promise<void> {
-    const { metadata } = await ask<Conversation>("GET", address(id));
-    await ask("POST", address(id), { metadata: { ...metadata, ...values } });
+    const made = this.changing.then(async () => {
+      const { metadata } = await ask<Conversation>("GET", address(id));
+      await ask("POST", address(id), { metadata: { ...metadata, ...values } });
+    });
+    this.changing = made.catch(() => undefined);
+    await made;
   }
 }
 

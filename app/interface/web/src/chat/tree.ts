@@ -91,8 +91,11 @@ export function remembered(tree: Tree, known: Tree): Tree {
   const here = new Map(Object.values(known.turns).flatMap((one) => (one.itemId ? [[one.itemId, one] as const] : [])));
   const turns = Object.values(tree.turns).map((one) => {
     const same = one.role === "assistant" ? here.get(one.itemId ?? "") : undefined;
-    if (same === undefined || same.text !== one.text || OPEN.includes(same.status)) return [one.id, one] as const;
-    return [one.id, { ...same, id: one.id, parent: one.parent }] as const;
+    if (same === undefined || OPEN.includes(same.status)) return [one.id, one] as const;
+    if (same.text === one.text) return [one.id, { ...same, id: one.id, parent: one.parent }] as const;
+    // A tab that has not waited for the end of the answer that it stopped has less of the text.
+    const isStopped = same.status === "stopped" && one.status === "part";
+    return [one.id, isStopped ? { ...one, status: same.status } : one] as const;
   });
   return { ...tree, turns: Object.fromEntries(turns) };
 }

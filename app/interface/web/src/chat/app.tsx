@@ -1,5 +1,5 @@
 // The whole user interface: sidebar, header, thread, composer.
-import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useReducer, useState } from "preact/hooks";
 
 import { Composer } from "./composer";
 import type { Chat } from "./chat";
@@ -16,7 +16,8 @@ export function App({ chat }: { chat: Chat }) {
   const [isSetting, setSetting] = useState(false);
   const [theme, setTheme] = useState(applyTheme());
   const { state } = chat;
-  useEffect(() => chat.subscribe(() => redraw(undefined)), [chat]);
+  // With the first rendering, not after it is painted: the service may have answered by then.
+  useLayoutEffect(() => chat.subscribe(() => redraw(undefined)), [chat]);
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) {

@@ -1,7 +1,9 @@
 // @vitest-environment jsdom
 // Whatever the order in which answers and other tabs' news arrive, the page ends with what is true.
+import { h, render } from "preact";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
+import { App } from "./app";
 import { Chat } from "./chat";
 import type { Item } from "./stored";
 import { path } from "./tree";
@@ -88,6 +90,18 @@ afterEach(() => {
   vi.unstubAllGlobals();
   sessionStorage.clear();
   history.replaceState(null, "", "/");
+});
+
+test("what is known before the page is painted for the first time is shown", async () => {
+  vi.stubGlobal("ResizeObserver", class { observe() {} disconnect() {} });
+  vi.stubGlobal("matchMedia", () => ({ matches: false }));
+  const chat = new Chat(sessionStorage, false);
+  const place = document.createElement("div");
+  render(h(App, { chat }), place);
+  chat.set({ models: [{ id: "m", max_context_tokens: 8192, capabilities: ["chat"], sampling: {} }], model: "m", notice: "Known." });
+  await settled();
+  expect(place.textContent).toContain("Known.");
+  render(null, place);
 });
 
 test("a list that comes after a later one is not shown", async () => {

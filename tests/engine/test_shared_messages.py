@@ -285,9 +285,12 @@ async def test_one_step_is_one_message(runner: FakeRunner) -> None:
         await asyncio.sleep(0)
     await asyncio.sleep(0.02)
     before = reader.messages
-    for _ in range(10):
+    for number in range(1, 11):
         await asyncio.to_thread(gate.let_run, 1)
-        await asyncio.sleep(0.002)
+        async with asyncio.timeout(TIMEOUT_S):
+            while reader.messages < before + number:
+                await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
     assert reader.messages - before == 10
     gate.open()
     await asyncio.gather(*tasks)

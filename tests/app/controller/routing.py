@@ -1,6 +1,7 @@
 """A router in Serve's own routing machinery, and what it sees of a replica."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,3 +79,12 @@ def new_router(*replicas: FakeReplica, policy: str = "SHORTEST_QUEUE") -> Worker
         router.on_new_queue_len_info(replica.replica_id, replica.queue_length)
     router.update_replicas(list(replicas))  # type: ignore[arg-type]
     return router
+
+
+async def all_asked(replicas: Sequence[FakeReplica]) -> None:
+    """Returns when the router has had an answer of each: Serve asks each of its new replicas, once."""
+    async with asyncio.timeout(60):
+        while not all(replica.probes for replica in replicas):
+            await asyncio.sleep(0)
+    for _ in range(10):  # the tasks that take the last answers
+        await asyncio.sleep(0)

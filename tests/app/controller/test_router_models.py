@@ -26,7 +26,7 @@ def pending(request: GenerateRequest) -> PendingRequest:
 
 async def send(router: WorkerRouter, request: GenerateRequest) -> FakeReplica:
     """One request, which never completes."""
-    replica = await asyncio.wait_for(router._choose_replica_for_request(pending(request)), 5)
+    replica = await asyncio.wait_for(router._choose_replica_for_request(pending(request)), 60)
     router.on_send_request(replica.replica_id)
     assert isinstance(replica, FakeReplica)
     replica.queue_length += 1

@@ -244,7 +244,7 @@ def test_a_body_that_stops_coming_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         assert requests_of(address) == {"408": 1}
 
 
-@pytest.mark.parametrize("pause_s", [0.02, 0.2], ids=["quick", "too slow"])
+@pytest.mark.parametrize("pause_s", [0.01, 0.2], ids=["quick", "too slow"])
 def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     """A body may take any time, if it is as fast as the slowest allowed rate."""
     monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 0.1, raising=False)
@@ -265,7 +265,7 @@ def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) 
 
 
 def test_half_sent_requests_leave_places_to_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 0.3, raising=False)
+    monkeypatch.setattr("app.interface.http.places._QUICK_BODY_S", 2.0, raising=False)
     app = http_app(SteppedWorker(0).generate, max_ongoing_requests=8)  # two of them for slow bodies
     with loopback_server(app) as address, contextlib.ExitStack() as stack:
         connections = [half_sent(address, stack) for _ in range(6)]

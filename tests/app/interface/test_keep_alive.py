@@ -240,9 +240,12 @@ async def test_a_client_that_takes_nothing_gets_one_comment_and_none_comes_after
         await asyncio.Event().wait()
 
     streaming = asyncio.create_task(EventStream(pieces(), keep_alive_s=SOON_S)({"type": "http"}, never, send))
+    async with asyncio.timeout(60):
+        while len(sent) < 3:
+            await asyncio.sleep(SOON_S)
     await asyncio.sleep(10 * SOON_S)
     assert [message.get("body") for message in sent] == [None, b"data: x\n\n", KEEP_ALIVE]
     may_end.set()
     takes.set()
-    await asyncio.wait_for(streaming, 10)
+    await asyncio.wait_for(streaming, 60)
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}

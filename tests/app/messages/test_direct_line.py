@@ -26,7 +26,7 @@ class End:
         self.parts += bundle
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.parts) < count:
                 await asyncio.sleep(0.001)
 
@@ -81,7 +81,7 @@ async def test_a_slow_reader_makes_the_line_unwritable_until_it_reads_again(end:
         while line.writable:
             line.send((part("a", count, *range(1000)),))
             count += 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await writable_again.wait()
         assert line.writable
         await end.until(count)
@@ -94,7 +94,7 @@ async def test_an_ingress_that_ends_is_reported_as_lost(end: End) -> None:
         line.send((part("a", 0, 1),))
         await end.until(1)
         end.lines.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await lost.wait()
         assert not line.writable
 

@@ -8,7 +8,7 @@ import pytest
 from app.messages.failures import QueueFullError
 from bench.scale.fleet import Job, SimulatedWorker
 from bench.scale.routers import SimulatedRouter
-from tests.app.controller.routing import FakeReplica, new_router
+from tests.app.controller.routing import FakeReplica, all_asked, new_router
 from tests.app.controller.test_router import request
 
 _PLACES = 6
@@ -95,7 +95,7 @@ async def test_the_simulated_router_does_what_the_real_one_does(policy: str) -> 
     """Through room, rejections by workers that others have filled, and refusals."""
     story = Story(policy)
     story.report(1.0)
-    await asyncio.sleep(0.05)  # Serve asks each of its new replicas, once
+    await all_asked(story.replicas)
     probes = sum(replica.probes for replica in story.replicas)
     found = []
     for step in range(600):

@@ -267,7 +267,7 @@ def test_a_disk_that_hangs_costs_lines_only(log: AccessLog, tmp_path: Path) -> N
     began_s = time.monotonic()
     for number in range(20_000):
         log.write({"number": number})
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 60
     log._file.release()
     assert 20_000 - 8192 - 1 <= len(lost) <= 20_000 - 8192
     assert len(lines_of(log, tmp_path)) == 20_000 - len(lost)
@@ -288,7 +288,7 @@ async def test_files_that_are_taken_away_at_the_next_one(tmp_path: Path) -> None
     (tmp_path / "log").rmdir()
     for number in range(3000):
         log.write({"number": number})
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not count and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
     (tmp_path / "log").mkdir()
@@ -299,7 +299,7 @@ async def test_files_that_are_taken_away_at_the_next_one(tmp_path: Path) -> None
 
 
 async def dropped(client: Any, count: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     found = -1.0
     while time.monotonic() < deadline:
         found = value(series((await client.get("/metrics")).text), "redoubt_access_log_dropped_total")

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
 import { App } from "./app";
 import { Chat } from "./chat";
+import { Settings } from "./settings";
 import type { Item } from "./stored";
 import { path } from "./tree";
 
@@ -101,6 +102,15 @@ test("what is known before the page is painted for the first time is shown", asy
   chat.set({ models: [{ id: "m", max_context_tokens: 8192, capabilities: ["chat"], sampling: {} }], model: "m", notice: "Known." });
   await settled();
   expect(place.textContent).toContain("Known.");
+  render(null, place);
+});
+
+test("the settings are there with the first rendering, not after it", () => {
+  const shown = vi.fn();
+  HTMLDialogElement.prototype.showModal = shown;
+  const place = document.createElement("div");
+  render(h(Settings, { chat: new Chat(sessionStorage, false), close: () => undefined }), place);
+  expect(shown).toHaveBeenCalledOnce();
   render(null, place);
 });
 

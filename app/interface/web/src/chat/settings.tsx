@@ -1,12 +1,13 @@
 // The generation settings, which are sent with each question. An empty field leaves it to the model.
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 import type { Chat } from "./chat";
 import type { Knobs } from "./service";
 
 export function Settings({ chat, close }: { chat: Chat; close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current?.showModal(), []);
+  // At once: one that is closed before it was shown would be shown afterwards.
+  useLayoutEffect(() => dialog.current?.showModal(), []);
   const { knobs, models, model, key, user } = chat.state;
   const sampling = models.find((one) => one.id === model)?.sampling;
   const usual = (value: number | null | undefined, off: string) => `The model's: ${value ?? off}`;

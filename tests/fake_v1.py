@@ -8,14 +8,15 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Send
 
 from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.pages import PageFiles
@@ -95,11 +96,11 @@ class FakeV1:
             if self.error is not None:
                 return _error(*self.error)
             is_told = bool(self.asked[-1].get("return_progress"))
-            return StreamingResponse(self._stream(self.news if is_told else []), media_type="text/event-stream")
+            return _Stream(self._stream(self.news if is_told else []), media_type="text/event-stream")
 
         return app
 
-    async def _stream(self, news: list[dict[str, Any]]) -> AsyncIterator[str]:
+    async def _stream(self, news: list[dict[str, Any]]) -> AsyncGenerator[str, None]:
         done = False
         try:
             chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake-model"}
@@ -124,6 +125,14 @@ class FakeV1:
         finally:
             self.finished += done
             self.cut_off += not done
+
+
+class _Stream(StreamingResponse):
+    """One whose content ends at once when the client goes, also while a piece is being sent."""
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(cast("AsyncGenerator[str, None]", self.body_iterator)):
+            await super().stream_response(send)
 
 
 def _error(status: int, message: str) -> JSONResponse:

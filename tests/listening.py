@@ -3,6 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -23,20 +24,25 @@ def listening_ports(pids: Iterable[int]) -> set[int]:
     return {int(port, 16) for _, port in _listening(pids)}
 
 
+def open_files(pids: Iterable[int]) -> set[str]:
+    """Paths and sockets, as the links of /proc name them. Processes may end and files be closed meanwhile."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    found.add(str(link.readlink()))
+    return found
+
+
 def _listening(pids: Iterable[int]) -> list[tuple[str, str]]:
     """Address and port of each TCP socket, in hex."""
-    sockets = set()
-    for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                sockets.add(str(link.readlink()))
-            except OSError:  # closed meanwhile
-                continue
+    opened = open_files(pids)
     return [
         (address, port)
         for table in ("tcp", "tcp6")
         for address, port, state, inode in _rows(Path(f"/proc/net/{table}"))
-        if state == "0A" and f"socket:[{inode}]" in sockets
+        if state == "0A" and f"socket:[{inode}]" in opened
     ]
 
 

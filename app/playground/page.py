@@ -150,6 +150,7 @@ def _ask(service: PlaygroundService, names: Sequence[str]) -> Any:
                 else:
                     streams[place] = written(client, model, [*instructions, *asked[place]], fields)
             yield parts
+            parts[0] = gr.skip()  # the next question may be in it by now
             running = await stack.enter_async_context(aclosing(side_by_side([*streams.values()])))
             async for answers in running:
                 for place, answer in zip(streams, answers, strict=True):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,17 @@ class Clients:
             thread.join()
         return self.answers
 
+    def wait_for_a_round(self) -> None:
+        """Until each client has an answer to whatever it asks from now on."""
+        before = Counter(answer["client"] for answer in self.answers)
+        most = 2 * len(self._names)  # one round may have begun
+
+        def have_asked() -> bool:
+            now = Counter(answer["client"] for answer in list(self.answers))
+            return all(now[client] >= before[client] + most for client in range(CLIENTS))
+
+        wait_until(have_asked, "another round of each client", 240)
+
     def _ask(self, number: int) -> None:
         streams = number % 2 == 0
         while not self._stop.is_set():
@@ -126,6 +138,7 @@ def during(change: Callable[[], None], url: str, names: Sequence[str]) -> list[d
     try:
         change()
         time.sleep(SETTLED_S)
+        clients.wait_for_a_round()
     finally:
         answers = clients.end()
     return answers

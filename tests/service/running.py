@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,13 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.
         time.sleep(0.1)
 
 
+def kill(pids: set[int]) -> None:
+    """Some may have ended meanwhile."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def wait_until_all_are_gone(pids: set[int]) -> None:
     """Zombies too."""
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process left")
@@ -55,6 +62,18 @@ class RunningService:
     def processes(self, name: str) -> set[int]:
         """Its processes whose command lines contain the name."""
         return processes_named(name, self.process.pid)
+
+    def only_process(self, name: str) -> int:
+        """Waits while there is also an older one, or a child that has not started its own program yet."""
+        found: set[int] = set()
+
+        def is_alone() -> bool:
+            nonlocal found
+            found = self.processes(name)
+            return len(found) == 1
+
+        wait_until(is_alone, f"one process {name}")
+        return found.pop()
 
     def rows(self) -> list[dict[str, Any]]:
         """The worker table."""
@@ -77,16 +96,13 @@ class RunningService:
     def wait_until_idle(self) -> None:
         wait_until(self.is_idle, "all places and pages free")
 
-    def endless(self, prompt: str = "Once upon a time", max_tokens: int = 3000) -> dict[str, Any]:
-        """A completion that does not end by itself for minutes."""
+    def endless(self, prompt: str = "Once upon a time", max_tokens: int | None = None) -> dict[str, Any]:
+        """A completion that ends after so many tokens; by itself it does not end: its context shifts."""
         eos = {"0": -100, "2": -100}
-        return {
-            "model": self.model,
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "stream": True,
-            "logit_bias": eos,
-        }
+        body = {"model": self.model, "prompt": prompt, "stream": True, "logit_bias": eos}
+        if max_tokens is not None:
+            return body | {"max_tokens": max_tokens}
+        return body | {"max_tokens": 1_000_000, "on_overflow": "shift", "context_window": 512}
 
 
 def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]], **top: Mapping[str, Any]) -> Path:

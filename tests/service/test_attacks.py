@@ -33,7 +33,7 @@ class Bystander:
         self._thread.start()
 
     def _read(self, service: RunningService) -> None:
-        body = service.endless("The sea", max_tokens=1_000_000) | {"on_overflow": "shift", "context_window": 512}
+        body = service.endless("The sea")
         try:
             with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=WAIT_S) as response:
                 if response.status_code != 200:

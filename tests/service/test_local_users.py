@@ -38,8 +38,8 @@ def refusal(port: int, method: str) -> str:
 
 def test_rays_ports_answer_nobody_without_its_token(service: RunningService) -> None:
     """None of them speaks HTTP, as the dashboard and its agent are not there; the GCS and the raylet speak gRPC."""
+    wait_until(lambda: len(own_ports(service)) == 3, "the front, the ingress and Serve's proxy answer", 150)
     ours = own_ports(service)
-    assert len(ours) == 3
     others = listening_ports(descendants(service.process.pid)) - ours
     assert len(others) > 5
     assert {status(port, path) for port in others for path in PATHS} <= {None, 401}
@@ -53,8 +53,8 @@ def test_rays_ports_answer_nobody_without_its_token(service: RunningService) -> 
 
 def test_workers_and_ingresses_take_no_call_without_rays_token(service: RunningService) -> None:
     """Serve's calls are pickled: whoever may call them can run any code."""
+    wait_until(lambda: len(service.processes("ray::ServeReplica:")) == 3, "two workers and an ingress", 150)
     replicas = service.processes("ray::ServeReplica:")
-    assert len(replicas) == 3
     refused = [
         refusal(port, "/ray.serve.ASGIService/HandleRequest") for port in listening_ports(replicas) - own_ports(service)
     ]
@@ -88,7 +88,8 @@ def test_nobody_else_gets_a_port_to_which_haproxy_sends(service: RunningService,
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     front = int(service.url.rpartition(":")[2])
-    (lost,) = service.processes(name)
+    lost = service.only_process(name)
+    wait_until(lambda: listening_ports([lost]) & (own_ports(service) - {front}) != set(), "it answers", 150)
     (port,) = listening_ports([lost]) & (own_ports(service) - {front})
     command = [sys.executable, "-I", "-c", THIEF, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as thief:
@@ -96,9 +97,11 @@ def test_nobody_else_gets_a_port_to_which_haproxy_sends(service: RunningService,
         assert thief.stdout is not None
         assert thief.stdout.readline() == "here\n"
         os.kill(lost, signal.SIGKILL)
-        wait_until(lambda: bool(service.processes(name) - {lost}), "another one", 150)
-        (other,) = service.processes(name) - {lost}
-        wait_until(lambda: listening_ports([other]) & own_ports(service) != set(), "it answers", 150)
+        wait_until(
+            lambda: listening_ports(service.processes(name) - {lost}) & own_ports(service) != set(),
+            "another one answers",
+            150,
+        )
         told, _ = thief.communicate("enough\n")
     assert told == ""
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 2}

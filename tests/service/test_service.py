@@ -85,7 +85,7 @@ def test_streams_that_wait_in_the_queue_are_kept_alive(service: RunningService) 
     all_have_begun = threading.Barrier(6)
 
     def first_piece(number: int) -> bytes:
-        body = service.endless(f"Story {number}", max_tokens=7000)
+        body = service.endless(f"Story {number}")
         with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=60) as stream:
             assert stream.status_code == 200
             pieces = stream.iter_raw()  # kept: a forgotten iterator closes its connection
@@ -179,15 +179,17 @@ def test_a_request_has_one_id_from_end_to_end(service: RunningService, service_c
 
 def test_no_process_leaves_a_core_file(service: RunningService) -> None:
     """Nor may one of them allow it again: the hard limit is as low."""
-    family = descendants(service.process.pid)
-    assert len(family) > 10
-    for pid in family:
+    checked = 0
+    for pid in descendants(service.process.pid):
         try:
             limits = Path(f"/proc/{pid}/limits").read_text()
         except OSError:  # it has ended meanwhile
             continue
-        (soft, hard) = next(line for line in limits.splitlines() if line.startswith("Max core")).split()[4:6]
-        assert {soft, hard} <= {"0", "1"}, command_line(pid)
+        for line in limits.splitlines():  # none of one that is just ending
+            if line.startswith("Max core"):
+                assert set(line.split()[4:6]) <= {"0", "1"}, command_line(pid)
+                checked += 1
+    assert checked > 10
 
 
 def test_nothing_listens_beyond_loopback(service: RunningService) -> None:

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import signal
 import socket
 import threading
@@ -26,6 +25,7 @@ from tests.service.running import (
     SMALL_WORKER,
     RunningService,
     descendants,
+    kill,
     starting_service,
     wait_until_all_are_gone,
     write_config,
@@ -77,8 +77,7 @@ def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
 
 
 def private_folder(running: RunningService) -> Path:
-    (gcs_server,) = running.processes("gcs_server")
-    command = command_line(gcs_server)
+    command = command_line(running.only_process("gcs_server"))
     (log_option,) = (part for part in command.split("\0") if part.startswith("--log_dir="))
     return next(folder for folder in Path(log_option.partition("=")[2]).parents if folder.name.startswith("redoubt-"))
 
@@ -111,12 +110,11 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
             ("app.launch.serving", True),
         ):
             before = running.alive()[0]["worker_id"]
-            refusals = 0 if name in ("haproxy\0-db", "gcs/gcs_server") else 10
+            may_refuse = name not in ("haproxy\0-db", "gcs/gcs_server")
             kept = client.begin_background() if name == "gcs/gcs_server" else None
-            for pid in running.processes(name):
-                os.kill(pid, signal.SIGKILL)
+            kill(running.processes(name))
             for _ in range(3):
-                assert client.complete(refusals) == clean, name
+                assert client.complete(may_be_refused_s=_RAY_START_S if may_refuse else 0) == clean, name
             if is_new_ray:
                 wait_for_new_worker(running, before)
             assert client.complete() == clean, name
@@ -137,18 +135,17 @@ class UserOf:
         limits = httpx.Limits(max_keepalive_connections=0)
         self.http = httpx.Client(base_url=running.url, headers=headers, timeout=_RAY_START_S + 60, limits=limits)
 
-    def _post(self, path: str, body: dict[str, Any], refusals: int = 0) -> dict[str, Any]:
-        answer = self.http.post(path, json=body)
-        if answer.status_code == 503 and refusals:
+    def _post(self, path: str, body: dict[str, Any], may_be_refused_s: float = 0) -> dict[str, Any]:
+        deadline_s = time.monotonic() + may_be_refused_s
+        while (answer := self.http.post(path, json=body)).status_code == 503 and time.monotonic() < deadline_s:
             time.sleep(int(answer.headers["retry-after"]))
-            return self._post(path, body, refusals - 1)
         assert answer.status_code == 200, (answer.text, self._running.log.read_text())
         found: dict[str, Any] = answer.json()
         return found
 
-    def complete(self, refusals: int = 0) -> str:
+    def complete(self, *, may_be_refused_s: float = 0) -> str:
         body = {"model": self._running.model, "prompt": "One, two,", "max_tokens": 200, "temperature": 0}
-        return str(self._post("/v1/completions", body | {"ignore_eos": True}, refusals)["choices"][0]["text"])
+        return str(self._post("/v1/completions", body | {"ignore_eos": True}, may_be_refused_s)["choices"][0]["text"])
 
     def begin_conversation(self) -> str:
         return str(self._post("/v1/conversations", {})["id"])

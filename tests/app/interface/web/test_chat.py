@@ -65,6 +65,7 @@ def test_text_streams_in_and_stop_ends_the_work(browser: Browser) -> None:
         assert "word1999" not in answers(page)[0]
         page.get_by_role("button", name="Stop").click()
         wait_until(lambda: fake.cut_off == 1)
+        expect(page.locator(".answer[data-status=stopped]")).to_be_visible()
         stopped = answers(page)[0]
         page.wait_for_timeout(300)
         assert answers(page)[0] == stopped
@@ -183,7 +184,8 @@ def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser
     with running(fake), open_page(browser, fake.url) as (page, _):
         held: list[Route] = []
         page.route("**/v1/models", lambda route: held.append(route))
-        page.reload()
+        with page.expect_request("**/v1/models"):
+            page.reload()
         ask(page, "One?")
         expect(page.get_by_text("Waiting for a place")).to_be_visible()
         assert fake.asked == []

@@ -182,6 +182,7 @@ def test_several_ingresses_that_answer_in_turn_are_shown_together(browser: Brows
     page.get_by_label("Refusals too").uncheck()
     assert {values(page, "Errors", place)[4] for place in (0, 1)} == {"i1", "i2"}
     assert serious_violations(page) == []
+    page.unroute_all(behavior="wait")  # the page asks every other second
     page.close()
 
 

@@ -58,7 +58,7 @@ async function begun(id = ""): Promise<Chat> {
     await answer(`GET /v1/conversations/${id}/items?order=asc&limit=100`, items("hi", "Hello."));
   }
   await answer(LIST, list("conv_a", "conv_b"));
-  await answer("GET /v1/models", { data: [{ id: "m", max_context_tokens: 8, capabilities: ["chat"], sampling: {} }] });
+  await answer("GET /v1/models", { data: [{ id: "m", max_context_tokens: 8, capabilities: ["chat"], sampling: {}, asleep: false }] });
   await answer("GET /health", {});
   await isThere;
   return chat;
@@ -99,7 +99,7 @@ test("what is known before the page is painted for the first time is shown", asy
   const chat = new Chat(sessionStorage, false);
   const place = document.createElement("div");
   render(h(App, { chat }), place);
-  chat.set({ models: [{ id: "m", max_context_tokens: 8192, capabilities: ["chat"], sampling: {} }], model: "m", notice: "Known." });
+  chat.set({ models: [{ id: "m", max_context_tokens: 8192, capabilities: ["chat"], sampling: {}, asleep: false }], model: "m", notice: "Known." });
   await settled();
   expect(place.textContent).toContain("Known.");
   render(null, place);

@@ -2,7 +2,8 @@
 # builds nothing, and the service is there in 12 to 20 seconds on two quiet cores.
 #
 #   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make check [ARGS=tests/engine]    make test    make test-faults
-#   make conformance    make cluster    make sanitize    make bench    make lint    make image    make page    make pictures    make clean
+#   make conformance    make cluster    make sanitize    make bench    make lint    make page    make pictures
+#   make wheel    make wheel-test    make image    make release    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -19,6 +20,7 @@ BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
 CHECK_ENV := $(VENV)/.check
 TEST_ENV := $(VENV)/.test
+WHEEL_ENV := $(VENV)/.wheel
 IMAGE_ENV := $(VENV)/.image
 LOCK_ENV := $(VENV)/.lock
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
@@ -54,10 +56,10 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 .PHONY: help serve check test test-faults conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
-.PHONY: pictures image image-check image-test image-lock
+.PHONY: pictures wheel wheel-test image image-check image-test image-lock release release-check
 
 help:
-	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
 serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
@@ -155,6 +157,25 @@ $(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find qua
 	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 
+# One wheel for every Python that we support: $(WHEEL)/redoubt-*.whl, by this machine's compiler. It takes a Python 3.11 and
+# a 3.12 or newer with their headers, which PYTHONS names where they are not on PATH.
+WHEEL ?= build/dist
+wheel: $(WHEEL_ENV) page
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m tools.wheel $(WHEEL) --pythons "$(PYTHONS)" $(ARGS)
+
+# Installs the wheel where nothing else of ours is, as root: clean roots of Debian, and other Pythons; a model by its name, an
+# answer, Ctrl-C: make wheel-test ARGS="debian12 mistakes"
+wheel-test: $(SERVE_ENV) model $(if $(wildcard $(WHEEL)/redoubt-*.whl),,wheel)
+	@tools/system_packages mmdebstrap=mmdebstrap qemu-x86_64=qemu-user
+	@$(BIN)/python -m tests.packages.run_wheel --wheel $(WHEEL) $(ARGS)
+
+# All that a release has, in $(RELEASE): the wheel, the image, their bills of materials, and SHA256SUMS. `make release-check`
+# makes it in two fresh clones of the last commit, and compares the bytes.
+RELEASE ?= build/release
+release release-check: $(WHEEL_ENV) $(IMAGE_ENV) page
+	@tools/system_packages mmdebstrap=mmdebstrap umoci=umoci
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m tools.release $(RELEASE) --pythons "$(PYTHONS)" $(if $(filter %-check,$@),--check) $(ARGS)
+
 # An OCI image without Docker, from the locks of kuberay/image: $(IMAGE)/oci and its bill of materials. Debian's packages
 # come from the mirror of this machine's apt, or from DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR.
 IMAGE ?= build/image
@@ -200,8 +221,12 @@ $(CHECK_ENV): $(BUILD_ENV)
 
 $(TEST_ENV): $(BUILD_ENV)
 	@$(call step,1,Installing what serving and the tests need into $(VENV) (2 to 6 minutes))
-	@$(call install_with,serve postgres traces verify image check test,'.[parity]') || { $(call say_and_fail,$(NO_PACKAGES)); }
-	@touch $(SERVE_ENV) $(IMAGE_ENV) $(CHECK_ENV) $@
+	@$(call install_with,wheel serve postgres traces verify image check test,'.[parity]') || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@touch $(WHEEL_ENV) $(SERVE_ENV) $(IMAGE_ENV) $(CHECK_ENV) $@
+
+$(WHEEL_ENV): $(BUILD_ENV)
+	@$(call install_locked,wheel) || { $(call say_and_fail,$(NO_PACKAGES)); }
+	@touch $@
 
 $(IMAGE_ENV): $(BUILD_ENV)
 	@$(call install_with,serve image)
@@ -211,8 +236,8 @@ $(LOCK_ENV): $(BUILD_ENV)
 	@$(call install_locked,lock)
 	@touch $@
 else
-.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(CHECK_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV)
-$(BUILD_ENV) $(SERVE_ENV) $(CHECK_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV): ;
+.PHONY: $(BUILD_ENV) $(WHEEL_ENV) $(SERVE_ENV) $(CHECK_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV)
+$(BUILD_ENV) $(WHEEL_ENV) $(SERVE_ENV) $(CHECK_ENV) $(TEST_ENV) $(IMAGE_ENV) $(LOCK_ENV): ;
 endif
 
 # What the tests drive: a browser, HAProxy with TLS, Postgres, networks of pods, and Prometheus' tool for alert rules. Not beside the compiler's installation: apt-get runs once at a time.

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "requirements"
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "build": ("What the native engine is built with.", ()),
+    "wheel": ("What `make wheel` needs beside build.lock.", ("build",)),
     "serve": ("What serving needs.", ()),
     "postgres": ("What accounts in Postgres need beside serve.lock.", ("serve",)),
     "traces": ("What traces need beside serve.lock.", ("serve",)),
@@ -29,7 +30,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "check": ("What `make check` needs beside serve.lock.", ("serve",)),
     "test": (
         "What tests and lint need beside the other locks, but for torch: tools/locks.py says why.",
-        ("build", "serve", "postgres", "traces", "verify", "image", "check"),
+        ("build", "wheel", "serve", "postgres", "traces", "verify", "image", "check"),
     ),
     "lock": ("What `make lock` needs.", ()),
 }

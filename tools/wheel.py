@@ -29,8 +29,10 @@ STABLE_SINCE = 12
 """nanobind's modules for the stable ABI are for Python 3.12 and newer."""
 OLDEST = 11
 CANDIDATES = ("python3", *(f"python3.{minor}" for minor in range(OLDEST, 15)))
-_LINK = "-static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL"
-"""The C++ library comes along, and is seen by nobody else in the process: only the C library's version counts then."""
+_LINK = "-static-libstdc++ -Wl,--exclude-libs,ALL"
+"""The C++ library comes along, and is seen by nobody else in the process: only the C library's version counts then.
+
+GCC's own library does not: that of GCC 12 would ask for glibc 2.35, and what is there does as well."""
 _FORGOTTEN = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_ARGS", "CMAKE_GENERATOR", "SKBUILD_CMAKE_ARGS")
 """Variables with which a machine would change what is built."""
 _PROBE = """
@@ -154,7 +156,8 @@ def python_files(work: Path) -> dict[str, bytes]:
         raise WheelError("the web pages are not built: make page")
     copy_sources(work / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-build-isolation", "--no-index", "--config-settings=wheel.cmake=false", "--wheel-dir"]
+    command += ["--no-build-isolation", "--no-index", "--config-settings=wheel.cmake=false"]
+    command += ["--config-settings=wheel.py-api=py3", "--wheel-dir"]  # of a file without native modules
     run(*command, work / "pure", work / "source")
     with zipfile.ZipFile(next((work / "pure").glob("redoubt-*.whl"))) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}

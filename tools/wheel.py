@@ -246,7 +246,7 @@ def main() -> None:
         print(run(sys.executable, "-m", "auditwheel", "show", wheel).strip())
     except WheelError as error:
         sys.exit(f"make wheel: {error}")
-    pythons = " and ".join(abi.about for abi in abis)
+    pythons = ", ".join(abi.about for abi in abis)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     print(f"{wheel}\nfor Python {pythons}; {wheel.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
 

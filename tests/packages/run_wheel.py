@@ -135,7 +135,16 @@ class Bench:
 def make_root(root: Path, suite: str) -> None:
     """A Debian with its smallest set of packages, Python and a user."""
     root.parent.mkdir(parents=True, exist_ok=True)
-    command = ["mmdebstrap", "--variant=minbase", "--include=python3-venv,ca-certificates", f"--keyring={KEYRING}"]
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--keyring={KEYRING}",
+    ]
+    command += ["--include=python3-venv,ca-certificates"]
     command += [f'--customize-hook=chroot "$1" useradd --create-home --uid {USER_ID} {USER}', suite, str(root)]
     done = subprocess.run([*command, mirrors()[0]], capture_output=True, text=True, check=False)
     check(done.returncode == 0, f"mmdebstrap {suite}: {done.stderr[-2000:]}")

@@ -6,7 +6,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import ServiceConfig, parse_config, with_overrides
-from app.launch.preflight import check_start, ray_cpus
+from app.launch.preflight import check_processor, check_start, ray_cpus
+from app.launch.ray_environment import haproxy_path
 from app.settings import SettingsError
 from app.workers.numa import Slot
 from tests.app.tiny_model import write_model, write_packed, write_weights
@@ -134,3 +135,23 @@ def test_memory_of_models_that_may_sleep(model: Path) -> None:
     assert refusal(several(after_s=600.0, awake_bytes=9 * GB)).startswith(
         "the model 'model' needs 10.5 GB while it is awake, and sleep.awake_bytes allows 9.0 GB;"
     )
+
+
+def test_a_processor_without_avx2_serves_only_if_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make wheel-test` has an emulated one; here the kernels say what they would there."""
+    monkeypatch.delenv("REDOUBT_ISA", raising=False)
+    check_processor()
+    monkeypatch.setattr("kernels._native.default_tier", lambda: "scalar")
+    with pytest.raises(SettingsError, match=r"processor \(.+\) has no AVX2.*REDOUBT_ISA=scalar") as caught:
+        check_processor()
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("REDOUBT_ISA", "scalar")
+    check_processor()
+
+
+def test_a_machine_without_haproxy_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert haproxy_path().is_file()
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/no/such/file")
+    with pytest.raises(SettingsError, match=r"HAProxy: .*'/no/such/file'.*RAY_SERVE_ENABLE_HA_PROXY=0") as caught:
+        haproxy_path()
+    assert "\n" not in str(caught.value)

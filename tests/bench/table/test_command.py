@@ -215,6 +215,15 @@ def test_an_installed_package_prints_the_table_alone(folders: list[str], capsys:
     assert "is not known here" in capsys.readouterr().out
 
 
+def test_a_folder_of_results_has_to_be_named_where_there_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.parse(["--render", "--results", str(tmp_path / "none")])
+    assert ended.value.code == 2
+    assert "none is no folder: name the one for the JSONs" in capsys.readouterr().err
+
+
 def test_a_bad_folder_of_results_is_said_before_anything_runs(
     folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,7 +130,7 @@ def load_config(path: Path) -> ServiceConfig:
         return parse_config(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as error:
         raise SettingsError(
-            f"{path}: {error.strerror}; --config names the configuration, or --model a model to serve"
+            f"{path}: {error.strerror}; name a model to serve, as in `redoubt serve qwen3-4b`, or a file by --config"
         ) from error
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error

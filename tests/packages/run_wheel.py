@@ -242,12 +242,12 @@ def mistakes(bench: Bench) -> str:
     said = [
         one_line(place.run(*pip, "--python-version", f"3.{OLDEST - 1}", wheel), refused),
         one_line(place.run(*pip, "--platform", "manylinux_2_39_aarch64", wheel), refused),
-        one_line(place.run(place.program, "serve"), "--model a model to serve"),
-        one_line(place.run(place.program, "serve", NAME, "--config", "none.yaml"), "none.yaml"),
+        one_line(place.run(place.program, "serve"), "name a model to serve, as in `redoubt serve qwen3-4b`"),
+        one_line(place.run(place.program, "serve", "--config", "none.yaml"), "none.yaml"),
     ]
     hub = f"HF_ENDPOINT={bench.hub.url}"
     soft = ("env", hub, "REDOUBT_ALLOW_SOFT_EVIDENCE=1", place.program, "serve", NAME, "--attest", "soft")
-    said.append(last_line(place.run(*soft), "apt-get install haproxy"))
+    said.append(error_line(place.run(*soft), "apt-get install haproxy"))
     absent = (
         "env",
         hub,
@@ -258,15 +258,16 @@ def mistakes(bench: Bench) -> str:
         "--port",
         str(free_port()),
     )
-    said.append(last_line(place.run(*absent), "HAProxy: RAY_SERVE_HAPROXY_BINARY_PATH"))
+    said.append(error_line(place.run(*absent), "HAProxy: RAY_SERVE_HAPROXY_BINARY_PATH"))
     return "\n  ".join(["each is one line:", *said])
 
 
-def last_line(done: subprocess.CompletedProcess[str], expected: str) -> str:
-    """The line of a mistake after what a start says first."""
-    line = done.stdout.splitlines()[-1]
-    check(done.returncode in (1, 2) and expected in line and "Traceback" not in done.stdout, done.stdout)
-    return line
+def error_line(done: subprocess.CompletedProcess[str], expected: str) -> str:
+    """The one line of a mistake among those of a start."""
+    lines = [line for line in done.stdout.splitlines() if line.startswith("redoubt: ")]
+    is_well = done.returncode in (1, 2) and len(lines) == 1 and expected in lines[0]
+    check(is_well and "Traceback" not in done.stdout, f"{done.returncode}: {done.stdout}")
+    return lines[0]
 
 
 def old_processor(bench: Bench) -> str:

@@ -37,7 +37,9 @@ def test_without_a_file_a_model_is_served_as_in_a_clone(
     monkeypatch.chdir(tmp_path)
     expected = checked_config(LOCAL, model_folders=[model])
     assert checked_config(DEFAULT_CONFIG, model_folders=[model]).model_dump() == expected.model_dump()
-    with pytest.raises(SettingsError, match="--config names the configuration, or --model a model to serve"):
+    with pytest.raises(
+        SettingsError, match="name a model to serve, as in `redoubt serve qwen3-4b`, or a file by --config"
+    ):
         checked_config(DEFAULT_CONFIG)
 
 

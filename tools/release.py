@@ -41,7 +41,7 @@ def wheel_parts(compiled: Path) -> list[Component]:
     """
     (compiler,) = compiled.glob("CMakeFiles/*/CMakeCXXCompiler.cmake")
     (gcc,) = re.findall(r'^set\(CMAKE_CXX_COMPILER_VERSION "(.+)"\)', compiler.read_text(), flags=re.MULTILINE)
-    table = Path(nanobind.include_dir()).parent / "ext/robin_map/include/tsl/robin_hash.h"
+    table = Path(nanobind.include_dir()).parent / "ext/robin_map/include/tsl/robin_growth_policy.h"
     robin_map = re.findall(r"define TSL_RH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", table.read_text())
     parts = [
         part(PackageURL("generic", None, "libstdc++", gcc)),

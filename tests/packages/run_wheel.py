@@ -290,6 +290,9 @@ def main() -> None:
     parser.add_argument("--pythons", default="", help="interpreters for fresh environments (default: those of PATH)")
     parser.add_argument("--install", action="store_true", help="only install")
     options = parser.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background has it ignored, and so its children
     wheels = list(options.wheel.glob("redoubt-*.whl"))
     if len(wheels) != 1:
         sys.exit(f"make wheel-test: {options.wheel} has {len(wheels)} wheels, not one: make wheel")

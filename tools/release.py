@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import nanobind
+import nanobind  # type: ignore[import-untyped]
 from cyclonedx.model.component import Component, ComponentType
 from packageurl import PackageURL
 
@@ -123,7 +123,7 @@ def sums_of_two_clones(pythons: str, parts: list[str]) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="redoubt-release-") as temporary:
         for name in ("a", "another/and/deeper"):
             with clone(Path(temporary) / name) as folder:
-                command = ["make", "--no-print-directory", "-C", folder, "release", f"PYTHONS={pythons}"]
+                command = ["make", "--no-print-directory", "-C", str(folder), "release", f"PYTHONS={pythons}"]
                 subprocess.run([*command, f"ARGS=--parts {','.join(parts)}"], check=True)
                 found.append((folder / "build/release/SHA256SUMS").read_text())
     return found

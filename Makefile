@@ -85,7 +85,7 @@ test-faults: $(TEST_ENV) build model test-tools kubectl
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
 # whole grids of which `make test` tries fewer cases (tests/sizes.py), the keys of models' configurations, and real
 # templates and tokenizers.
-conformance: $(TEST_ENV) build model
+conformance: $(TEST_ENV) build model $(if $(ARGS),,test-tools)
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
 	  $$(grep -rlE '^from tests(\.sizes import| import sizes)' tests) tests/families/long_flags.py)
@@ -242,7 +242,7 @@ endif
 
 # What the tests drive: a browser, HAProxy with TLS, Postgres, networks of pods, and Prometheus' tool for alert rules. Not beside the compiler's installation: apt-get runs once at a time.
 test-tools: | $(BUILD_ENV)
-	@tools/system_packages chromium=chromium haproxy=haproxy ip=iproute2 unshare=util-linux hostname=hostname \
+	@tools/system_packages chromium-headless-shell=chromium-headless-shell haproxy=haproxy ip=iproute2 unshare=util-linux hostname=hostname \
 	  pg_ctlcluster=postgresql promtool=prometheus
 
 # What the tests of the manifests render them with: kubectl, in build/.

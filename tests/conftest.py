@@ -4,22 +4,28 @@ Tests for which something is missing are skipped, so that the fast ones run in a
 sets REDOUBT_TEST_ALL, which makes the lack a failure.
 """
 
+import functools
+import gc
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import httpx
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from gguf import GGUFReader
     from playwright.sync_api import Browser
 
 _OURS = ("app", "bench", "kernels", "kuberay", "quant", "redoubt_verify", "tests", "tools")
 EMBEDDED = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct"
+
+# Python collects garbage each 700 objects, and each time goes through all that tests import: a quarter of their time.
+gc.set_threshold(20_000, 20, 10)
 
 # A machine may be busy: how long an example takes says nothing.
 settings.register_profile("redoubt", deadline=None)
@@ -31,6 +37,15 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # What tests convert and serve is not the user's.
     os.environ.setdefault("REDOUBT_CACHE", f"{tempfile.gettempdir()}/redoubt-tests-{os.getuid()}")
+    # Every client of httpx's, and httpx.get too, reads all certificates of the machine: 23 ms of CPU time.
+    transports: Any = httpx._transports.default
+    transports.create_ssl_context = functools.cache(transports.create_ssl_context)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -95,13 +110,30 @@ def embedded_gguf() -> Path:
 
 
 @pytest.fixture(scope="session")
+def embedded_reader(embedded_gguf: Path) -> Iterator["GGUFReader"]:
+    """The GGUF file as ggml's own package reads it, which takes seconds: transformers does so once, too."""
+    import gguf
+
+    read, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    reader = read(embedded_gguf)
+
+    def known(path: str | Path) -> "GGUFReader":
+        return reader if Path(path) == embedded_gguf else read(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "GGUFReader", known)
+        patch.setattr(gguf, "get_tensor_name_map", functools.cache(names))
+        yield reader
+
+
+@pytest.fixture(scope="session")
 def embedded_model() -> Path:
     """The folder of the converted model."""
     return _needed(EMBEDDED / "config.json").parent
 
 
 @pytest.fixture(scope="session")
-def embedded_tokenizer(embedded_gguf: Path) -> Any:
+def embedded_tokenizer(embedded_gguf: Path, embedded_reader: "GGUFReader") -> Any:
     """transformers' own tokenizer of the embedded GGUF."""
     import transformers
 
@@ -112,10 +144,10 @@ def embedded_tokenizer(embedded_gguf: Path) -> Any:
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
     """Headless Chromium. For modules of synchronous tests: it keeps the thread's event loop to itself."""
-    executable = shutil.which("chromium")
-    if executable is None:
-        missing("there is no chromium")
-    from tests.browser import chromium
+    from tests.browser import chromium, executable
 
-    with chromium(executable) as browser:
+    found = executable()
+    if found is None:
+        missing("there is no chromium")
+    with chromium(found) as browser:
         yield browser

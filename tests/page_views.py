@@ -4,11 +4,10 @@ python -m tests.page_views
 """
 
 import json
-import shutil
 
 from playwright.sync_api import expect
 
-from tests.browser import ask, chromium, open_page
+from tests.browser import ask, chromium, executable, open_page
 from tests.fake_v1 import FakeV1, running
 
 LONG = "A paragraph of **words** with `code` and a list.\n\n- one\n- two\n\n```python\nprint(1)\n```\n\n" * 12
@@ -44,7 +43,7 @@ def frames() -> dict[str, object]:
 
 
 def _executable() -> str:
-    found = shutil.which("chromium")
+    found = executable()
     if found is None:
         raise SystemExit("chromium is needed")
     return found

@@ -5,7 +5,6 @@ python -m tests.pictures [FOLDER]    (`make pictures`; a minute; it starts the s
 It knows nothing of the pages but what a person sees. The answers are the model's own, at temperature 0.
 """
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import httpx
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.app.accounts.world import FIRST
-from tests.browser import ask, chromium
+from tests.browser import ask, chromium, executable
 from tests.service.operator import ROOT_PASSWORD, choose_password, configure_accounts, done, log_in
 from tests.service.running import ROOT, RunningService, starting_service
 
@@ -109,8 +108,8 @@ def _take(page: Page, path: Path) -> None:
 
 def main(folder: Path) -> None:
     """Starts the service, takes the pictures, and stops it."""
-    executable = shutil.which("chromium")
-    if executable is None:
+    found = executable()
+    if found is None:
         raise SystemExit("chromium is needed")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -118,7 +117,7 @@ def main(folder: Path) -> None:
         configure_accounts(place, {"worker": {"ray_num_cpus": 0.5}, "memory": {"folder": str(place / "pages")}})
         with (
             starting_service(place / "service.yaml", place / "log", MODEL.name, "--model", str(MODEL)) as site,
-            chromium(executable) as browser,
+            chromium(found) as browser,
         ):
             pictures(site, browser, folder)
 

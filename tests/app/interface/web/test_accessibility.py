@@ -9,6 +9,7 @@ from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.service import loopback_server
 from tests.browser import WAIT_MS, serious_violations
+from tests.sizes import some
 
 pytestmark = pytest.mark.browser
 
@@ -25,14 +26,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     site.service.close()
 
 
-@pytest.fixture(params=[390, 1200], ids=["narrow", "wide"])
-def width(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture(params=["light", "dark"])
-def page(browser: Browser, url: str, width: int, request: pytest.FixtureRequest) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=request.param, base_url=url)
+@pytest.fixture(params=some([390, 1200], ["dark", "light"]), ids=str)
+def page(browser: Browser, url: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+    width, scheme = request.param
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, base_url=url)
     page.set_default_timeout(WAIT_MS)
     yield page
     page.close()

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Route, expect
 from app.interface.routes.pages import FOLDER
 from tests.browser import answers, ask, open_page
 from tests.fake_v1 import FakeV1, running
+from tests.sizes import some
 
 pytestmark = pytest.mark.browser
 
@@ -342,8 +343,7 @@ print('a')  # b
 """
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "colours"), some([390, 1440], ["dark", "light"]))
 def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dark"], width: int) -> None:
     axe = (FOLDER.parent / "node_modules/axe-core/axe.min.js").read_text()
     fake = FakeV1(words=[RICH], thoughts=["Hm."], finish_reason="length")

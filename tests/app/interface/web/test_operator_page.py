@@ -19,6 +19,7 @@ from tests.app.interface.users.here import CHAT, PASSWORD, Site
 from tests.app.interface.users.test_capacity import CAPACITY
 from tests.app.service import WORKER, http_app, loopback_server
 from tests.browser import WAIT_MS, Watch, serious_violations
+from tests.sizes import some
 
 pytestmark = pytest.mark.browser
 
@@ -221,7 +222,7 @@ def test_nobody_else_sees_it(browser: Browser, url: str) -> None:
     page.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
+@pytest.mark.parametrize(("width", "scheme"), some([390, 1200], ["dark", "light"]))
 def test_accessibility(browser: Browser, url: str, width: int, scheme: Scheme) -> None:
     page = opened(browser, url, width=width, scheme=scheme)
     page.get_by_role("table", name="Users").wait_for()

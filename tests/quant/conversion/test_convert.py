@@ -27,7 +27,7 @@ from quant.conversion.convert import ConversionReport, fingerprint
 from quant.conversion.convert import convert as convert_by
 from quant.errors import OutputError, QuantError, ResourceError, SourceError, TensorError
 from quant.packed.packed_file import PackedFile
-from tests.quant.checkpoints import CONFIG, gguf_name, permuted, random_tensors, write_gguf, write_hf_folder
+from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf, write_hf_folder
 
 QUANTIZERS: dict[str, Callable[..., QuantizedMatrix]] = {
     "sym_int4": quantize_sym_int4,
@@ -170,20 +170,6 @@ class TestKeptCodes:
         values = gguf.dequantize(gguf.quantize(tensors[UP], Kind.Q4_1), Kind.Q4_1)
         expected = quantize_sym_int4(UP, values, 64)
         assert np.array_equal(packed(tmp_path / "out").codes(UP).codes, expected.codes)
-
-    def test_the_embedded_model(
-        self, embedded_gguf: Path, embedded_tensors: Mapping[str, gguf.ReaderTensor], tmp_path: Path
-    ) -> None:
-        report = convert(embedded_gguf, tmp_path / "out", progress=False)
-        assert (report.qtype, report.group_size, report.matrices) == ("asym_int4", 32, 211)
-        file = packed(tmp_path / "out")
-        for name in file.matrices:
-            stored = embedded_tensors[gguf_name(name)]
-            expected = gguf.dequantize(stored.data, stored.tensor_type)
-            values = file.dequantize(name)
-            heads = {"q_proj": 9, "k_proj": 3}.get(name.split(".")[-2])
-            assert np.array_equal(permuted(values, heads) if heads else values, expected), name
-        assert len(load_file(tmp_path / "out/model.safetensors")) == 272
 
 
 def test_what_is_written_beside_the_weights(hf_folder: Path, tmp_path: Path) -> None:

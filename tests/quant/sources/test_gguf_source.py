@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +5,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from safetensors.numpy import load_file
 
 from quant.codes.dequantize import dequantize
 from quant.codes.int4 import dequantize_int4
@@ -275,19 +275,24 @@ def test_an_unknown_tensor_is_refused_by_name(tmp_path: Path) -> None:
         open_source(path)
 
 
-def test_the_embedded_model_is_read_like_ggml_does(
-    embedded_gguf: Path, embedded_tensors: Mapping[str, gguf.ReaderTensor]
+def test_the_embedded_model_is_read_and_converted_like_ggml_reads_it(
+    embedded_gguf: Path, embedded_reader: gguf.GGUFReader, tmp_path: Path
 ) -> None:
     source = open_source(embedded_gguf)
     assert source.config["num_hidden_layers"] == 30
     assert source.config["tie_word_embeddings"] is True
-    assert len(source.tensors) == len(embedded_tensors) == 272
+    stored = {tensor.name: tensor for tensor in embedded_reader.tensors}
+    assert len(source.tensors) == len(stored) == 272
+    report = convert(embedded_gguf, tmp_path / "out", method="rtn", progress=False)
+    assert (report.qtype, report.group_size, report.matrices) == ("asym_int4", 32, 211)
+    file = PackedFile(tmp_path / "out" / "model.safetensors")
     for name, tensor in source.tensors.items():
-        stored = embedded_tensors[gguf_name(name)]
-        expected = gguf.dequantize(stored.data, stored.tensor_type)
-        values = values_of(tensor)
+        expected = gguf.dequantize(stored[gguf_name(name)].data, stored[gguf_name(name)].tensor_type)
         heads = {"q_proj": 9, "k_proj": 3}.get(name.split(".")[-2])
-        assert np.array_equal(permuted(values, heads) if heads else values, expected), name
+        values = [values_of(tensor), *([file.dequantize(name)] if name in file.matrices else [])]
+        assert all(np.array_equal(permuted(each, heads) if heads else each, expected) for each in values), name
+    assert len(file.matrices) == 211
+    assert len(load_file(tmp_path / "out/model.safetensors")) == 272
 
 
 def test_stored_types_of_the_embedded_model(embedded_gguf: Path) -> None:

@@ -1,3 +1,4 @@
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,11 +65,13 @@ def embedded_vocabulary(embedded_gguf: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parity
-def test_the_embedded_model_encodes_like_transformers(embedded_gguf: Path, tmp_path: Path) -> None:
+def test_the_embedded_model_encodes_like_transformers(
+    embedded_gguf: Path, embedded_tokenizer: Any, tmp_path: Path
+) -> None:
     from tokenizers import pre_tokenizers
 
     ours = converted(read_gguf(embedded_gguf), tmp_path)
-    theirs = transformers_tokenizer(embedded_gguf)
+    theirs = copy.deepcopy(embedded_tokenizer)
     # As is, except for blanks before numerals, where it lacks the cut of the model's own tokenizer.json ...
     unaffected = [text for text in ALL_TEXTS if not any(c.isnumeric() for c in text)]
     assert len(unaffected) > 30

@@ -155,7 +155,7 @@ NATIVE: dict[str, dict[str, Any]] = {
 def test_the_real_model_goes_on_from_every_seam(embedded_model: Path, text_ids: list[int], name: str) -> None:
     """Many seams beside each other, one at a page's end: batches, chunks and pages all differ from the clean run."""
     runner = NativeRunner(
-        str(embedded_model), threads=2, kv_pages=256, max_sequences=16, max_step_tokens=128, max_context_tokens=512
+        str(embedded_model), threads=1, kv_pages=256, max_sequences=16, max_step_tokens=128, max_context_tokens=512
     )
     constraints = Constraints(embedded_model, runner.vocab_size)
     ends = frozenset({0, 2})

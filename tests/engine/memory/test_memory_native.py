@@ -49,7 +49,7 @@ class Chat:
         self.new_tokens = new_tokens
         self.runner = NativeRunner(
             str(model),
-            threads=2,
+            threads=1,
             **options,
             kv_pages=context // 32 + 24,
             max_sequences=4,

@@ -1,5 +1,6 @@
 """The documentation agrees with the code, where a test can check it."""
 
+import functools
 import re
 import subprocess
 from configparser import ConfigParser
@@ -150,11 +151,16 @@ def test_targets_of_make_exist(page: Path) -> None:
     assert set(re.findall(r"(?<![\w-])make ([a-z][\w-]*)(?![\w+])", in_code(page))) <= targets
 
 
+@functools.cache
+def documented() -> str:
+    return knob_tables()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_exist(page: Path) -> None:
     """Where a page names `section.setting`."""
     sections = {*ServiceSettings.model_fields, "http_options", "logging_config"}
-    tables = knob_tables()
+    tables = documented()
     for section, name in re.findall(r"(?<![\w./-])([a-z_]+)\.([a-z_]+)\b(?![./(])", in_code(page)):
         if section in sections and name not in ("safetensors", "py", "yaml", "json"):
             table = tables.split(f"{section}`\n", 1)[1].split("\n### ", 1)[0]

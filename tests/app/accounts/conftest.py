@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from bench.postgres import PROGRAMS, running_postgres
-from tests.app.accounts.world import World
+from tests.app.accounts.world import World, prepare
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    world = World(str(tmp_path / "accounts.db"))
+    world = World(prepare(str(tmp_path / "accounts.db")))
     yield world
     world.accounts.close()
 

@@ -232,11 +232,12 @@ def test_another_servers_key_is_refused_and_rotation_changes_it(world: World) ->
     assert world.opened(b"x" * 32).audit(OPERATOR_ACTS, 0, 100).intact
 
 
-def test_the_files_are_the_services_alone(world: World) -> None:
-    folder = Path(world.settings.database).parent
+def test_the_files_are_the_services_alone(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "accounts.db"))
     world.add("ann")
-    assert {path.name for path in folder.iterdir()} >= {"accounts.db", "accounts.db.lock"}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert {path.name for path in tmp_path.iterdir()} >= {"accounts.db", "accounts.db.lock"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    world.accounts.close()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """Accounts in a database of their own, with cheap password hashes and a clock that tests set."""
 
+import functools
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
+from app.accounts.database import Database
 from app.accounts.keys import PasswordCost
 from app.accounts.passwords import new_password
 from app.accounts.store import open_store
@@ -16,6 +20,21 @@ PASSWORD = "a long enough password"
 
 
 FIRST = "a password of the administrator's"
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    """A file with all tables and nothing in them: making them takes longer than many tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "accounts.db"
+        Database(str(path), make=True).close()
+        return path.read_bytes()
+
+
+def prepare(database: str) -> str:
+    """Writes an empty database into a new file, and returns its path."""
+    Path(database).write_bytes(_empty_database())
+    return database
 
 
 @dataclass(frozen=True)

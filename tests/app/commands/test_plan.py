@@ -8,6 +8,7 @@ import pytest
 from gguf import GGMLQuantizationType
 from typer.testing import CliRunner
 
+from app.capacity import simulation
 from app.capacity.machine import Machine
 from app.cli import cli
 from app.commands.plan_inputs import read_demand
@@ -16,8 +17,14 @@ from quant.conversion.convert import convert
 from quant.packed.packed_file import FILE_NAME, PackedFile
 from tests.app.capacity.shapes import machine
 from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf, write_hf_folder
+from tests.sizes import FULL
 
 FAST = ["--machine", "epyc-9354"]
+
+
+@pytest.fixture(autouse=not FULL)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "REQUESTS", 500)
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from app.controller.accounts_client import ServeAccounts
 from app.messages.accounts import AccountsClient, AccountsError, Forgotten
 from app.messages.stored import ConversationStore, NewItem, StoredResponse
 from app.settings import AccountsSettings
-from tests.app.accounts.world import CHEAP, KEK, World
+from tests.app.accounts.world import CHEAP, KEK, World, prepare
 
 HERS = f"conv_{'a' * 32}"
 ITEM = NewItem("item", b"sealed")
@@ -75,7 +75,7 @@ class Handle:
 
 class Site:
     def __init__(self, database: str) -> None:
-        world = World(database)
+        world = World(prepare(database))
         world.add("ann")
         world.add("bob", role="admin")
         self.ann, self.bob, self.clock = world.log_in("ann"), world.log_in("bob"), world.clock

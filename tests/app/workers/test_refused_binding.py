@@ -4,7 +4,8 @@ import errno
 import json
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -20,7 +21,18 @@ import app.workers.worker as module
 from app.settings import parse_settings
 from app.workers.numa import Slot
 
-folder, error, numa, *refused = sys.argv[1:]
+folder = sys.argv[1]
+for number, case in enumerate(map(json.loads, sys.argv[2:])):  # each in a child, which the filter stays with
+    if os.fork() == 0:
+        place = Path(folder) / str(number)
+        place.mkdir()
+        os.dup2(os.open(place / "output", os.O_CREAT | os.O_WRONLY), 1)
+        os.dup2(os.open(place / "log", os.O_CREAT | os.O_WRONLY), 2)
+        break
+    os.wait()
+else:
+    sys.exit()
+error, numa, refused = case["error"], case["numa"], case["refused"]
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 code = [(LOAD, 0, 0, 0)]  # the system call's number
@@ -38,10 +50,10 @@ module.keep_on_loopback = lambda: None
 module.machines = lambda: 1
 module.own_actor = lambda: "actor"
 module.own_deployment = lambda: ("app", "v1")
-module.session_folder = lambda name: Path(folder) / name
+module.session_folder = lambda name: place / name
 module.spanning_slot = lambda nodes: Slot(0, (cpu,), (0,))
 values = {
-    "model": {"folder": folder},
+    "model": {"folder": f"{folder}/model"},
     "engine": {"weight_memory": "huge_pages" if numa == "all" else "mapped", "max_step_tokens": 16,
                "prompt_chunk_tokens": 16, "kv_memory_bytes": 1 << 24},
     "worker": {"numa": numa, "threads": 1, "max_concurrent_requests": 1, "warm_up_prompt_tokens": 8,
@@ -55,37 +67,56 @@ print(json.dumps(asyncio.run(facts())))
 """
 
 
-def facts_where(folder: Path, error: int, refused: list[str], numa: str = "node") -> tuple[dict[str, Any], str]:
-    """What a worker reports in a process whose calls `refused` answer `error`, and what it logs."""
-    numbers = [str(CALLS[name]) for name in refused]
-    command = [sys.executable, "-c", PROGRAM, str(write_random_model(folder)), str(error), numa, *numbers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        raise OSError(done.stderr)
-    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return facts, done.stderr
+@dataclass(frozen=True)
+class Case:
+    """System calls that answer an error."""
+
+    error: int
+    refused: tuple[str, ...]
+    numa: str = "node"
 
 
-@pytest.mark.parametrize(
-    ("error", "refused", "numa"),
-    [
-        (errno.EPERM, ["mbind", "set_mempolicy"], "node"),
-        (errno.ENOSYS, ["set_mempolicy"], "node"),
-        (errno.EPERM, ["mbind"], "all"),
-    ],
+WITHOUT = (
+    Case(errno.EPERM, ("mbind", "set_mempolicy")),
+    Case(errno.ENOSYS, ("set_mempolicy",)),
+    Case(errno.EPERM, ("mbind",), "all"),
 )
-def test_a_worker_goes_on_without_binding(tmp_path: Path, error: int, refused: list[str], numa: str) -> None:
-    facts, log = facts_where(tmp_path / "model", error, refused, numa)
-    assert facts["memory_bound"] is False
+BOUND = Case(errno.EPERM, ())
+ENDING = Case(errno.EACCES, ("set_mempolicy",))
+CASES = (*WITHOUT, BOUND, ENDING)
+Facts = Callable[[Case], tuple[dict[str, Any], str]]
+
+
+@pytest.fixture(scope="module")
+def facts_where(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    """What a worker reports in such a process, nothing if it ends with an error, and what it logs."""
+    folder = tmp_path_factory.mktemp("workers")
+    write_random_model(folder / "model")
+    numbered = [asdict(case) | {"refused": [CALLS[name] for name in case.refused]} for case in CASES]
+    subprocess.run([sys.executable, "-c", PROGRAM, str(folder), *map(json.dumps, numbered)], timeout=240, check=True)
+
+    def facts(case: Case) -> tuple[dict[str, Any], str]:
+        place = folder / str(CASES.index(case))
+        lines = (place / "output").read_text().splitlines()
+        return json.loads(lines[-1]) if lines else {}, (place / "log").read_text()
+
+    return facts
+
+
+@pytest.mark.parametrize("case", WITHOUT)
+def test_a_worker_goes_on_without_binding(facts_where: Facts, case: Case) -> None:
+    facts, log = facts_where(case)
+    assert facts["memory_bound"] is False, log
     assert log.count("The worker's memory is not bound to its NUMA node") == 1
 
 
-def test_a_worker_that_may_bind_says_so(tmp_path: Path) -> None:
-    facts, log = facts_where(tmp_path / "model", errno.EPERM, [])
-    assert facts["memory_bound"] is True
+def test_a_worker_that_may_bind_says_so(facts_where: Facts) -> None:
+    facts, log = facts_where(BOUND)
+    assert facts["memory_bound"] is True, log
     assert "NUMA" not in log
 
 
-def test_any_other_error_ends_the_worker(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="can't bind memory to NUMA node 0: Permission denied"):
-        facts_where(tmp_path / "model", errno.EACCES, ["set_mempolicy"])
+def test_any_other_error_ends_the_worker(facts_where: Facts) -> None:
+    facts, log = facts_where(ENDING)
+    assert facts == {}
+    assert "can't bind memory to NUMA node 0: Permission denied" in log

@@ -17,7 +17,7 @@ from app.messages.accounts import AccountsError, Refusal
 from app.messages.memory import MemoryMethod, SavedPages
 from app.settings import AccountsSettings
 from tests.app.accounts import world
-from tests.app.accounts.world import CHEAP, Added, added
+from tests.app.accounts.world import CHEAP, Added, added, prepare
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import http_app, http_client
 
@@ -91,6 +91,7 @@ class Site:
     ) -> None:
         self.settings = AccountsSettings(database=database, key="file:/nowhere", guests=guests, **settings)
         self.worker = worker
+        prepare(database)
         self.service = self._opened()
         self.accounts = LocalAccounts(self.service)
         self.page_workers = [PageWorker(), PageWorker()]

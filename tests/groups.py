@@ -9,14 +9,16 @@ TRANSFORMERS = (
     "tests/parity/",
     "tests/families/",
     "tests/quant/families/",
+    "tests/quant/transformers_bridge/",
     "tests/kernels/test_model_parity.py",
+    "tests/kernels/test_packed_matrix.py",
     "tests/app/interface/text/test_chat_parity.py",
     "tests/app/interface/text/test_templates.py",
     "tests/quant/sources/test_gguf_source.py",
     "tests/quant/sources/test_gguf_tokenizer.py",
     "tests/quant/sources/test_hf_folder.py",
 )
-"""Where tests with the mark `parity` are: importing transformers and reading its models takes as long as many tests."""
+"""Where tests with the mark `parity` are: importing torch and transformers and reading models takes as long as many."""
 LONG = (
     "transformers",
     "tests/quant/conversion/test_calibrated.py",

@@ -27,7 +27,7 @@ from tests.kernels.hybrid_model import (
     write_hybrid,
 )
 from tests.kernels.tiny_model import F32, Sequences, write_described
-from tests.sizes import some
+from tests.sizes import FULL, some
 
 PAGE = _native.PAGE_TOKENS
 DELTAS: Mapping[str, DeltaNet] = {
@@ -125,7 +125,7 @@ def test_rows_do_not_depend_on_their_step(
 def test_every_cut(folder: Path) -> None:
     ids = tokens(75)
     expected = whole(folder, ids)
-    for cut in range(1, 75):
+    for cut in range(1, 75) if FULL else (1, 2, 16, 31, 32, 33, 48, 63, 64, 65, 74):
         model = Sequences(folder)
         found = np.concatenate([model.logits({0: ids[:cut]}), model.logits({0: ids[cut:]})])
         assert np.array_equal(found, expected)

@@ -48,6 +48,13 @@ def wait_until_all_are_gone(pids: set[int]) -> None:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process left")
 
 
+def assert_nothing_is_left(running: "RunningService", family: set[int]) -> None:
+    """family: the processes that it had."""
+    wait_until_all_are_gone(family)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(running.url.rpartition(":")[2]))) == errno.ECONNREFUSED
+
+
 @dataclass(frozen=True, slots=True)
 class RunningService:
     """The service as its users and its operator see it."""
@@ -149,9 +156,7 @@ def started_service(config: Path, log: Path, model: str, *options: str) -> Itera
         os.killpg(running.process.pid, signal.SIGINT)
         status = running.process.wait(120)
         assert status == 0, f"status {status}\n{log.read_text()}"
-        wait_until_all_are_gone(family)
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", int(running.url.rpartition(":")[2]))) == errno.ECONNREFUSED
+        assert_nothing_is_left(running, family)
 
 
 @contextmanager

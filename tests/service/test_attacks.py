@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.workers.constraints import MAX_CACHED
 from tests.service.running import RunningService, descendants, wait_until
+from tests.sizes import FULL
 
 WAIT_S = 120
 SLACK_BYTES = 96 << 20
@@ -219,8 +221,8 @@ def test_hostile_schemas(service: RunningService, bystander: Bystander) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[1].function.parameters")
 
 
-def test_a_thousand_different_schemas(service: RunningService, bystander: Bystander) -> None:
-    each = 334
+def test_many_different_schemas(service: RunningService, bystander: Bystander) -> None:
+    each = 334 if FULL else 3 * MAX_CACHED
 
     def attack(number: int) -> None:
         with ThreadPoolExecutor(4) as threads:

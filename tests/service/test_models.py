@@ -1,4 +1,7 @@
-"""A second model comes to a running service, is sealed, and goes again, while a conversation with the first goes on."""
+"""A second model comes to a running service, is sealed, and goes again, while a conversation with the first goes on.
+
+In the end the main process is killed: a start takes as long as both.
+"""
 
 import json
 import threading
@@ -12,7 +15,15 @@ import yaml  # type: ignore[import-untyped]
 
 from app.sealing.keys import make_key_file
 from app.sealing.seal import seal
-from tests.service.running import START_TIMEOUT_S, RunningService, started_service, wait_until
+from bench.processes import command_line
+from tests.service.running import (
+    START_TIMEOUT_S,
+    RunningService,
+    assert_nothing_is_left,
+    descendants,
+    starting_service,
+    wait_until,
+)
 
 
 def further(**place: str) -> dict[str, Any]:
@@ -25,21 +36,24 @@ def further(**place: str) -> dict[str, Any]:
     return {"name": "second", "route_prefix": None, "import_path": "app.deploy:build_model", "args": args}
 
 
-@pytest.fixture
-def config(service_config: Path, service_model: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def config(service_config: Path, service_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For JSON in the log, and all that Serve says at a start."""
     values = yaml.safe_load(service_config.read_text())
     args = values["applications"][0]["args"]
     args["model"] = {"folder": str(service_model), "served_name": "first"}
     args["worker"]["count"] = 1
     args["ingress"] = {"model_search_period_s": 0.5}
-    path = tmp_path / "service.yaml"
+    values["logging_config"] |= {"log_level": "INFO", "encoding": "JSON"}
+    path = tmp_path_factory.mktemp("models") / "service.yaml"
     path.write_text(yaml.safe_dump(values))
     return path
 
 
-@pytest.fixture
-def small_service(config: Path, tmp_path: Path) -> Iterator[RunningService]:
-    with started_service(config, tmp_path / "log", "first") as running:
+@pytest.fixture(scope="module")
+def small_service(config: Path) -> Iterator[RunningService]:
+    """The last test ends it."""
+    with starting_service(config, config.with_name("log"), "first") as running:
         yield running
 
 
@@ -123,3 +137,20 @@ def test_a_model_comes_and_goes(
     finally:
         conversation.left.set()
         conversation.join(60)
+
+
+def private_folder(running: RunningService) -> Path:
+    command = command_line(running.only_process("gcs_server"))
+    (log_option,) = (part for part in command.split("\0") if part.startswith("--log_dir="))
+    return next(folder for folder in Path(log_option.partition("=")[2]).parents if folder.name.startswith("redoubt-"))
+
+
+def test_the_main_process_is_killed(small_service: RunningService) -> None:
+    family, folder = descendants(small_service.process.pid), private_folder(small_service)
+    assert folder.is_dir()
+    lines = [json.loads(line) for line in small_service.log.read_text().splitlines()]
+    assert all(line.keys() >= {"asctime", "levelname", "message"} for line in lines)
+    small_service.process.kill()
+    small_service.process.wait()
+    assert_nothing_is_left(small_service, family)
+    assert not folder.exists()

@@ -1,11 +1,11 @@
 """The whole service is lost: no process of it stays, and a supervisor sees its exit status.
 
-`tests/app/launch/test_lost_processes.py` has more of this, with a Ray but without a model.
+`tests/app/launch/test_lost_processes.py` has more of this, with a Ray but without a model, and test_models.py kills the
+main process.
 """
 
 import json
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -19,16 +19,14 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from bench.processes import command_line
 from tests.service.operator import ROOT_PASSWORD, configure_accounts, done
 from tests.service.running import (
     SMALL_WORKER,
     RunningService,
+    assert_nothing_is_left,
     descendants,
     kill,
     starting_service,
-    wait_until_all_are_gone,
-    write_config,
 )
 
 _ANEW = "The service has been started anew"
@@ -36,21 +34,6 @@ _TURNS = 30
 """Of a conversation, which has to fit into the context however long a start takes."""
 _RAY_START_S = 240
 """A new Ray starts beside the one that still computes, and beside the other tests."""
-
-
-@contextmanager
-def small_service(model: Path, folder: Path, **more: Any) -> Iterator[tuple[RunningService, set[int]]]:
-    """A service of one worker, with these settings too, and all its processes. The test ends it.
-
-    It prints JSON, and all that Serve says at a start.
-    """
-    worker = {"cpus_per_worker": 1} | SMALL_WORKER | more
-    changes: dict[str, dict[str, Any]] = {"engine": {"kv_memory_bytes": 100 << 20}, "worker": worker}
-    logs = {"log_level": "INFO", "encoding": "JSON"}
-    config = write_config(folder / "service.yaml", changes, logging_config=logs)
-    with starting_service(config, folder / "log", model.name, "--model", str(model)) as running:
-        family = descendants(running.process.pid)
-        yield running, family
 
 
 @contextmanager
@@ -67,31 +50,6 @@ def service_with_accounts(model: Path, folder: Path) -> Iterator[RunningService]
         key = done("key", "add", "--url", running.url, "--as", "root", lines=ROOT_PASSWORD + "\n").strip()
         running = replace(running, key=key)
         yield replace(running, model=running.rows()[0]["model_names"][0])
-
-
-def assert_nothing_is_left(running: RunningService, family: set[int]) -> None:
-    wait_until_all_are_gone(family)
-    address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=60)
-
-
-def private_folder(running: RunningService) -> Path:
-    command = command_line(running.only_process("gcs_server"))
-    (log_option,) = (part for part in command.split("\0") if part.startswith("--log_dir="))
-    return next(folder for folder in Path(log_option.partition("=")[2]).parents if folder.name.startswith("redoubt-"))
-
-
-def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None:
-    with small_service(service_model, tmp_path) as (running, family):
-        folder = private_folder(running)
-        assert folder.is_dir()
-        lines = [json.loads(line) for line in running.log.read_text().splitlines()]
-        assert all(line.keys() >= {"asctime", "levelname", "message"} for line in lines)
-        running.process.kill()
-        running.process.wait()
-        assert_nothing_is_left(running, family)
-        assert not folder.exists()
 
 
 @pytest.mark.faults

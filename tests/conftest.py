@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     for item in items:
         if any(map(item.get_closest_marker, ("service", "browser"))):
-            raise pytest.UsageError(f"{item.nodeid} runs alone: tests.run.ALONE should have it")
+            raise pytest.UsageError(f"{item.nodeid} runs beside the others: tests.run should have it")
         if item.get_closest_marker("parity") and group_of(item.nodeid) != "transformers":
             raise pytest.UsageError(f"{item.nodeid} loads transformers: tests.groups.TRANSFORMERS should have it")
     items.sort(key=lambda item: rank_of(item.nodeid))

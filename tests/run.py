@@ -1,13 +1,13 @@
-"""`make test`, in three runs of pytest at the same time; `make test-faults`.
+"""`make test`, in four runs of pytest at the same time; `make test-faults`.
 
     python -m tests.run [ARGUMENTS OF PYTEST]
     python -m tests.run --faults
 
-One run has the services and the cluster, one test after the other: they wait for the clock much of the time. One has
-the pages in a browser. The third has everything else, with one pytest worker a core and at a lower priority. The output
-of the two others is shown at the end. With arguments there is one ordinary run with these. The tests marked `faults`
-are in none of them: they start whole services of their own and kill what those depend on, which takes five minutes.
-Knows nothing of what is tested.
+One run has the tests of one service that they all use, one after the other. One has those that start Rays and services
+of their own: both wait for the clock much of the time. One has the pages in a browser. The fourth has everything else,
+with one pytest worker a core and at the lowest priority. The output of the three others is shown at the end. With
+arguments there is one ordinary run with these. The tests marked `faults` are in none of them: they start whole services
+and kill what those depend on, which takes five minutes. Knows nothing of what is tested.
 """
 
 import os
@@ -18,8 +18,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SERVICES = (
-    "tests/service",
+SERVICE = "tests/service"
+OWN_SERVICES = (
+    "tests/service/test_serve_commands.py",
+    "tests/service/test_accounts.py",
+    "tests/service/test_models.py",
+    "tests/service/test_by_name.py",
+    "tests/service/test_ingress_cost.py",
+    "tests/service/test_policies.py",
+    "tests/service/test_memory.py",
+    "tests/service/test_rolling.py",
+    "tests/service/test_service_lost.py",
     "tests/cloud/test_cluster.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
@@ -37,7 +46,8 @@ GROUPED = ("--dist=loadscope", "--no-loadscope-reorder")
 """tests/groups.py has the groups, and their order."""
 MOST_WORKERS = 8
 """Each collects all tests and imports what they need."""
-LOW_PRIORITY = "10"
+OWN_SERVICES_PRIORITY = "5"
+PAGES_PRIORITY = "10"
 LOWEST_PRIORITY = "19"
 RAY_FIRST = {"RAY_worker_niceness": "0"}
 """The services wait for nobody else: Ray runs its workers at 15, where they would share the cores with the others."""
@@ -49,22 +59,28 @@ def main(arguments: Sequence[str]) -> int:
     """pytest's exit status; of several, one that failed."""
     environment = {**os.environ, **_temporary_folders()}
     if list(arguments) == ["--faults"]:
-        arguments = [SLOWEST, "-m", "faults", *SERVICES, *PAGES]
+        arguments = [SLOWEST, "-m", "faults", SERVICE, *OWN_SERVICES, *PAGES]
     if arguments:
         return subprocess.run([*PYTEST, *arguments], cwd=ROOT, env=environment, check=False).returncode
     LOGS.mkdir(exist_ok=True)
-    pages = ["nice", "-n", LOW_PRIORITY, *PYTEST, SLOWEST, *PAGES]
-    beside = [_begun("pages", pages, environment), _begun("beside", _beside(), environment | _one_thread())]
-    services = subprocess.Popen(
-        [*PYTEST, SLOWEST, "-m", "not faults", *SERVICES], cwd=ROOT, env=environment | RAY_FIRST
+    own = ["nice", "-n", OWN_SERVICES_PRIORITY, *PYTEST, SLOWEST, "-m", "not faults", *OWN_SERVICES]
+    pages = ["nice", "-n", PAGES_PRIORITY, *PYTEST, SLOWEST, *PAGES]
+    beside = [
+        _begun("own-services", own, environment | RAY_FIRST),
+        _begun("pages", pages, environment),
+        _begun("beside", _beside(), environment | _one_thread()),
+    ]
+    ignored = [f"--ignore={path}" for path in OWN_SERVICES]
+    service = subprocess.Popen(
+        [*PYTEST, SLOWEST, "-m", "not faults", SERVICE, *ignored], cwd=ROOT, env=environment | RAY_FIRST
     )
     try:  # Ctrl-C reaches all of them
-        services.wait()
+        service.wait()
     finally:
         for process, log in beside:
             process.wait()
             sys.stdout.write(log.read_text(errors="replace"))
-    return next((process.returncode for process, _ in beside if process.returncode), services.returncode)
+    return next((process.returncode for process, _ in beside if process.returncode), service.returncode)
 
 
 def _begun(name: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", Path]:
@@ -77,7 +93,7 @@ def _begun(name: str, command: Sequence[str], environment: Mapping[str, str]) ->
 
 def _beside() -> list[str]:
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-    ignored = [f"--ignore={path}" for path in (*SERVICES, *PAGES)]
+    ignored = [f"--ignore={path}" for path in (SERVICE, *OWN_SERVICES, *PAGES)]
     return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, SLOWEST, f"--numprocesses={workers}", *GROUPED, *ignored]
 
 

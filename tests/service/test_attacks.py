@@ -93,11 +93,14 @@ def still_answers(service: RunningService) -> None:
 
 
 def repeated(service: RunningService, attack: Callable[[int], None], times: int) -> None:
-    """The first time teaches the allocators; after that memory has to come back."""
+    """The first time teaches the allocators; after that memory has to come back.
+
+    times: of the whole grid (tests/sizes.py); of the others two.
+    """
     attack(0)
     still_answers(service)
     before = anonymous_bytes(service)
-    for number in range(1, times):
+    for number in range(1, times if FULL else 2):
         attack(number)
     still_answers(service)
     wait_until(lambda: anonymous_bytes(service) < before + SLACK_BYTES, "memory back", WAIT_S)

@@ -6,7 +6,7 @@ Knows which keys a file may have and how the command line overrides them. Starts
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
@@ -82,7 +82,6 @@ class ModelApplicationConfig(Knobs):
     runtime_env: dict[str, Any] = Field(default_factory=dict)
 
 
-AnyApplication = TypeVar("AnyApplication", ApplicationConfig, ModelApplicationConfig)
 AnyApplicationConfig = Annotated[ApplicationConfig | ModelApplicationConfig, Field(discriminator="import_path")]
 
 
@@ -254,10 +253,16 @@ def with_digests(config: ServiceConfig, digests: Mapping[str, str]) -> ServiceCo
     return config.model_copy(update={"applications": applications})
 
 
-def with_folder(application: AnyApplication, folder: Path) -> AnyApplication:
-    """The application with its model in another folder."""
-    model = application.args.model.model_copy(update={"folder": str(folder)})
-    return application.model_copy(update={"args": application.args.model_copy(update={"model": model})})
+def with_other_model(config: ServiceConfig, before: Path, after: Path) -> ServiceConfig:
+    """Replaces a model's folder by another one."""
+    applications = []
+    for one in config.applications:
+        args = one.args
+        if args.model.folder == str(before):
+            model = args.model.model_copy(update={"folder": str(after)})
+            args = args.model_copy(update={"model": model})
+        applications.append(one.model_copy(update={"args": args}))
+    return config.model_copy(update={"applications": applications})
 
 
 def shared_cores(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:

@@ -28,7 +28,7 @@ from app.launch.config_file import (
     shared_cores,
     variable_of,
     with_digests,
-    with_folder,
+    with_other_model,
 )
 from app.launch.front import Front, listening_socket
 from app.launch.held_ports import PortPool
@@ -354,14 +354,9 @@ class _Service:
         if self._next is not None or (improved := self._improvements.look()) is None:
             return
         say(improved.told)
-        if improved.after is None:
-            return
-        applications = [
-            with_folder(one, improved.after) if one.args.model.folder == str(improved.before) else one
-            for one in self._config.applications
-        ]
-        say("The service is started anew with it.")
-        self._start(self._config.model_copy(update={"applications": applications}), self._share)
+        if improved.before is not None and improved.after is not None:
+            say("The service is started anew with it.")
+            self._start(with_other_model(self._config, improved.before, improved.after), self._share)
 
     def _changed(self, news: dict[str, list[str]]) -> None:
         """Prints which further models have come and gone; `changed` names the applications that are deployed now."""

@@ -23,8 +23,8 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     """The medians and the rounds, in seconds, ready for JSON. Raises ValueError, OSError."""
     runner = _load(options)
     tokens = np.arange(options.tokens, dtype=np.int32)
-    numbers = [np.array([number], np.int32) for number in (0, options.tokens, 0)]
-    step = partial(runner.model.step, tokens, tokens, *numbers, [None])
+    first, length = np.zeros(1, np.int32), np.array([options.tokens], np.int32)
+    step = partial(runner.model.step, tokens, tokens, first, length, first, [None])
     step()
     rounds: list[dict[str, float]] = []
     asleep_bytes = 0

@@ -12,7 +12,7 @@ from app.commands import improving
 from app.commands.improving import Improvement, improvable, improve
 from app.commands.pulling import Conversion, converted_into_store
 from app.commands.serving import names_to_improve, ready
-from app.launch.improvements import Improvements
+from app.launch.improvements import Improved, Improvements
 from app.models.store import StoreError, converted_model
 from quant.calibration.text import divided_text
 from tests.hub import Hub
@@ -77,7 +77,7 @@ def test_a_service_improves_its_models_one_after_the_other(tmp_path: Path, monke
     monkeypatch.setattr("app.launch.improvements.improving_command", lambda name: [sys.executable, "-c", program, name])
     monkeypatch.setattr("app.launch.idle_process._BUSY_CORES", 1e9)
     improvements = Improvements(["bad", "good"], tmp_path / "log")
-    found = []
+    found: list[Improved] = []
     while len(found) < 2:
         if (improved := improvements.look()) is not None:
             found.append(improved)

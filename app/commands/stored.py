@@ -1,6 +1,5 @@
 """`redoubt pull` and `redoubt models`: fetch models by name, and look after the store."""
 
-import json
 from typing import Annotated
 
 import typer
@@ -45,7 +44,7 @@ def improve(name: Name) -> None:
 
     from app.commands.improving import improvable
     from app.launch.idle_process import LOOK_S, IdleProcess
-    from app.launch.improvements import improving_command
+    from app.launch.improvements import improving_command, result_of
     from quant.errors import QuantError
 
     with one_line_errors(QuantError, OSError):
@@ -56,7 +55,7 @@ def improve(name: Name) -> None:
             time.sleep(LOOK_S)
         if status:
             raise typer.Exit(status)
-        print(json.loads(process.result())["told"])
+        print(result_of(process.result())["told"])
     finally:
         process.end()
 

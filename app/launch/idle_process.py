@@ -18,7 +18,8 @@ _BUSY_CORES: Final = 0.25
 """An idle service uses less, with its heartbeats and Ray's own processes; one answer more."""
 _QUIET_S: Final = 3.0
 """How long others must be idle before it goes on: a chat has pauses."""
-_END_S: Final = 20.0
+_END_S: Final = 2.0
+"""A process on a busy machine may not get to end by itself."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 

@@ -29,6 +29,12 @@ def improving_command(name: str) -> list[str]:
     return [sys.executable, "-m", "app.commands.improving", name]
 
 
+def result_of(printed: str) -> dict[str, str | None]:
+    """The result in what the program has printed: its last line."""
+    values: dict[str, str | None] = json.loads(printed.splitlines()[-1])
+    return values
+
+
 class Improvements:
     """Call `look` about five times a second, and `close` at the end."""
 
@@ -60,9 +66,10 @@ class Improvements:
 
 def _improved(name: str, status: int, printed: str, log: Path) -> Improved:
     if status == 0:
-        values = json.loads(printed)
-        after = values["after"]
-        return Improved(values["told"], *((None, None) if after is None else (Path(values["before"]), Path(after))))
+        values = result_of(printed)
+        before, after = values["before"], values["after"]
+        changed = before is not None and after is not None
+        return Improved(str(values["told"]), *((Path(str(before)), Path(str(after))) if changed else (None, None)))
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("redoubt: ")]
     reason = lines[-1].removeprefix("redoubt: ") if lines else f"it ended with status {status}"
     return Improved(f"{name} was not improved: {reason}")

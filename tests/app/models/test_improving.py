@@ -73,7 +73,10 @@ def test_what_can_t_be_improved(named: str, tmp_path: Path) -> None:
 
 def test_a_service_improves_its_models_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"told": "it is improved", "before": "/a", "after": "/b"}
-    program = f"import sys; n = sys.argv[1]\nif n == 'bad': sys.exit('redoubt: no disk')\nprint({json.dumps(said)!r})"
+    program = (
+        "import sys\nif sys.argv[1] == 'bad': sys.exit('redoubt: no disk')\n"
+        f"print('what a conversion prints'); print({json.dumps(said)!r})"
+    )
     monkeypatch.setattr("app.launch.improvements.improving_command", lambda name: [sys.executable, "-c", program, name])
     monkeypatch.setattr("app.launch.idle_process._BUSY_CORES", 1e9)
     improvements = Improvements(["bad", "good"], tmp_path / "log")

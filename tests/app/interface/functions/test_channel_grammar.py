@@ -15,6 +15,7 @@ from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
 from tests.app.interface.thinking.harmony import NAMES, TEMPLATE
 from tests.app.marked_tokens import MarkedTokens
+from tests.sizes import some
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -81,9 +82,15 @@ def test_an_answer_follows_its_schema_in_its_channel(marked: MarkedTokens, made:
         assert allows(marked, made, planned, before + text) is is_good, text
 
 
-@pytest.mark.parametrize("before", ["", HM, HM + PREAMBLE, HM + PREAMBLE + HM])
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}], ids=str)
-@pytest.mark.parametrize("strict", [True, None])
+@pytest.mark.parametrize(
+    ("before", "choice", "strict"),
+    some(
+        ["", HM, HM + PREAMBLE, HM + PREAMBLE + HM],
+        ["required", {"type": "function", "function": {"name": "add"}}],
+        [True, True, None, None],
+    ),
+    ids=str,
+)
 def test_a_forced_call_is_a_message_of_its_own(
     marked: MarkedTokens, made: Constraints, before: str, choice: Any, strict: bool | None
 ) -> None:

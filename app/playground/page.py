@@ -130,6 +130,7 @@ def _refresh(service: PlaygroundService) -> Any:
 def _ask(service: PlaygroundService, names: Sequence[str]) -> Any:
     async def ask(question: str, key: str, system: str, *values: Any) -> AsyncGenerator[list[Any], None]:
         if not question.strip():
+            yield [gr.skip()] * 7  # without any, Gradio empties the outputs
             return
         instructions = [{"role": "system", "content": system}] if system.strip() else []
         settings = dict(zip(names, values[6:], strict=True))

@@ -73,6 +73,11 @@ def test_two_answers_to_one_question(browser: Browser) -> None:
         ask(page, "Really?")
         for side in ("a", "b"):
             expect(page.locator(f"#chat-{side}").get_by_text("The end.")).to_have_count(2)
+        with page.expect_response("**/queue/data*"):
+            page.get_by_label("Question").press("Enter")  # without a question
+        page.wait_for_timeout(300)
+        for side in ("a", "b"):
+            expect(page.locator(f"#chat-{side}").get_by_text("The end.")).to_have_count(2)
         own, greedy = sorted(fake.asked[:2], key=len)
         assert own["messages"] == [
             {"role": "system", "content": "Be brief."},

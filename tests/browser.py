@@ -100,3 +100,14 @@ def serious_violations(page: Page) -> list[str]:
         if rule["impact"] in ("serious", "critical")
         for node in rule["nodes"]
     )
+
+
+def fill_in_tab(page: Page, tab: str, label: str, text: str) -> None:
+    """Opens a tab of Gradio's and fills a field: those of a tab that is shown first may be made anew and emptied."""
+    page.get_by_role("tab", name=tab).click()
+    field = page.get_by_label(label, exact=True)
+    while True:
+        field.fill(text)
+        page.wait_for_timeout(500)
+        if field.input_value() == text:
+            return

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.playground.decoding import Decoding
-from tests.browser import WAIT_MS, Watch
+from tests.browser import WAIT_MS, Watch, fill_in_tab
 from tests.service.running import ROOT, RunningService
 
 pytestmark = pytest.mark.browser
@@ -43,10 +43,8 @@ def test_every_decoding_answers(service: RunningService, url: str, browser: Brow
     page.goto(url)
     expect(page.get_by_label("Model A")).to_have_value(service.model)
     page.get_by_label("Most tokens").fill("12")
-    page.get_by_role("tab", name="Beams").click()
-    page.get_by_label("Beams", exact=True).fill("2")  # a worker of the tests has no more places
-    page.get_by_role("tab", name="Contrastive").click()
-    page.get_by_label("Candidates (top-k)").fill("2")
+    fill_in_tab(page, "Beams", "Beams", "2")  # a worker of the tests has no more places
+    fill_in_tab(page, "Contrastive", "Candidates (top-k)", "2")
     decodings = list(Decoding)
     for number, (one, other) in enumerate(zip(decodings[::2], decodings[1::2], strict=True), 1):
         choose(page, "Decoding A", one)

@@ -12,7 +12,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect
 
 from app.playground.program import application
-from tests.browser import WAIT_MS, Watch
+from tests.browser import WAIT_MS, Watch, fill_in_tab
 from tests.fake_v1 import FakeV1, running
 
 # Of a pandas option that Gradio sets.
@@ -124,8 +124,7 @@ def test_what_is_refused_is_one_line(browser: Browser) -> None:
         ask(page, "Hello?")
         expect(page.locator("#told-a")).to_have_text("'num_beams': at most 4 are *allowed*.")
         fake.error = None
-        page.get_by_role("tab", name="Sampling").click()
-        page.get_by_label("Temperature").fill("warm")
+        fill_in_tab(page, "Sampling", "Temperature", "warm")
         page.get_by_label("Decoding A").click()
         page.get_by_role("option", name="sampling").click()
         ask(page, "Hello?")

@@ -1,7 +1,8 @@
 """The worker with a folder of saved pages: what it says and does for users, and what is left when it ends."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ def make_store(settings: ModelApplicationSettings, files: ModelFolder, runner: M
 
 
 @contextmanager
-def working(model: Model, root: Path | None, **memory: Any) -> Iterator[Worker]:
+def working(
+    model: Model, root: Path | None, sleep: Mapping[str, float] | None = None, **memory: Any
+) -> Iterator[Worker]:
     folder = {} if root is None else {"folder": str(root), "restore": "always", "min_tokens": 1}
-    settings = parse_settings({**SETTINGS, "memory": {**folder, **memory}})
+    settings = parse_settings({**SETTINGS, "memory": {**folder, **memory}, "sleep": {**(sleep or {})}})
     worker = Worker(settings, model.make, make_store)
     try:
         yield worker
@@ -72,6 +75,16 @@ async def test_a_worker_that_is_removed_saves_what_is_left(machine: None, model:
             assert time.monotonic() < deadline_s, "the sweep after the start counts"
             time.sleep(0.01)
         assert saved == sum(file.stat().st_size for file in files)
+
+
+async def test_a_model_that_sleeps_has_saved_its_pages(machine: None, model: Model, tmp_path: Path) -> None:
+    with working(model, tmp_path / "pages", sleep={"after_s": 0.05}) as worker:
+        for restored in (0, 28, 28):
+            assert await cached(worker) == restored
+            while not worker.record_routing_stats()["asleep"]:
+                await asyncio.sleep(0.005)
+        assert len(files_in(tmp_path / "pages")) == 8
+        assert worker.memory_statistics()["restored_tokens"] == 56
 
 
 async def test_flush_clear_use_and_forget(machine: None, model: Model, tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(local, "serve_local", serve_local)
     monkeypatch.setattr(serving, "model_folders", lambda names, config: [Path(name) for name in names])
-    assert run("serve", "--port", "8123", "--model", "/some/model", "--log-dir", "logs", "--dashboard")[0] == 3
+    options = ["--port", "8123", "--model", "/some/model", "--log-dir", "logs", "--dashboard", "--sleep-after", "60"]
+    assert run("serve", *options)[0] == 3
     overrides = {
         "host": None,
         "port": 8123,
@@ -47,6 +48,8 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "chat_template": None,
         "evidence": None,
         "log_folder": Path("logs"),
+        "sleep_after_s": 60.0,
+        "improve": [],
         "dashboard": True,
     }
     assert seen == [(Path("ray_configs/local.yaml"), overrides)]

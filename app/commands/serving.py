@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.launch.config_file import model_names
+from app.launch.config_file import check_before_fetching, model_names
 from app.launch.preflight import check_processor
 from app.models.store import StoreError, converted_model
 
@@ -15,9 +15,10 @@ def model_folders(names: Sequence[str], config: Path) -> list[Path]:
     """The folders of the models that a command line names; of none the file's are made ready.
 
     Afterwards no process of the service has a hub's token in its environment. Raises as `ready` does, and SettingsError
-    for a machine that can't serve.
+    for a machine that can't serve and for a wrong file, before a model is fetched.
     """
     check_processor()
+    check_before_fetching(config, names)
     folders = [ready(name) for name in names or model_names(config)]
     for variable in _TOKENS:
         os.environ.pop(variable, None)

@@ -4,7 +4,7 @@ Knows which keys a file may have and how the command line overrides them. Starts
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -116,17 +116,17 @@ class ServiceConfig(Knobs):
         return [one for one in self.applications if isinstance(one, ModelApplicationConfig)]
 
 
-def load_config(path: Path) -> ServiceConfig:
+def load_config(path: Path, *, find: Callable[[str], Path] = model_here) -> ServiceConfig:
     """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong setting.
 
-    path: a file, or `env:NAME` for the text that is in an environment variable.
+    path: a file, or `env:NAME` for the text that is in an environment variable. find: as in `parse_config`.
     """
     if (name := variable_of(path)) is not None:
         if (text := os.environ.get(name)) is None:
             raise SettingsError(f"{path}: there is no environment variable {name}")
-        return parse_config(text, name)
+        return parse_config(text, name, find=find)
     try:
-        return parse_config(path.read_text(encoding="utf-8"), str(path))
+        return parse_config(path.read_text(encoding="utf-8"), str(path), find=find)
     except FileNotFoundError as error:
         raise SettingsError(
             f"{path}: {error.strerror}; name a model to serve, as in `redoubt serve qwen3-4b`, or a file by --config"
@@ -135,6 +135,24 @@ def load_config(path: Path) -> ServiceConfig:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not YAML: {error}") from error
+
+
+def check_before_fetching(path: Path, names: Sequence[str]) -> None:
+    """Refuses a configuration file whose models need not be there yet. Raises SettingsError.
+
+    names: models of the command line, in place of the file's.
+    """
+    if not _is_default(path, names):
+        load_config(path, find=_not_looked_up)
+
+
+def _not_looked_up(name: str) -> Path:
+    return Path(f"name: {name.replace('/', '--')}")  # as no other model of the file is called
+
+
+def _is_default(path: Path, models: Sequence[str] | Sequence[Path]) -> bool:
+    """Whether the default configuration stands in for a file that is not there, and models are named elsewhere."""
+    return path == DEFAULT_CONFIG and bool(models) and not path.exists()
 
 
 def default_config(model_folder: str) -> ServiceConfig:
@@ -153,8 +171,11 @@ def variable_of(path: Path) -> str | None:
     return text.removeprefix(_VARIABLE) if text.startswith(_VARIABLE) else None
 
 
-def parse_config(text: str, source: str) -> ServiceConfig:
-    """Parses the configuration from YAML. Raises SettingsError that names the source and each wrong setting."""
+def parse_config(text: str, source: str, *, find: Callable[[str], Path] = model_here) -> ServiceConfig:
+    """Parses the configuration from YAML. Raises SettingsError that names the source and each wrong setting.
+
+    find: the folder of a model that has a name in place of one.
+    """
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -165,7 +186,7 @@ def parse_config(text: str, source: str) -> ServiceConfig:
         raise SettingsError(f"{source}: not a mapping of settings, as ray_configs/local.yaml is")
     for model in _named_models(values):
         try:
-            model["folder"] = str(model_here(model.pop("name")))
+            model["folder"] = str(find(model.pop("name")))
         except (QuantError, OSError) as error:
             raise SettingsError(f"{source}: model.name: {error}") from error
     return validated(ServiceConfig, values, source)
@@ -295,9 +316,12 @@ def checked_config(
 ) -> ServiceConfig:
     """Reads the file and applies these overrides. Raises SettingsError, also if a model can't be opened."""
     folders = [str(folder.absolute()) for folder in model_folders]
-    is_default = config_path == DEFAULT_CONFIG and model_folders and not config_path.exists()
+    if _is_default(config_path, folders):
+        config = default_config(folders[0])
+    else:
+        config = load_config(config_path, find=_not_looked_up if folders else model_here)
     config = with_overrides(
-        default_config(folders[0]) if is_default else load_config(config_path),
+        config,
         host=host,
         port=port,
         model_folders=folders,

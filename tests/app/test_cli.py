@@ -60,6 +60,7 @@ def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
         raise SettingsError(f"{config}: worker.cuont: there is no such setting")
 
     monkeypatch.setattr(local, "serve_local", serve_local)
+    monkeypatch.setattr(serving, "model_folders", lambda names, config: [])
     assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such setting\n")
 
 

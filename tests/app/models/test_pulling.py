@@ -19,7 +19,7 @@ from app.cli import cli
 from app.commands import coming
 from app.commands.pulling import Conversion, converted_into_store
 from app.commands.serving import model_folders, ready
-from app.launch.config_file import load_config
+from app.launch.config_file import checked_config, load_config
 from app.models.hub import HubError, OfflineError
 from app.models.store import Store, StoreError
 from app.settings import SettingsError
@@ -317,6 +317,33 @@ def test_a_file_names_models_as_the_command_line_does(
     model = load_config(config).application.args.model
     assert model.path == ready("org/tiny:Q4_0")
     assert model.name == "tiny-Q4_0"
+
+
+@pytest.mark.parametrize("names", [["org/tiny:Q4_0"], []], ids=["named on the command line", "named by the file"])
+def test_a_wrong_file_is_refused_before_a_model_is_fetched(
+    names: list[str], hub: Hub, gguf_folder: Path, tmp_path: Path
+) -> None:
+    hub.add("org/tiny", gguf_folder)
+    config = tmp_path / "serve.yaml"
+    missing = f"redoubt: {config}: No such file or directory; name a model to serve"
+    wrong = f"redoubt: {config}: http_options.prot: there is no such setting\n"
+    for text, said in ((None, missing), (CONFIG_FILE + "http_options: {prot: 1}\n", wrong)):
+        if text is not None:
+            config.write_text(text)
+        status, _, error = run("serve", *names, "--config", str(config))
+        assert (status, error.startswith(said)) == (2, True), error
+    assert hub.asked == []
+
+
+def test_models_of_the_file_are_not_looked_up_where_others_are_named(
+    hub: Hub, gguf_folder: Path, tmp_path: Path
+) -> None:
+    hub.add("org/tiny", gguf_folder)
+    config = tmp_path / "serve.yaml"
+    config.write_text(CONFIG_FILE)
+    folders = model_folders(["org/tiny:Q8_0"], config)
+    (application,) = checked_config(config, model_folders=folders).applications
+    assert application.args.model.path == ready("org/tiny:Q8_0")
 
 
 def test_serve_gets_the_folders_of_names(hub: Hub, gguf_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

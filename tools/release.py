@@ -120,7 +120,8 @@ def clone(folder: Path) -> Iterator[Path]:
 def sums_of_two_clones(pythons: str, parts: list[str]) -> list[str]:
     """SHA256SUMS of a release made in each of two folders."""
     found = []
-    with tempfile.TemporaryDirectory(prefix="redoubt-release-") as temporary:
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="release-", dir=BUILD) as temporary:  # where downloads can be hard-linked
         for name in ("a", "another/and/deeper"):
             with clone(Path(temporary) / name) as folder:
                 command = ["make", "--no-print-directory", "-C", str(folder), "release", f"PYTHONS={pythons}"]

@@ -105,7 +105,7 @@ def sha256(path: Path) -> str:
 @contextmanager
 def clone(folder: Path) -> Iterator[Path]:
     """The last commit in a folder of its own, with this tree's environment and downloads, and nothing built."""
-    folder.parent.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, folder], check=True)
     (folder / ".venv").symlink_to((ROOT / ".venv").resolve())
     cache = BUILD / "image-cache"

@@ -257,9 +257,9 @@ def refused(arguments: list[str], volume: Callable[[Bench], Path | None], expect
     return run
 
 
-def unconverted(bench: Bench) -> Path:
-    """A model as Hugging Face has it, in several files."""
-    folder = bench.volume("unconverted") / MODEL
+def without_index(bench: Bench) -> Path:
+    """A model as Hugging Face has it, in several files, without the one that lists them."""
+    folder = bench.volume("incomplete") / MODEL
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "model-00001-of-00002.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
@@ -268,8 +268,8 @@ def unconverted(bench: Bench) -> Path:
 
 SERVE = ["serve", "--model", f"/models/{MODEL}"]
 CASES: dict[str, Callable[[Bench], str]] = {
-    "missing volume": refused(SERVE, lambda bench: None, "is not a converted model"),
-    "unconverted model": refused(SERVE, unconverted, "is not a converted model"),
+    "missing volume": refused(SERVE, lambda bench: None, f"/models/{MODEL}: there is no such file or folder"),
+    "incomplete model": refused(SERVE, without_index, "which no model.safetensors.index.json lists"),
     "no arguments": lambda bench: no_arguments(bench),
     "serve": serve_on_one_core,
     "proxy": verified_chat,

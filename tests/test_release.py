@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
@@ -16,6 +17,7 @@ from packaging.utils import parse_wheel_filename
 
 from tools import release
 from tools.locks import PYTHONS
+from tools.sources import git
 from tools.wheel import Abi, WheelError, all_abis, find_abis, wheel_name, write_wheel
 
 ROOT = Path(__file__).parents[1]
@@ -98,6 +100,20 @@ def test_the_wheels_bill_of_materials_has_what_is_compiled_in_and_what_it_needs(
     assert {"pkg:pypi/nanobind", "pkg:pypi/ray", "pkg:pypi/numpy"} <= names
     assert {f"pkg:npm/{name}" for name in pages} <= names
     assert "pkg:npm/vite" not in names
+
+
+def test_both_clones_of_a_check_have_the_same_commit_and_nothing_built(tmp_path: Path) -> None:
+    commit = git("rev-parse", "HEAD")
+    for name in ("a", "another/and/deeper"):
+        with release.clone(tmp_path / name, commit) as folder:
+            said = [
+                subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True, text=True).stdout.strip()
+                for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+            ]
+            assert said == [commit, ""]
+            assert list(folder.glob("kernels/_native*.so")) == []
+            assert not (folder / "app/interface/web/dist").exists()
+        assert not folder.exists()
 
 
 def steps() -> list[dict[str, Any]]:

@@ -103,10 +103,11 @@ def sha256(path: Path) -> str:
 
 
 @contextmanager
-def clone(folder: Path) -> Iterator[Path]:
-    """The last commit in a folder of its own, with this tree's environment and downloads, and nothing built."""
+def clone(folder: Path, commit: str) -> Iterator[Path]:
+    """A commit in a folder of its own, with this tree's environment and downloads, and nothing built."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, folder], check=True)
+    subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", ROOT, folder], check=True)
+    subprocess.run(["git", "-C", folder, "checkout", "--quiet", "--detach", commit], check=True)
     (folder / ".venv").symlink_to((ROOT / ".venv").resolve())
     cache = BUILD / "image-cache"
     (folder / "build/image-cache").mkdir(parents=True)
@@ -120,10 +121,11 @@ def clone(folder: Path) -> Iterator[Path]:
 def sums_of_two_clones(pythons: str, parts: list[str]) -> list[str]:
     """SHA256SUMS of a release made in each of two folders."""
     found = []
+    commit = git("rev-parse", "HEAD")  # of both: it takes long enough for another one to come
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="release-", dir=BUILD) as temporary:  # where downloads can be hard-linked
         for name in ("a", "another/and/deeper"):
-            with clone(Path(temporary) / name) as folder:
+            with clone(Path(temporary) / name, commit) as folder:
                 command = ["make", "--no-print-directory", "-C", str(folder), "release", f"PYTHONS={pythons}"]
                 subprocess.run([*command, f"ARGS=--parts {','.join(parts)}"], check=True)
                 found.append((folder / "build/release/SHA256SUMS").read_text())

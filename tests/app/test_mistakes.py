@@ -67,7 +67,7 @@ CASES = [
     ("models rm none", "none: is no file or folder here, no entry of the catalogue"),
     ("models update ./model", "./model: is a path, and has no newer revision"),
     ("key crate", "No such command 'crate'"),
-    ("serve --config none.yaml", "none.yaml: No such file or directory; name a model to serve, as in `redoubt serve qwen3-4b`, or a file"),
+    ("serve --config none.yaml", "none.yaml: No such file or directory; name a model to serve, as in `redoubt serve"),
     ("serve --config empty", "empty: Is a directory"),
     ("serve --config file", "file: not a mapping of settings, as ray_configs/local.yaml is"),
     ("serve --config bad.yaml", "bad.yaml, line 2, column 1: not YAML: found character '\\t'"),

@@ -23,9 +23,12 @@ async def http(service: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 class Reader:
     """A streaming client in the background."""
 
-    def __init__(self, http: httpx.AsyncClient, body: dict[str, Any], *, leaves_early: bool = False) -> None:
-        """leaves_early: at the first news of its prompt."""
+    def __init__(
+        self, http: httpx.AsyncClient, body: dict[str, Any], *, leaves_early: bool = False, insists: bool = False
+    ) -> None:
+        """leaves_early: at the first news of its prompt. insists: it asks again when it is refused a place."""
         self._leaves_early = leaves_early
+        self._insists = insists
         self.status = 0
         self.retry_after: str | None = None
         self.texts: list[str] = []
@@ -34,6 +37,12 @@ class Reader:
         self.task = asyncio.create_task(self._read(http, body))
 
     async def _read(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        await self._read_once(http, body)
+        while self._insists and self.status == 429:  # a worker that a busy machine holds up counts as silent
+            await asyncio.sleep(0.2)
+            await self._read_once(http, body)
+
+    async def _read_once(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
         async with http.stream("POST", "/v1/completions", json=body) as response:
             self.status = response.status_code
             self.retry_after = response.headers.get("retry-after")
@@ -82,7 +91,7 @@ async def test_leaving_while_the_prompt_is_read(service: RunningService, http: h
 
 
 async def test_who_waits_and_is_read_is_told_so(service: RunningService, http: httpx.AsyncClient) -> None:
-    readers = [Reader(http, service.endless()) for _ in range(PLACES - 1)]
+    readers = [Reader(http, service.endless(), insists=True) for _ in range(PLACES - 1)]
     await wait_for(service, running=4, waiting=3)
     # No other test's: pages in the prefix cache are not read again.
     long = service.endless("The early bird catches the worm, and the second mouse the cheese. " * 400, max_tokens=8)
@@ -105,7 +114,7 @@ async def test_who_waits_and_is_read_is_told_so(service: RunningService, http: h
 
 
 async def test_leaving_the_queue(service: RunningService, http: httpx.AsyncClient) -> None:
-    readers = [Reader(http, service.endless()) for _ in range(PLACES)]
+    readers = [Reader(http, service.endless(), insists=True) for _ in range(PLACES)]
     await wait_for(service, running=4, waiting=4)
     while sum(bool(reader.texts) for reader in readers) < 4:
         await asyncio.sleep(0.05)
@@ -118,7 +127,7 @@ async def test_leaving_the_queue(service: RunningService, http: httpx.AsyncClien
 
 
 async def test_a_full_service_says_when_to_retry(service: RunningService, http: httpx.AsyncClient) -> None:
-    readers = [Reader(http, service.endless()) for _ in range(PLACES)]
+    readers = [Reader(http, service.endless(), insists=True) for _ in range(PLACES)]
     await wait_for(service, running=4, waiting=4)
     refused = await http.post("/v1/completions", json=service.endless() | {"stream": False})
     assert refused.status_code == 429

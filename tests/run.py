@@ -1,13 +1,14 @@
-"""`make test`, in four runs of pytest at the same time; `make test-faults`.
+"""`make test`, in three runs of pytest at the same time; `make test-faults`.
 
     python -m tests.run [ARGUMENTS OF PYTEST]
     python -m tests.run --faults
 
-One run has the tests of one service that they all use, one after the other. One has those that start Rays and services
-of their own: both wait for the clock much of the time. One has the pages in a browser. The fourth has everything else,
-with one pytest worker a core and at the lowest priority. The output of the three others is shown at the end. With
-arguments there is one ordinary run with these. The tests marked `faults` are in none of them: they start whole services
-and kill what those depend on, which takes five minutes. Knows nothing of what is tested.
+One run has the tests of one service that they all use, one after the other, and then those that start Rays and services
+of their own: on two cores, two services at a time are no sooner done, and each is late for what it waits for. One has
+the pages in a browser. The third has everything else, with one pytest worker a core and at the lowest priority. The
+output of the two others is shown at the end. With arguments there is one ordinary run with these. The tests marked
+`faults` are in none of them: they start whole services and kill what those depend on, which takes five minutes. Knows
+nothing of what is tested.
 """
 
 import os
@@ -46,7 +47,6 @@ GROUPED = ("--dist=loadscope", "--no-loadscope-reorder")
 """tests/groups.py has the groups, and their order."""
 MOST_WORKERS = 8
 """Each collects all tests and imports what they need."""
-OWN_SERVICES_PRIORITY = "5"
 PAGES_PRIORITY = "10"
 LOWEST_PRIORITY = "19"
 RAY_FIRST = {"RAY_worker_niceness": "0"}
@@ -63,24 +63,22 @@ def main(arguments: Sequence[str]) -> int:
     if arguments:
         return subprocess.run([*PYTEST, *arguments], cwd=ROOT, env=environment, check=False).returncode
     LOGS.mkdir(exist_ok=True)
-    own = ["nice", "-n", OWN_SERVICES_PRIORITY, *PYTEST, SLOWEST, "-m", "not faults", *OWN_SERVICES]
     pages = ["nice", "-n", PAGES_PRIORITY, *PYTEST, SLOWEST, *PAGES]
     beside = [
-        _begun("own-services", own, environment | RAY_FIRST),
         _begun("pages", pages, environment),
         _begun("beside", _beside(), environment | _one_thread()),
     ]
     ignored = [f"--ignore={path}" for path in OWN_SERVICES]
-    service = subprocess.Popen(
-        [*PYTEST, SLOWEST, "-m", "not faults", SERVICE, *ignored], cwd=ROOT, env=environment | RAY_FIRST
-    )
+    statuses = list[int]()
     try:  # Ctrl-C reaches all of them
-        service.wait()
+        for services in ([SERVICE, *ignored], OWN_SERVICES):
+            command = [*PYTEST, SLOWEST, "-m", "not faults", *services]
+            statuses.append(subprocess.run(command, cwd=ROOT, env=environment | RAY_FIRST, check=False).returncode)
     finally:
         for process, log in beside:
-            process.wait()
+            statuses.append(process.wait())
             sys.stdout.write(log.read_text(errors="replace"))
-    return next((process.returncode for process, _ in beside if process.returncode), service.returncode)
+    return next((status for status in statuses if status), 0)
 
 
 def _begun(name: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", Path]:

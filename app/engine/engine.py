@@ -21,7 +21,7 @@ from app.engine.batch import BatchArrays
 from app.engine.expert_reads import ExpertReads
 from app.engine.generation import Deliver, Generation
 from app.engine.intake import Intake
-from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
+from app.engine.memory.engine_memory import EngineMemory, MemoryOptions, asked
 from app.engine.memory.page_store import PageStore
 from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.outbox import Outbox
@@ -217,9 +217,8 @@ class Engine:
         The result is False, and nothing changes, if a request or its pages are in use. Raises EngineStoppedError in
         the future.
         """
-        future: Future[bool] = Future()
 
-        def release() -> None:
+        def release(future: "Future[bool]") -> None:
             states = self._scheduler.states
             pools = [self._scheduler.pool] if states is None else [self._scheduler.pool, states.pool]
             is_idle = not self._generations and not any(pool.used_count for pool in pools)
@@ -230,9 +229,7 @@ class Engine:
                 self._statistics = self._count()
             future.set_result(is_idle)
 
-        if not self._post(release):
-            future.set_exception(EngineStoppedError(self._stopped_reason or "the engine has ended"))
-        return future
+        return asked(self._post, release)
 
     def statistics(self) -> EngineStatistics:
         """Returns the engine's counters as of the end of the last step."""

@@ -120,16 +120,7 @@ class EngineMemory:
         return self._ask(drop)
 
     def _ask(self, answer: Callable[["Future[T]"], None]) -> "Future[T]":
-        """Calls `answer` on the engine's thread with the future whose result it will set, now or later."""
-        future: Future[T] = Future()
-
-        def begin() -> None:
-            if future.set_running_or_notify_cancel():  # it can't be cancelled any more
-                answer(future)
-
-        if not self._post(begin):
-            future.set_exception(EngineStoppedError("the engine has ended"))
-        return future
+        return asked(self._post, answer)
 
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
@@ -184,6 +175,22 @@ class EngineMemory:
     def _clear(self, owner: str) -> int:
         self._left.update(sequence for sequence in self._running if _owner_of(sequence) == owner)
         return self.saves.clear(owner)
+
+
+def asked(post: Callable[[Callable[[], None]], bool], answer: Callable[["Future[T]"], None]) -> "Future[T]":
+    """Calls `answer` on the engine's thread with the future whose result it will set, now or later.
+
+    post: as in EngineMemory. The future raises EngineStoppedError if that thread has ended.
+    """
+    future: Future[T] = Future()
+
+    def begin() -> None:
+        if future.set_running_or_notify_cancel():  # it can't be cancelled any more
+            answer(future)
+
+    if not post(begin):
+        future.set_exception(EngineStoppedError("the engine has ended"))
+    return future
 
 
 def _owner_of(sequence: SequenceState) -> str | None:

@@ -61,18 +61,20 @@ def improve(name: str) -> Improvement:
     text, held = entry.folder / "calibrating.txt", entry.folder / "held-back.txt"
     text.write_text(calibrating, encoding="utf-8")
     held.write_text(held_back, encoding="utf-8")
-    options = Conversion(method=METHOD, calibration_text=text)
-    after = entry.place(options.key)
-    if before == after:
-        raise StoreError(f"{name}: is improved already; `redoubt models update {name}` looks for a newer revision")
-    if not is_packed_model(after):
-        source = entry.record.repository
-        if not entry.is_local:
-            source += f"@{entry.record.commit}" + (f":{entry.record.gguf}" if entry.record.gguf else "")
-        converted_into_store(source, options)
-    scores = perplexity(before, held), perplexity(after, held)
-    for path in (text, held):
-        path.unlink()
+    try:
+        options = Conversion(method=METHOD, calibration_text=text)
+        after = entry.place(options.key)
+        if before == after:
+            raise StoreError(f"{name}: is improved already; `redoubt models update {name}` looks for a newer revision")
+        if not is_packed_model(after):
+            source = entry.record.repository
+            if not entry.is_local:
+                source += f"@{entry.record.commit}" + (f":{entry.record.gguf}" if entry.record.gguf else "")
+            converted_into_store(source, options)
+        scores = perplexity(before, held), perplexity(after, held)
+    finally:
+        for path in (text, held):
+            path.unlink()
     if scores[1] < scores[0]:
         return Improvement(str(before), str(after), *scores)
     shutil.rmtree(after.parent)

@@ -42,6 +42,7 @@ def test_the_better_one_stays(named: str, after: float, is_better: bool, monkeyp
     if is_better:
         with pytest.raises(StoreError, match="is improved already"):
             improve(named)
+        assert not list(before.parents[1].glob("*.txt"))
 
 
 def test_perplexities_are_measured_on_a_text_that_no_code_was_chosen_by(named: str, tmp_path: Path) -> None:

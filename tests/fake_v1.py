@@ -78,6 +78,7 @@ class FakeV1:
 
         @app.get("/v1/workers")
         async def workers() -> dict[str, Any]:
+            await asyncio.sleep(self.pause_s)
             return {"object": "list", "data": [WORKER]}
 
         @app.get("/health")

@@ -1,6 +1,5 @@
 """What the playground asks the service besides answers: models, workers and logins."""
 
-import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +53,8 @@ class PlaygroundService:
         """Asks for models and workers; returns none if that fails."""
         async with self.client(key) as client:
             try:
-                listed, table = await asyncio.gather(
-                    client.models.list(), client.get("/workers", cast_to=object, options={"timeout": 10})
-                )
+                listed = await client.models.list()
+                table = await client.get("/workers", cast_to=object, options={"timeout": 10})
             except AuthenticationError:
                 return ServiceState(trouble="This service asks for an API key or a login.", needs_key=True)
             except OpenAIError as error:

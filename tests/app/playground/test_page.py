@@ -15,14 +15,21 @@ from app.playground.program import application
 from tests.browser import WAIT_MS, Watch, fill_in_tab
 from tests.fake_v1 import FakeV1, running
 
-# Of a pandas option that Gradio sets.
-pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore:.*no_silent_downcasting")]
+# Of pandas, as Gradio uses it.
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting"),
+    pytest.mark.filterwarnings("ignore:The copy keyword is deprecated"),
+]
 
 
 @contextmanager
 def playground(browser: Browser, fake: FakeV1) -> Iterator[tuple[Page, Watch]]:
     """The web page, once the models are known."""
-    server = uvicorn.Server(uvicorn.Config(application(fake.url, "127.0.0.1"), port=0, log_level="error"))
+    config = uvicorn.Config(
+        application(fake.url, "127.0.0.1"), port=0, log_level="critical", timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -40,7 +47,8 @@ def playground(browser: Browser, fake: FakeV1) -> Iterator[tuple[Page, Watch]]:
     finally:
         page.close()
         server.should_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=30)
+        assert not thread.is_alive()
 
 
 def ask(page: Page, question: str) -> None:

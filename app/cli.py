@@ -174,7 +174,7 @@ def node(
     models: Annotated[
         str,
         typer.Option(
-            envvar="REDOUBT_MODELS",
+            envvar="REDOUBT_NODE_MODELS",
             help="Folders of converted models, or sealed ones, with colons between: the node joins when all are there.",
         ),
     ] = "",

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import typer
 
 from app.commands.one_line import one_line_errors
@@ -22,7 +21,8 @@ from app.commands.pulling import Conversion, converted_into_store, tell
 from app.launch.reverse_proxy import end_with_parent
 from app.model_folder import ChatModelError
 from app.models.names import read_name
-from app.models.store import Entry, Store, StoreError
+from app.models.store import Entry, Store, StoreError, not_in_the_store
+from quant.calibration.log_probabilities import log_probabilities
 from quant.calibration.text import calibration_windows, divided_text
 from quant.errors import QuantError
 from quant.packed.native_model import NativeModel
@@ -88,7 +88,7 @@ def improvable(name: str) -> Entry:
         raise StoreError(f"{name}: is a converted model, and not what it was made from: name its source instead")
     found = Store.default().find(meant)
     if not found:
-        raise StoreError(f"{name}: is not in the store {Store.default().root}: redoubt pull {name}")
+        raise not_in_the_store(name)
     return found[0]
 
 
@@ -99,10 +99,7 @@ def perplexity(model: Path, text: Path) -> float:
     with NativeModel(model, context_tokens=_TOKENS) as native:
         for ids in windows:
             for begin, logits in native.logits(ids[:-1].tolist()):
-                targets = ids[begin + 1 : begin + 1 + len(logits)]
-                shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-                chosen = shifted[np.arange(len(targets)), targets]
-                losses += (np.log(np.exp(shifted).sum(axis=1)) - chosen).tolist()
+                losses += (-log_probabilities(logits, ids[begin + 1 : begin + 1 + len(logits)])).tolist()
     return math.exp(sum(losses) / len(losses))
 
 

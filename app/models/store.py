@@ -183,8 +183,13 @@ def converted_model(name: str) -> Path | None:
 def model_here(name: str) -> Path:
     """The same, where nothing may be made. Raises StoreError, ModelNameError, OSError."""
     if (found := converted_model(name)) is None:
-        raise StoreError(f"{name}: is not in the store {Store.default().root}: redoubt pull {name}")
+        raise not_in_the_store(name)
     return found
+
+
+def not_in_the_store(name: str) -> StoreError:
+    """The error that names the way to get it."""
+    return StoreError(f"{name}: is not in the store {Store.default().root}: redoubt pull {name}")
 
 
 def local_record(path: Path) -> Record:

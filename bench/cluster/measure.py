@@ -105,7 +105,7 @@ def _start_single(network: Network, options: ClusterBenchOptions, folder: Path) 
 
 def _start_cluster(network: Network, options: ClusterBenchOptions) -> tuple[Pod, Operator]:
     head = network.start_pod("head", ["node", "head"], cpus="0-1", environment={"RAY_AUTH_TOKEN": TOKEN})
-    variables = {"RAY_AUTH_TOKEN": TOKEN, "FQ_RAY_IP": head.address, "REDOUBT_MODELS": str(options.model)}
+    variables = {"RAY_AUTH_TOKEN": TOKEN, "FQ_RAY_IP": head.address, "REDOUBT_NODE_MODELS": str(options.model)}
     workers = [
         network.start_pod(f"worker{cpu}", ["node", "worker"], cpus=str(cpu), environment=variables) for cpu in (0, 1)
     ]

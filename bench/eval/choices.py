@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
-from bench.eval.log_probabilities import log_probabilities
+from quant.calibration.log_probabilities import log_probabilities
 from quant.packed.native_model import NativeModel
 
 BRANCHES: Final = 5

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.eval.journal import Journal
-from bench.eval.log_probabilities import divergence, log_probabilities
+from quant.calibration.log_probabilities import divergence, log_probabilities
 from quant.packed.native_model import NativeModel
 
 PERCENTILES: Final = (50, 90, 95, 99, 99.9)

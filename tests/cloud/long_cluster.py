@@ -43,7 +43,9 @@ class Cluster:
         self.operator = Operator(self.network, self.head.address, TOKEN)
 
     def add_worker(self, name: str, cpus: str) -> Pod:
-        return start_worker(self.network, self.head, name, cpus, REDOUBT_MODELS=str(self.model), **self._environment)
+        return start_worker(
+            self.network, self.head, name, cpus, REDOUBT_NODE_MODELS=str(self.model), **self._environment
+        )
 
     def configuration(self, **worker: Any) -> dict[str, Any]:
         made = cluster_configuration(self.model)

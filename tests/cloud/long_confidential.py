@@ -85,7 +85,7 @@ class ConfidentialCluster:
         """What a pod of the cluster is started with."""
         kubernetes = {"RAY_AUTH_TOKEN": TOKEN, "RAY_AUTH_MODE": "token", "KUBERAY_GEN_RAY_START_CMD": "ray start"}
         own = {EVIDENCE: "soft", ALLOW_SOFT: "1", SOFT_PKI: str(self.keys), SERVE_CONFIG: self.text}
-        return {**kubernetes, **own, "REDOUBT_MODELS": str(self._sealed), **changes}
+        return {**kubernetes, **own, "REDOUBT_NODE_MODELS": str(self._sealed), **changes}
 
     def start_worker(self, name: str, cpus: str, **changes: str) -> Pod:
         """changes: of its variables; empty ones are left out."""

@@ -212,7 +212,11 @@ def cluster(bench: Bench) -> str:
     try:
         with ExitStack() as stack:
             head, head_address = node(stack, "head", "0-1")
-            join = {"FQ_RAY_IP": head_address, "REDOUBT_MODELS": f"/models/{MODEL}", "REDOUBT_DRAIN_TIMEOUT_S": "10"}
+            join = {
+                "FQ_RAY_IP": head_address,
+                "REDOUBT_NODE_MODELS": f"/models/{MODEL}",
+                "REDOUBT_DRAIN_TIMEOUT_S": "10",
+            }
             workers = [node(stack, "worker", cpus, **join) for cpus in ("0", "1")]
             wait_until(lambda: ready(head_address), READY_S, "the head is ready")
             operator = Operator(made, head_address, TOKEN)

@@ -75,9 +75,9 @@ def test_the_configuration_is_one_of_ours(embedded_model: Path, tmp_path: Path) 
 
 
 def test_from_pods_to_a_chat_and_away_again(network: Network, head: Pod, embedded_model: Path) -> None:
-    worker = start_worker(network, head, "worker", "0", REDOUBT_MODELS=str(embedded_model))
+    worker = start_worker(network, head, "worker", "0", REDOUBT_NODE_MODELS=str(embedded_model))
     stranger = start_worker(network, head, "stranger", "1", RAY_AUTH_TOKEN="f" * 64)
-    lost = start_worker(network, head, "lost", "1", REDOUBT_MODELS="/models/absent")
+    lost = start_worker(network, head, "lost", "1", REDOUBT_NODE_MODELS="/models/absent")
     wait_until(lambda: is_ready(network, head), 300, "the head is ready")
     operator = Operator(network, head.address, TOKEN)
 

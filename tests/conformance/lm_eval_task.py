@@ -12,8 +12,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bench.eval.choices import ChoiceTask, context_tokens, encode_task, score
-from bench.eval.log_probabilities import log_probabilities
 from bench.eval.open_model import ModelOptions, open_model
+from quant.calibration.log_probabilities import log_probabilities
 from quant.packed.native_model import NativeModel
 
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"

@@ -4,6 +4,9 @@ Clean roots of Debian, each with its own Python and a user of its own; every oth
 fresh environment, with an empty home and no variables. There: pip install, a model by its name from a hub of our own, a
 question over HTTP, Ctrl-C, and nothing may be left running. Then mistakes: each is one line. Prints a line for each
 case; the exit status is 1 if one fails. What is installed stays in build/wheel-test until the wheel is another one.
+
+`--stopwatch FOLDER ...` only measures: from `redoubt serve NAME` in an empty home to the first token, each
+folder being a repository of the hub.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -202,6 +206,25 @@ def chat(bench: Bench, name: str) -> str:
     )
 
 
+def stopwatch(bench: Bench, folder: Path) -> str:
+    """Seconds from the command to the first token of an answer, nothing being fetched yet."""
+    place = bench.place(next(iter(bench.pythons)))
+    shutil.rmtree(place.folder / "home/.cache/redoubt", ignore_errors=True)
+    repository = f"org/{folder.name}"
+    bench.hub.add(repository, folder)
+    began_s = time.monotonic()
+    with served(place, bench.hub, repository) as (url, _):
+        ready_s = time.monotonic() - began_s
+        (model,) = (one["id"] for one in httpx.get(f"{url}/v1/models", timeout=60).json()["data"])
+        body = {"model": model, "prompt": "The capital of France", "stream": True, "temperature": 0, "max_tokens": 8}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=300) as answer:
+            check(answer.status_code == 200, answer.status_code)
+            next(line for line in answer.iter_lines() if '"text":"' in line)
+        first_s = time.monotonic() - began_s
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
+    return f"{repository}, {size / 1e9:.2f} GB: ready after {ready_s:.1f} s, first token after {first_s:.1f} s"
+
+
 def contents(bench: Bench) -> str:
     """What a user runs, and nothing else."""
     with zipfile.ZipFile(bench.wheel) as wheel:
@@ -289,6 +312,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, default=ROOT / "build/dist", help="its folder")
     parser.add_argument("--pythons", default="", help="interpreters for fresh environments (default: those of PATH)")
     parser.add_argument("--install", action="store_true", help="only install")
+    parser.add_argument("--stopwatch", nargs="+", type=Path, default=[], help="only measure these folders")
     options = parser.parse_args()
     signal.signal(
         signal.SIGINT, signal.default_int_handler
@@ -309,6 +333,8 @@ def main() -> None:
         for name in (*SUITES, *pythons):
             cases[name] = lambda name=name: chat(bench, name)  # type: ignore[misc]
         cases |= {"mistakes": lambda: mistakes(bench), "old-processor": lambda: old_processor(bench)}
+        if options.stopwatch:
+            cases = {f"stopwatch {path.name}": lambda path=path: stopwatch(bench, path) for path in options.stopwatch}  # type: ignore[misc]
         for name in options.cases or cases:
             try:
                 if options.install:

@@ -172,8 +172,8 @@ def files(service: Document, config: ServiceConfig) -> Iterator[str]:
     if (sealed := {model.sealed for model in models if model.sealed}) != devices:
         yield f"the devices {sorted(devices)} are not the sealed models {sorted(sealed)}"
     served = {model.folder for model in models if model.folder}
-    if set(filter(None, _variables(pod).get("REDOUBT_MODELS", "").split(":"))) != served:
-        yield f"REDOUBT_MODELS is not {', '.join(sorted(served))}"
+    if set(filter(None, _variables(pod).get("REDOUBT_NODE_MODELS", "").split(":"))) != served:
+        yield f"REDOUBT_NODE_MODELS is not {', '.join(sorted(served))}"
     key_file = config.application.args.ingress.api_key_file
     for path in (*served, *([key_file] if key_file else [])):
         if not any(folder in Path(path).parents for folder in mounted):

@@ -60,7 +60,7 @@ def test_users_in_a_postgres_and_an_own_model(tmp_path: Path) -> None:
         container = pod["spec"]["containers"][0]
         variables = {each["name"]: each.get("value") for each in container["env"]}
         assert variables["PGPASSFILE"] == "/accounts/pgpass"
-        assert variables.get("REDOUBT_MODELS", "/models/mine") == "/models/mine"
+        assert variables.get("REDOUBT_NODE_MODELS", "/models/mine") == "/models/mine"
         assert {"name": "accounts", "mountPath": "/accounts", "readOnly": True} in container["volumeMounts"]
         head_or_worker = Peer("redoubt", pod["metadata"]["labels"])
         policies = [each for each in documents if each["kind"] == "NetworkPolicy"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.eval.log_probabilities import divergence, log_probabilities
+from quant.calibration.log_probabilities import divergence, log_probabilities
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

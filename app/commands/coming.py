@@ -6,7 +6,6 @@ what can't end well: an unsupported model, too little disk, and to serve what is
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from app.capacity.users import step_times
 from app.commands.plan_inputs import read_demand, read_machine
 from app.commands.plan_text import rate, size
 from app.models.hub import HubFile, Repository, fetched_bytes
-from app.models.skeleton import make_skeleton
+from app.models.skeleton import Pace, make_skeleton
 from app.models.store import VARIABLE, Entry
 from app.settings import EngineSettings
 from app.workers.machine_memory import available_memory_bytes, machine_memory_bytes
@@ -31,7 +30,6 @@ Convert = Callable[[Path, Path, Callable[[str], None]], object]
 """(source, folder to write, what is told of time, memory and disk before the work)"""
 _PROMPT_TOKENS = 1000
 _CONTEXT_TOKENS = 1000
-_LEAST_PACE_BYTES = 1 << 20
 
 
 class _SaidError(Exception):
@@ -81,9 +79,8 @@ def say_what_comes(
     with tempfile.TemporaryDirectory(prefix=".skeleton-", dir=entry.folder) as temporary:
         whole, out = Path(temporary, "source"), Path(temporary, entry.name)
         whole.mkdir()
-        before, began_s = fetched_bytes(entry.source, files), time.monotonic()
-        skeleton = make_skeleton(repository, files, entry.source, whole)
-        there, took_s = fetched_bytes(entry.source, files), time.monotonic() - began_s
+        skeleton = make_skeleton(repository, files, entry.source, whole, pace := Pace())
+        there = fetched_bytes(entry.source, files)
         demand, conversion = _demand(skeleton), _said_by(convert, skeleton, out)
     left = sum(file.size_bytes for file in files) - there
     result = 0 if demand is None else demand.weight_bytes
@@ -93,8 +90,7 @@ def say_what_comes(
             f"{name}: needs {size(needed)} of disk at {entry.folder.parent}, and {size(free)} are free: {VARIABLE}"
             " names another place"
         )
-    came = there - before
-    took = f", {duration(left * took_s / came)} at the pace so far" if left and came >= _LEAST_PACE_BYTES else ""
+    took = f", {duration(left / pace.bytes_per_s)} at the pace so far" if left and pace.bytes_per_s else ""
     result_text = f" Converted: {size(result)}." if demand is not None else ""
     tell(f"To fetch: {size(left)}{took}.{result_text} Free disk: {size(free)}.")
     if demand is not None:

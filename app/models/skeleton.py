@@ -3,11 +3,14 @@
 What a conversion says and refuses before it reads weights it says of a skeleton too, when a few megabytes have come.
 """
 
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.models.hub import INDEX, HubFile, Repository, fetch, fetch_beginning
+from app.models.hub import INDEX, HubFile, Repository, fetch, fetch_beginning, fetched_bytes
 from quant.errors import SourceError
 from quant.files.json_file import read_json_object
 from quant.sources.gguf_file import read_gguf
@@ -17,6 +20,25 @@ _GGUF_BYTES: Final = (4 << 20, 32 << 20, 256 << 20)
 _SAFETENSORS_BYTES: Final = 128 << 10
 """Of each file; more where its header takes more."""
 _MOST_HEADER_BYTES: Final = 100 << 20
+_TELLING_BYTES: Final = 4 << 20
+"""Of fewer the time is that of asking."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast files come."""
+
+    bytes_per_s: float = 0.0
+    """Of the fastest piece that was large enough to tell; 0: there was none."""
+
+    @contextmanager
+    def measured(self, source: Path, file: HubFile) -> Iterator[None]:
+        """Of what comes of a file meanwhile."""
+        before, began_s = fetched_bytes(source, [file]), time.monotonic()
+        yield
+        came = fetched_bytes(source, [file]) - before
+        if came >= _TELLING_BYTES:
+            self.bytes_per_s = max(self.bytes_per_s, came / (time.monotonic() - began_s))
 
 
 def wanted_files(repository: Repository, source: Path) -> list[HubFile]:
@@ -32,12 +54,12 @@ def wanted_files(repository: Repository, source: Path) -> list[HubFile]:
     return [*small, *repository.weights(names)]
 
 
-def make_skeleton(repository: Repository, files: list[HubFile], source: Path, folder: Path) -> Path:
+def make_skeleton(repository: Repository, files: list[HubFile], source: Path, folder: Path, pace: Pace) -> Path:
     """Writes it into an empty folder; returns what `open_source` opens. source: where the files are fetched to."""
     for file in files:
         name = Path(file.name).name
         if name.endswith(".gguf"):
-            _write_gguf(repository, file, source, folder / name)
+            _write_gguf(repository, file, source, folder / name, pace)
         elif name.endswith(".safetensors"):
             beginning = fetch_beginning(repository, file, source, _SAFETENSORS_BYTES)
             header = 8 + min(int.from_bytes(beginning[:8], "little"), _MOST_HEADER_BYTES)
@@ -45,14 +67,17 @@ def make_skeleton(repository: Repository, files: list[HubFile], source: Path, fo
                 beginning = fetch_beginning(repository, file, source, header)
             _write(folder / name, beginning, file.size_bytes)
         else:
-            fetch(repository, [file], source)
+            with pace.measured(source, file):
+                fetch(repository, [file], source)
             (folder / name).symlink_to(source / name)
     return folder / Path(files[0].name).name if files[0].name.endswith(".gguf") else folder
 
 
-def _write_gguf(repository: Repository, file: HubFile, source: Path, place: Path) -> None:
+def _write_gguf(repository: Repository, file: HubFile, source: Path, place: Path, pace: Pace) -> None:
     for most_bytes in _GGUF_BYTES:
-        _write(place, fetch_beginning(repository, file, source, most_bytes), file.size_bytes)
+        with pace.measured(source, file):
+            beginning = fetch_beginning(repository, file, source, most_bytes)
+        _write(place, beginning, file.size_bytes)
         with suppress(SourceError):
             read_gguf(place)
             return

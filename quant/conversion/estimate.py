@@ -34,6 +34,8 @@ _BASE_BYTES: Final = 160 << 20
 """Memory of the interpreter, its libraries and the pieces that are being written."""
 _SAMPLE_ROWS: Final = 288
 _SAMPLE_WIDTHS: Final = (128, 768)
+_QUICK_SAMPLE: Final = (2048, 1024)
+"""Rows and inputs. Its threads take what passes for many weights' time: of fewer rows it would measure only them."""
 _SAMPLE_HIDDEN: Final = 768
 _SAMPLE_TOKENS: Final = 1024
 _ACTIVATIONS_KEPT: Final = 5
@@ -106,10 +108,9 @@ def measured(plan: Plan, rounding: Rounding | None, round_some: Callable[[], int
     rounding: that of the layers' matrices; None where no codes are chosen. round_some: packs some rows of the
     checkpoint on one thread, and returns how many weights they have.
     """
-    started = time.perf_counter()
     weights = round_some()
     threads = len(os.sched_getaffinity(0))
-    rounding_s = (time.perf_counter() - started) / weights
+    rounding_s = _timed(round_some) / weights
     data = bytes(8 << 20)
     hashed_byte_s = _timed(lambda: hashlib.sha256(data)) / len(data)
     if rounding is None:
@@ -122,8 +123,10 @@ def measured(plan: Plan, rounding: Rounding | None, round_some: Callable[[], int
     value_s = _timed(lambda: np.exp(np.multiply(values, values))) / (2 * values.size)
     choice = (0.0, 0.0)
     base = "gptq" if plan.method == "tuned" else plan.method
-    if base in METHODS and base != "rtn":
-        few, many = (_choice_s(base, rounding, width, threads) for width in _SAMPLE_WIDTHS)
+    if base == "quick":
+        choice = (_choice_s(base, rounding, *_QUICK_SAMPLE), 0.0)
+    elif base in METHODS and base != "rtn":
+        few, many = (_choice_s(base, rounding, _SAMPLE_ROWS * threads, width) for width in _SAMPLE_WIDTHS)
         slope = max(0.0, (many - few) / (_SAMPLE_WIDTHS[1] - _SAMPLE_WIDTHS[0]))
         choice = (max(0.0, few - slope * _SAMPLE_WIDTHS[0]), slope)
     return Speeds(product_s, *_engine_s(plan), value_s, choice, rounding_s, hashed_byte_s, threads)
@@ -288,11 +291,11 @@ def _tuning_step_s(plan: Plan, speeds: Speeds) -> float:
     return products * speeds.product_s + values * speeds.value_s + 6 * tokens * shape.layers * _softmax_s(plan, speeds)
 
 
-def _choice_s(method: str, rounding: Rounding, width: int, threads: int) -> float:
-    """Seconds per weight of a matrix with `width` inputs."""
+def _choice_s(method: str, rounding: Rounding, rows: int, width: int) -> float:
+    """Seconds per weight of a matrix with so many rows and `width` inputs."""
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((2 * width, width), np.float32)
-    weights: F32 = generator.standard_normal((_SAMPLE_ROWS * threads, width), np.float32)
+    weights: F32 = generator.standard_normal((rows, width), np.float32)
     moments: F32 = inputs.T @ inputs / np.float32(len(inputs))
     missing = np.zeros_like(weights)
     problem = MatrixProblem("sample", weights, rounding, moments)

@@ -32,12 +32,15 @@ from app.interface.request.traces import Traces
 from app.interface.users.gate import AccountsGate
 from app.interface.users.kv_pages import UserKvPages
 from app.ray_internals import keep_on_loopback, share_held_port
-from app.settings import HELD_PORTS, OWN_PROXY, ServiceSettings, SettingsError
+from app.running_mark import RunningMark
+from app.settings import HELD_PORTS, OWN_PROXY, RAY_FOLDER, ServiceSettings, SettingsError
 
 logger = logging.getLogger("ray.serve")
 
 _FIRST_SEARCH_TIMEOUT_S = 10.0
 _LONGEST_CLOSE_S = 5.0
+_DRAINING = 0.75
+"""The part of the time to drain that answers without clients have; requests end before, and storing comes after."""
 
 
 @serve.deployment
@@ -59,6 +62,7 @@ class Ingress:
             share_held_port()
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
+        self._drain_s = _DRAINING * settings.worker.drain_timeout_s
         replica = serve.get_replica_context()
         self._arrivals = Arrivals()
         wait_s = settings.router.wait_for_worker_s
@@ -77,6 +81,7 @@ class Ingress:
                 revocation_s=settings.accounts.revocation_s,
                 kv_pages=kv_pages,
                 most_running=ingress.max_ongoing_requests,
+                mark=RunningMark(Path(folder) if (folder := os.environ.get(RAY_FOLDER)) else None),
             )
         folder = ingress.access_log_folder
         self._traces: Traces | None = None
@@ -125,8 +130,8 @@ class Ingress:
         try:
             yield
         finally:
-            if self._gate is not None:  # what they have is stored
-                await self._gate.running.close()
+            if self._gate is not None:
+                await self._gate.running.close(self._drain_s)
             self._arrivals.close()
             for watch in watches:
                 watch.cancel()

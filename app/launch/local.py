@@ -318,7 +318,7 @@ class _Service:
 
     def _look_at_retiring(self) -> None:
         for one in list(self._retiring):
-            is_idle = self._front is None or not self._front.answering
+            is_idle = (self._front is None or not self._front.answering) and not one.process.answers_run
             if is_idle or time.monotonic() > one.until_s or one.process.status is not None:
                 self._retiring.remove(one)
                 one.process.end(self._manager.alive, keep_logs=False)
@@ -398,13 +398,18 @@ class _Service:
         self._front.close_address()
         time.sleep(_LOOK_S)
         timeout_s = self._config.application.args.worker.drain_timeout_s
-        if self._front.answering:
+        if self._answers_run():
             say(f"Running answers have {timeout_s:.0f} s to end; another signal ends them now.")
             self._finish_answers(timeout_s)
 
+    def _answers_run(self) -> bool:
+        if self._front is not None and self._front.answering:
+            return True
+        return any(one.answers_run for one in self._rays())
+
     def _finish_answers(self, timeout_s: float) -> None:
         until_s, signals = time.monotonic() + timeout_s, self._signals
-        while self._front is not None and self._front.answering:
+        while self._answers_run():
             if time.monotonic() > until_s or self._signals > signals:
                 return
             self._manager.alive()

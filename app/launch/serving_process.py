@@ -20,6 +20,7 @@ from app.launch.cleanup import end_marked
 from app.launch.held_ports import HeldPorts, PortPool
 from app.launch.ray_environment import USE_HAPROXY, haproxy_environment, ray_environment
 from app.launch.serving import TRY_AGAIN_STATUS, Change, Job
+from app.running_mark import is_marked
 from app.settings import RAY_FOLDER, SettingsError
 
 _END_TIMEOUT_S = 20.0
@@ -108,6 +109,11 @@ class ServingProcess:
         """Sends it a change."""
         with contextlib.suppress(OSError):
             self._control.sendall(change.to_json().encode() + b"\n")
+
+    @property
+    def answers_run(self) -> bool:
+        """Whether answers run that no client listens to."""
+        return self.status is None and is_marked(self.job.folder)
 
     def begin_end(self) -> None:
         if self.status is None:

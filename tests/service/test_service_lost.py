@@ -31,6 +31,7 @@ from tests.service.running import (
 
 _ANEW = "The service has been started anew"
 _TURNS = 30
+_LONG = 4000
 """Of a conversation, which has to fit into the context however long a start takes."""
 _RAY_START_S = 240
 """A new Ray starts beside the one that still computes, and beside the other tests."""
@@ -119,17 +120,22 @@ class UserOf:
     def begin_background(self, tokens: int = 1500) -> str:
         return str(self._post("/v1/responses", self._asked(tokens) | {"background": True})["id"])
 
+    def has_ended(self, response_id: str) -> bool:
+        return self._response(response_id)["status"] not in ("queued", "in_progress")
+
     def ended(self, response_id: str) -> dict[str, Any]:
         """The response when it has ended."""
         deadline_s = time.monotonic() + _RAY_START_S
-        while True:
-            answer = self.http.get(f"/v1/responses/{response_id}")
-            assert answer.status_code == 200, answer.text
-            found: dict[str, Any] = answer.json()
-            if found["status"] not in ("queued", "in_progress"):
-                return found
-            assert time.monotonic() < deadline_s, found["status"]
+        while not self.has_ended(response_id):
+            assert time.monotonic() < deadline_s, response_id
             time.sleep(0.2)
+        return self._response(response_id)
+
+    def _response(self, response_id: str) -> dict[str, Any]:
+        answer = self.http.get(f"/v1/responses/{response_id}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
     def _asked(self, tokens: int) -> dict[str, Any]:
         return {"model": self._running.model, "input": "Count.", "temperature": 0, "max_output_tokens": tokens}
@@ -173,7 +179,7 @@ def test_a_stop_and_changes_wait_for_answers(service_model: Path, tmp_path: Path
             assert last == "[DONE]"
             return "".join(json.loads(event)["choices"][0]["text"] for event in events)
 
-        clean, clean_background = stream(), client.ended(client.begin_background())
+        clean, clean_background = stream(), client.ended(client.begin_background(_LONG))
         conversations: list[str] = []
         turns = 0
 
@@ -186,17 +192,19 @@ def test_a_stop_and_changes_wait_for_answers(service_model: Path, tmp_path: Path
 
         for change in (renew, change_accounts):
             before = running.log.read_text().count(_ANEW)
-            background = client.begin_background()
+            background = [client.begin_background(_LONG)]
             streaming = pool.submit(stream)
             change(running)
             while running.log.read_text().count(_ANEW) == before:
                 assert running.process.poll() is None, running.log.read_text()
                 store_a_turn()
+                if client.has_ended(background[-1]):  # so that there is always one, even at the end of the old service
+                    background.append(client.begin_background(_LONG))
             store_a_turn()
             assert streaming.result() == clean
-            ended = client.ended(background)
-            assert (ended["status"], ended["error"]) == (clean_background["status"], None)
-            assert ended["output"][0]["content"] == clean_background["output"][0]["content"]
+            for ended in map(client.ended, background):
+                assert (ended["status"], ended["error"]) == (clean_background["status"], None)
+                assert ended["output"][0]["content"] == clean_background["output"][0]["content"]
         assert sum(map(client.items, conversations)) == 2 * turns
         answer = client.http.post("/v1/completions", json={**body, "max_tokens": 1, "stream": False})
         assert answer.headers["x-ratelimit-limit-requests"] == "5000"  # the change is in force

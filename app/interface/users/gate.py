@@ -20,6 +20,7 @@ from app.messages.accounts import AccountsClient, AccountsError, Admission, Forg
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.stored import ConversationStore
+from app.running_mark import RunningMark
 
 _MOST_IDENTITIES = 10_000
 _RETRY_S = 1.0
@@ -109,12 +110,13 @@ class AccountsGate:
         revocation_s: float,
         kv_pages: UserKvPages | None = None,
         most_running: int = 512,
+        mark: RunningMark | None = None,
     ) -> None:
         """stored: users' conversations and responses. guests: whether requests without a credential are served.
 
         revocation_s: how long an identity is cached.
         kv_pages: the workers' saved KV pages; None if they save none.
-        most_running: the limit of answers that continue without their clients.
+        most_running: the limit of answers that continue without their clients. mark: set while there are any.
         """
         self.accounts = accounts
         self.stored = stored
@@ -126,7 +128,7 @@ class AccountsGate:
         """Maps the SHA-256 of a credential to its identity and the monotonic time until which it is cached."""
         self._open: set[Meter] = set()
         self._background_tasks: set[asyncio.Task[Any]] = set()
-        self.running = RunningAnswers(most_running)
+        self.running = RunningAnswers(most_running, mark or RunningMark(None))
         """Answers that continue without their clients."""
 
     async def identify(self, secret: str) -> Identity:

@@ -14,6 +14,7 @@ from app.interface.generate.answers.responses import ResponseEvents
 from app.interface.request import errors
 from app.interface.request.errors import ApiError
 from app.interface.wire.responses import ResponseObject
+from app.running_mark import RunningMark
 
 KEPT_S = 60.0
 """How long the events of an ended answer are kept for clients that reconnect."""
@@ -206,9 +207,10 @@ class RunningAnswer:
 class RunningAnswers:
     """The running answers of one ingress by id. Other users' ids are not found."""
 
-    def __init__(self, most: int) -> None:
-        """most: the limit of concurrent answers."""
+    def __init__(self, most: int, mark: RunningMark) -> None:
+        """most: the limit of concurrent answers. mark: set while there are any."""
         self._most = most
+        self._mark = mark
         self._answers: dict[str, RunningAnswer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended_bytes: dict[str, int] = {}
@@ -230,6 +232,7 @@ class RunningAnswers:
             raise
         task = answer.start()
         self._tasks.add(task)
+        self._mark.set(True)
         task.add_done_callback(lambda done: self._over(done, response_id))
 
     def forget(self, response_id: str) -> None:
@@ -244,8 +247,10 @@ class RunningAnswers:
                 await one.cancel()
                 self.forget(response_id)
 
-    async def close(self) -> None:
-        """Ends all answers; what they have is stored."""
+    async def close(self, wait_s: float = 0.0) -> None:
+        """Waits for the answers to end, so long; then ends all; what they have is stored."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=wait_s)
         await asyncio.gather(*(one.cancel() for one in self._answers.values()))
 
     def _check_room(self, owner: str) -> None:
@@ -256,6 +261,7 @@ class RunningAnswers:
 
     def _over(self, task: "asyncio.Task[None]", response_id: str) -> None:
         self._tasks.discard(task)
+        self._mark.set(bool(self._tasks))
         if not task.cancelled() and (error := task.exception()) is not None:
             errors.logger.error("an answer in the background broke: %s", type(error).__qualname__)
         if response_id not in self._answers:

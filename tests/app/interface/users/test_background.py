@@ -429,6 +429,15 @@ async def test_an_ingress_that_stops_stores_what_it_has(world: World) -> None:
     assert await world.texts() == ["hi", stored.output_text]
 
 
+async def test_an_ingress_that_stops_waits_for_what_it_has(world: World) -> None:
+    made = await world.ask(conversation=world.id)
+    closing = asyncio.create_task(world.site.gate.running.close(wait_s=60))
+    await asyncio.sleep(0)
+    world.worker.let()
+    await closing
+    assert (await world.client.responses.retrieve(made.id)).status == "completed"
+
+
 async def test_a_question_is_stored_when_a_worker_has_it(world: World) -> None:
     made = await world.ask("what now?", conversation=world.id)
     assert await world.texts() == []

@@ -15,6 +15,7 @@ from starlette.routing import compile_path
 from starlette.types import Lifespan
 
 from app.interface.documents.openapi import Route, document
+from app.interface.generate.generation import Stored
 from app.interface.generate.reception import Reception
 from app.interface.generate.service import Service
 from app.interface.http.guard import Guarded, LingeringClose, http_error
@@ -36,7 +37,7 @@ from app.interface.routes.embeddings import EmbeddingRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.pages import PageFiles
-from app.interface.routes.responses import ResponseRoutes, Store, store_nothing
+from app.interface.routes.responses import ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
 from app.interface.users.checks import AdmissionCheck, LoginCheck, UserCheck, check_admin
 from app.interface.users.gate import AccountsGate
@@ -48,7 +49,7 @@ from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
 from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
-from app.interface.wire.responses import ResponseObject, ResponseRequest
+from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -76,8 +77,7 @@ def build_http_app(
     app.state.addresses = ClientAddresses(service.settings.trusted_proxies, behind_own_proxy=service.behind_own_proxy)
     service = replace(service, counting=metrics.counting)
     reception = Reception(service)
-    store = store_nothing if accounts is None else StoredAnswers(accounts).stages
-    routes = service_routes(reception, metrics, store)
+    routes = service_routes(reception, metrics, None if accounts is None else StoredAnswers(accounts))
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         operator = OperatorRoutes(service, accounts, places, failures)
@@ -138,11 +138,11 @@ def _further_hosts(service: Service, accounts: AccountsGate | None) -> Sequence[
     return (ANY,) if needs_credential else ()
 
 
-def service_routes(reception: Reception, metrics: Metrics, store: Store = store_nothing) -> Sequence[Route]:
-    """Returns the endpoints of the API. store: see `ResponseRoutes`."""
+def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None = None) -> Sequence[Route]:
+    """Returns the endpoints of the API. stored: what is stored for users."""
     service = reception.service
     models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
-    responses, embeddings = ResponseRoutes(reception, store), EmbeddingRoutes(reception)
+    responses, embeddings = ResponseRoutes(reception, stored), EmbeddingRoutes(reception)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
     return (
         Route(
@@ -174,6 +174,14 @@ def service_routes(reception: Reception, metrics: Metrics, store: Store = store_
             ResponseRequest,
             computes=True,
             streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/responses/input_tokens",
+            responses.input_tokens,
+            "The length of a response's prompt.",
+            InputTokens,
+            InputTokensRequest,
         ),
         Route(
             "POST",

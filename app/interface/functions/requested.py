@@ -117,8 +117,6 @@ def grammar_of(
     schema: Any = None
     fields: tuple[str, ...] = ("response_format",)
     if functions is not None and functions.mode != "auto":
-        if form is not None and form.type != "text":
-            raise errors.invalid("'response_format' and a forced 'tool_choice' contradict each other.", fields[0])
         schema = _forced_schema(request.tools or (), functions, request.parallel_tool_calls is not False)
         fields = tuple(
             f"tools[{i}].function.parameters"

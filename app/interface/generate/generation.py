@@ -25,6 +25,7 @@ from app.interface.generate.answers.answer import (
 from app.interface.generate.answers.deltas import Deltas, choice_deltas
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
+from app.interface.generate.planning.responses import refuse_stored
 from app.interface.generate.reception import Endpoint, Received, Reception
 from app.interface.generate.sequences import sequences
 from app.interface.generate.service import ServedModel, Service
@@ -134,3 +135,17 @@ def _check_stream(body: GenerationRequest | ResponseRequest) -> None:
     if body.return_progress and not body.stream:
         message = "'return_progress' is allowed only with 'stream': true."
         raise errors.invalid(message, "return_progress", "invalid_value")
+
+
+class Stored:
+    """What is stored for users, of a service without any."""
+
+    async def stages(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
+        """Returns the stages of a request (see `generate`). Raises ApiError (400) if it needs a user."""
+        refuse_stored(plain.received.body)
+        return plain
+
+    async def whole(self, request: ResponseRequest, caller: Caller) -> ResponseRequest:
+        """Returns the request with its history in its input. Raises ApiError (400) if it needs a user."""
+        refuse_stored(request)
+        return request

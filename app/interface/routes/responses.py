@@ -1,36 +1,42 @@
 """`/v1/responses`: the responses family for `app.interface.generate.generation`."""
 
-from collections.abc import Awaitable, Callable
-
 from fastapi import Request
 from fastapi.responses import Response
 
 from app.interface.generate.answers.responses import ResponseBody, ResponseEvents
-from app.interface.generate.generation import Family, Generation, generate
-from app.interface.generate.planning.responses import plan_response, refuse_stored, renamed_for_responses
+from app.interface.generate.generation import Family, Stored, generate
+from app.interface.generate.planning.chat import template_options
+from app.interface.generate.planning.responses import chat_request, plan_response, renamed_for_responses
 from app.interface.generate.reception import Reception
-from app.interface.wire.responses import ResponseRequest
+from app.interface.request.callers import caller_of
+from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseRequest
 
 RESPONSES = Family(
     "resp_", ResponseRequest, renamed_for_responses, plan=plan_response, body=ResponseBody, events=ResponseEvents
 )
-Store = Callable[[Generation[ResponseRequest]], Awaitable[Generation[ResponseRequest]]]
-
-
-async def store_nothing(plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
-    """The default without accounts. Raises ApiError (400) if the request needs some."""
-    refuse_stored(plain.received.body)
-    return plain
 
 
 class ResponseRoutes:
-    """The route of one service; `app.interface.users` has those for stored responses."""
+    """The routes of one service; `app.interface.users` has those for stored responses."""
 
-    def __init__(self, reception: Reception, store: Store = store_nothing) -> None:
-        """store: see `generate`."""
+    def __init__(self, reception: Reception, stored: Stored | None = None) -> None:
         self._reception = reception
-        self._store = store
+        self._stored = stored or Stored()
 
     async def responses(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        return await generate(self._reception, request, RESPONSES, self._store)
+        return await generate(self._reception, request, RESPONSES, self._stored.stages)
+
+    async def input_tokens(self, request: Request) -> Response:
+        """`POST /v1/responses/input_tokens`: the prompt's length. No worker is asked."""
+        caller = caller_of(request)
+        body = await self._reception.read_and_plan(request, InputTokensRequest, lambda body, _: body)
+        whole = await self._stored.whole(body, caller)
+        count = await self._reception.in_thread(lambda: self._counted(whole))
+        return Response(InputTokens(input_tokens=count).model_dump_json(), media_type="application/json")
+
+    def _counted(self, body: ResponseRequest) -> int:
+        model = self._reception.service.model(body.model or None).chat
+        chat = chat_request(body)
+        tools = () if chat.tool_choice == "none" else chat.tools or ()
+        return len(model.chat_prompt(chat.messages, tools, bounded=False, options=template_options(chat)))

@@ -249,5 +249,6 @@ class ChatTemplate:
 def _check(index: int, message: Message) -> None:
     """Raises ApiError (400) naming the message's place in the request."""
     where = f"messages[{index}]"
-    if message.content is None and not message.tool_calls and message.reasoning_content is None:
+    is_empty = message.content is None and not message.tool_calls and message.reasoning_content is None
+    if is_empty and message.role != "assistant":  # who may have said nothing
         raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")

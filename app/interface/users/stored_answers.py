@@ -22,12 +22,13 @@ from app.interface.generate.answers.answer import (
 from app.interface.generate.answers.deltas import Deltas
 from app.interface.generate.answers.responses import ResponseBody, ResponseEvents
 from app.interface.generate.answers.running import RunningAnswer
-from app.interface.generate.generation import Generation
+from app.interface.generate.generation import Generation, Stored
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.responses import refuse_stored
 from app.interface.generate.reception import Received
 from app.interface.generate.service import ServedModel
 from app.interface.request import errors
+from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
 from app.interface.request.observers import Observe, Observer
 from app.interface.request.preparation import LONG_BODY_BYTES
@@ -279,7 +280,7 @@ class StoredGeneration(Generation[ResponseRequest]):
         self._answer.abandon()
 
 
-class StoredAnswers:
+class StoredAnswers(Stored):
     """Creates stored generations for one ingress."""
 
     def __init__(self, gate: AccountsGate) -> None:
@@ -292,6 +293,15 @@ class StoredAnswers:
         """
         answer = await self._stored_answer(plain.received)
         return plain if answer is None else StoredGeneration(plain, answer)
+
+    async def whole(self, request: ResponseRequest, caller: Caller) -> ResponseRequest:
+        """Returns the request with its history in its input. Raises ApiError (400), AccountsError: `not_found`."""
+        if caller.identity is None:
+            refuse_stored(request)
+            return request
+        before = (await _history_of(request, Texts(self._gate.stored, caller.identity, caller.secret))).items
+        question = items_of(request.input)
+        return await off_loop(size_of(before), lambda: _with_history(request, before, question, stores=False))
 
     async def _stored_answer(self, received: Received[ResponseRequest]) -> StoredAnswer | None:
         request, caller, response_id = received.body, received.caller, received.answer_id

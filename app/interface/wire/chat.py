@@ -6,7 +6,8 @@ A documented field is honoured, or refused by name, never ignored. A field that 
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, Tag, model_validator
+import orjson
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.interface.wire.fields import (
@@ -14,11 +15,13 @@ from app.interface.wire.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,
     MAX_TOOLS,
+    CacheRetention,
     Dropped,
     FunctionName,
     Identifier,
     Metadata,
     ReasoningEffort,
+    ServiceTier,
     Text,
     Unsupported,
     Verbosity,
@@ -44,12 +47,16 @@ class TextPart(Wire):
     cache_control: Dropped = None
 
 
+def _as_json(value: object) -> object:
+    return orjson.dumps(value).decode() if isinstance(value, dict) else value
+
+
 class FunctionCall(Wire):
     """A call that the assistant made in an earlier turn."""
 
     name: Identifier
-    arguments: Text | None = None
-    """JSON as a string. It may be truncated, as in an answer that reached its limit."""
+    arguments: Annotated[Text | None, BeforeValidator(_as_json)] = None
+    """JSON as a string, which may be truncated, as in an answer that reached its limit; or an object."""
     parsed_arguments: Dropped = None
     provider_specific_fields: Dropped = None
 
@@ -89,7 +96,8 @@ class Message(Wire):
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     audio: Unsupported = None
     function_call: Unsupported = None
-    refusal: Unsupported = None
+    refusal: Text | None = None
+    """The assistant's, of another service: its content where it has no other."""
     reasoning_content: Text | None = None
     """The assistant's thought before the answer."""
     reasoning: Text | None = None
@@ -105,7 +113,9 @@ class Message(Wire):
     thinking_blocks: Dropped = None
 
     @model_validator(mode="after")
-    def _has_one_thought(self) -> Self:
+    def _has_one_form(self) -> Self:
+        if self.content is None and self.refusal is not None:
+            object.__setattr__(self, "content", self.refusal)
         if self.reasoning_content is None and self.reasoning is not None:
             object.__setattr__(self, "reasoning_content", self.reasoning)  # the model is frozen
         return self
@@ -163,9 +173,35 @@ class NamedToolChoice(Wire):
     function: NamedFunction
 
 
+class AllowedFunctions(Wire):
+    """Some of the functions, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedTools(Wire):
+    """`tool_choice` of some of the functions."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFunctions
+
+
+def _choice_kind(value: object) -> str | None:
+    if isinstance(value, dict):
+        return "some functions" if value.get("type") == "allowed_tools" else "one function"
+    return "mode" if isinstance(value, str) else None
+
+
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("mode")] | Annotated[NamedToolChoice, Tag("named")],
-    kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedToolChoice, Tag("one function")]
+    | Annotated[AllowedTools, Tag("some functions")],
+    Discriminator(
+        _choice_kind,
+        custom_error_type="wrong_type",
+        custom_error_message='should be "none", "auto", "required", a function or allowed_tools',
+    ),
 ]
 
 
@@ -179,7 +215,8 @@ class ChatCompletionRequest(GenerationRequest):
     """Kept with a stored completion; this API stores none, so it has no effect."""
     safety_identifier: Identifier | None = None
     store: Annotated[bool | None, only(False)] = None
-    service_tier: Annotated[str | None, only("auto", "default")] = None
+    service_tier: ServiceTier | None = None
+    """Without effect: there is one tier."""
     modalities: Annotated[Any, only(["text"])] = None
     reasoning_effort: ReasoningEffort | None = None
     """Without effect if the model does not reason."""
@@ -200,8 +237,21 @@ class ChatCompletionRequest(GenerationRequest):
     moderation: Unsupported = None
     prediction: Unsupported = None
     prompt_cache_options: Unsupported = None
-    prompt_cache_retention: Unsupported = None
+    prompt_cache_retention: CacheRetention | None = None
+    """Without effect: the prefix cache keeps what it has room for."""
     web_search_options: Unsupported = None
+
+    @model_validator(mode="after")
+    def _offers_what_is_allowed(self) -> Self:
+        """Leaves out the functions that `tool_choice` does not allow."""
+        if isinstance(self.tool_choice, AllowedTools):
+            allowed = self.tool_choice.allowed_tools
+            names = {one.function.name for one in allowed.tools}
+            if unknown := names - {tool.function.name for tool in self.tools or ()}:
+                raise PydanticCustomError("invalid", f"'tool_choice': no function {min(unknown)} in 'tools'")
+            object.__setattr__(self, "tools", [tool for tool in self.tools or () if tool.function.name in names])
+            object.__setattr__(self, "tool_choice", allowed.mode)
+        return self
 
     @property
     def scores(self) -> int | None:

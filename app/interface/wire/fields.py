@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_TOKENS = 2**31 - 1
 MAX_MESSAGES = 65536
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
 MAX_CHAT_TOP_LOGPROBS = 20
 MAX_FIELDS = 64
 """The limit of fields per object: pydantic reports every unknown field, and a hostile body could have a million."""
@@ -108,6 +108,8 @@ Unsupported = Annotated[Any, only()]
 Dropped = Annotated[Any, Field(description="Accepted in any form, without effect.")]
 """Fields that clients or other services add to messages: redundant, so ignored."""
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+CacheRetention = Literal["in_memory", "in-memory", "24h"]
 Verbosity = Literal["low", "medium", "high"]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
@@ -115,12 +117,12 @@ Metadata = Annotated[
 ]
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
-TopP = Annotated[float, Field(ge=1e-30, le=1, allow_inf_nan=False)]
-"""Must be above 0 as float32."""
+TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+"""0: greedy."""
 TopK = Annotated[int, Field(ge=-1, lt=2**31)]
 """0 (or -1, as in other servers): off."""
-MinP = Annotated[float, Field(ge=0, le=0.999999, allow_inf_nan=False)]
-"""Tokens below this share of the most likely token's probability are not sampled."""
+MinP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+"""Tokens below this share of the most likely token's probability are not sampled; 1: greedy."""
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Applies to prompt and output; 1: off."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -128,11 +130,11 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Identifier = Annotated[str, StringConstraints(max_length=512)]
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 
 
 class Wire(BaseModel):
-    """The base of all requests: no coercion, no unknown fields."""
+    """The base of all requests: no coercion, no unknown fields, but for those that are null, as if they were absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
@@ -141,6 +143,9 @@ class Wire(BaseModel):
     def _has_few_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MAX_FIELDS:
             raise PydanticCustomError("too_long", f"has more than {MAX_FIELDS} fields")
+        if isinstance(value, dict) and None in value.values():
+            known = {name for field, info in cls.model_fields.items() for name in (field, info.alias)}
+            return {name: one for name, one in value.items() if one is not None or name in known}
         return value
 
 

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, Tag
+from pydantic import AliasChoices, BaseModel, Field, StringConstraints, Tag
 
 from app.interface.wire.fields import (
     MAX_TOKENS,
+    Dropped,
     Identifier,
     MinP,
     Penalty,
@@ -24,7 +25,7 @@ from app.interface.wire.fields import (
 MAX_CHOICES = 128
 """The maximum of `n`, and of sequences (prompts x n) per request; the service may allow fewer."""
 MAX_STOP_CHARS = 512
-MAX_STOPS = 4
+MAX_STOPS = 16
 MAX_LOGIT_BIASES = 1024
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 
@@ -115,7 +116,9 @@ class GenerationRequest(Wire):
     top_k: TopK | None = None
     """Extension, like the next two."""
     min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
+    repetition_penalty: Annotated[
+        RepetitionPenalty | None, Field(validation_alias=AliasChoices("repetition_penalty", "repeat_penalty"))
+    ] = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
@@ -155,6 +158,17 @@ class GenerationRequest(Wire):
     """Extension, with "shift": the number of first tokens that stay; -1: the prompt; null: the system prompt."""
     n_discard: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     """Extension, with "shift": the number of tokens discarded at a time; -1 or null: half of what does not stay."""
+    cache_prompt: Dropped = None
+    """Without effect, like the others of this group: what clients of other servers always send."""
+    id_slot: Dropped = None
+    keep_alive: Dropped = None
+    mirostat: Dropped = None
+    mirostat_eta: Dropped = None
+    mirostat_tau: Dropped = None
+    num_ctx: Dropped = None
+    session_id: Dropped = None
+    skip_special_tokens: Dropped = None
+    think: Dropped = None
     return_progress: bool | None = None
     """Extension, with `stream`: sends chunks with `prompt_progress` before the first token."""
 

@@ -56,17 +56,20 @@ class CustomTool(_Callable):
 
 
 def _type_of(value: object) -> object:
-    """Returns the type, from a request's object or from the model made of it, which is being serialized."""
+    """Returns the type, from a request's object or from the model made of it, which is being serialized.
+
+    Tags of the unions are no words that a client may have as keys: errors name places by keys alone.
+    """
     return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
 def _kind(value: object) -> str | None:
     kind = _type_of(value)
-    return kind if isinstance(kind, str) and kind in ("function", "custom") else None
+    return f"{kind} tool" if isinstance(kind, str) and kind in ("function", "custom") else None
 
 
 NamespacedTool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[CustomTool, Tag("custom")],
+    Annotated[FunctionTool, Tag("function tool")] | Annotated[CustomTool, Tag("custom tool")],
     Discriminator(
         _kind,
         custom_error_type="unsupported",
@@ -117,14 +120,16 @@ def _tool_kind(value: object) -> str | None:
     kind = _type_of(value)
     if not isinstance(kind, str):
         return None
-    return "hosted" if kind in _HOSTED else kind if kind in ("function", "custom", "namespace") else None
+    if kind in _HOSTED:
+        return "hosted tool"
+    return f"{kind} tool" if kind in ("function", "custom", "namespace") else None
 
 
 ResponseTool = Annotated[
-    Annotated[FunctionTool, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
-    | Annotated[NamespaceTool, Tag("namespace")]
-    | Annotated[HostedTool, Tag("hosted")],
+    Annotated[FunctionTool, Tag("function tool")]
+    | Annotated[CustomTool, Tag("custom tool")]
+    | Annotated[NamespaceTool, Tag("namespace tool")]
+    | Annotated[HostedTool, Tag("hosted tool")],
     Discriminator(
         _tool_kind,
         custom_error_type="unsupported",

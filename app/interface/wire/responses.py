@@ -12,6 +12,7 @@ from app.interface.wire.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,
     MAX_TOOLS,
+    CacheRetention,
     FunctionName,
     Identifier,
     Metadata,
@@ -19,6 +20,7 @@ from app.interface.wire.fields import (
     ReasoningEffort,
     RepetitionPenalty,
     Seed,
+    ServiceTier,
     Shallow,
     Temperature,
     Text,
@@ -133,7 +135,7 @@ class ResponseRequest(Wire):
     """Whether a user's stored response continues without its client."""
     truncation: Literal["auto", "disabled"] | None = None
     """With "auto" the oldest items are dropped if they do not fit the context."""
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    service_tier: ServiceTier | None = None
     """Without effect: there is one tier, as the answer says."""
     client_metadata: ClientMetadata | None = None
     """Data of the client program; without effect."""
@@ -153,7 +155,8 @@ class ResponseRequest(Wire):
     """Limits tools that OpenAI's servers run; none is called here."""
     context_management: Unsupported = None
     prompt_cache_options: Unsupported = None
-    prompt_cache_retention: Unsupported = None
+    prompt_cache_retention: CacheRetention | None = None
+    """Without effect: the prefix cache keeps what it has room for."""
     moderation: Unsupported = None
     access_programs: Unsupported = None
     image: Unsupported = None
@@ -183,7 +186,22 @@ class ResponseRequest(Wire):
         return self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
 
 
+class InputTokensRequest(ResponseRequest):
+    """`POST /v1/responses/input_tokens`."""
+
+    model: Identifier = ""
+    """Empty: the first of `/v1/models`."""
+
+
 # --- answers ------------------------------------------------------------------------------------------------
+
+
+class InputTokens(BaseModel):
+    """The length of a request's prompt."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

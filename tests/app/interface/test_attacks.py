@@ -145,7 +145,7 @@ def test_ten_megabytes_elsewhere() -> None:
 @pytest.mark.parametrize("field", ["chat_template", "documents", "add_generation_prompt", "continue_final_message"])
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
 def test_a_request_cannot_bring_a_template(path: str, field: str) -> None:
-    for value in ("{{ ''.__class__.__mro__ }}", {"a": 1}, None):
+    for value in ("{{ ''.__class__.__mro__ }}", {"a": 1}):
         error = refusal(path, BODIES[path] | {field: value})
         assert error["param"] == field
         assert field in error["message"]
@@ -241,7 +241,6 @@ def test_what_only_the_engine_refuses_is_no_failure_of_ours(path: str) -> None:
     assert "dynamic" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("field", "value"), [("repetition_penalty", 5e-324), ("top_p", 5e-324), ("min_p", 1 - 1e-12)])
-def test_what_is_another_number_in_single_precision(field: str, value: float) -> None:
+def test_what_is_another_number_in_single_precision() -> None:
     for path in ("chat/completions", "completions", "responses"):
-        assert refusal(path, BODIES[path] | {field: value})["param"] == field
+        assert refusal(path, BODIES[path] | {"repetition_penalty": 5e-324})["param"] == "repetition_penalty"

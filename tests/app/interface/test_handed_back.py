@@ -165,7 +165,6 @@ async def test_marks_for_another_cache_may_be_on_functions_too() -> None:
         ({"role": "assistant", "content": "ok", "images": [{"image_url": {"url": "data:"}}]}, "images"),
         ({"role": "assistant", "content": "ok", "audio": {"id": "a"}}, "audio"),
         ({"role": "assistant", "content": "ok", "prefix": True}, "prefix"),
-        ({"role": "assistant", "content": "ok", "refusal": "No."}, "refusal"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "content[0].type"),
         ({"role": "assistant", "content": "ok", "reasoning_content": 5}, "reasoning_content"),
         ({"role": "assistant", "content": "ok", "reasoning": {}}, "reasoning"),

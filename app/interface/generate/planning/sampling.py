@@ -5,6 +5,10 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.messages.requests import SamplingParams
 
+_LEAST_TOP_P = 1e-30
+"""Above 0 as float32."""
+_MOST_MIN_P = 0.999999
+
 
 def sampling_params(
     model: ChatModel,
@@ -28,11 +32,15 @@ def sampling_params(
     biases = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
     model.check_vocabulary(biases, "logit_bias")
     min_new_tokens = request.min_tokens or 0
+    top_p, min_p = given(request.top_p, defaults.top_p), given(request.min_p, defaults.min_p)
+    temperature = _temperature(request, defaults.temperature)
+    if top_p < _LEAST_TOP_P or min_p > _MOST_MIN_P:  # nothing but the most likely token is left
+        temperature, top_p, min_p = 0.0, 1.0, 0.0
     return SamplingParams(
-        temperature=_temperature(request, defaults.temperature),
+        temperature=temperature,
         top_k=max(defaults.top_k if request.top_k is None else request.top_k, 0),
-        top_p=given(request.top_p, defaults.top_p),
-        min_p=given(request.min_p, defaults.min_p),
+        top_p=top_p,
+        min_p=min_p,
         repetition_penalty=given(request.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=given(request.presence_penalty, 0.0),
         frequency_penalty=given(request.frequency_penalty, 0.0),

@@ -233,7 +233,7 @@ def test_template_helpers() -> None:
 
 def test_a_missing_content_is_refused() -> None:
     with pytest.raises(ApiError, match=r"messages\[1\].content"):
-        TINY.chat_prompt([user("x"), Message(role="assistant")])
+        TINY.chat_prompt([user("x"), Message(role="user")])
 
 
 def test_raw_prompts_may_hold_control_tokens() -> None:

@@ -74,7 +74,7 @@ TABLE: dict[str, dict[str, Effects]] = {
         "ChatCompletionSystemMessageParam": MESSAGE,
         "ChatCompletionDeveloperMessageParam": MESSAGE,
         "ChatCompletionUserMessageParam": MESSAGE,
-        "ChatCompletionAssistantMessageParam": MESSAGE,
+        "ChatCompletionAssistantMessageParam": MESSAGE | {"refusal": DESCRIBES},
         "ChatCompletionToolMessageParam": {"content": WORDS, "tool_call_id": WORDS},
         "ChatCompletionContentPartTextParam": PART,
         "ChatCompletionMessageFunctionToolCallParam": {"id": WORDS},

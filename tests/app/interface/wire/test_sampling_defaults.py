@@ -13,7 +13,7 @@ def test_what_is_recommended_is_taken_and_the_rest_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("temperature", 3), ("top_p", 0), ("min_p", "x"), ("repetition_penalty", -1), ("top_k", 0.5)]
+    ("field", "value"), [("temperature", 3), ("top_p", 2), ("min_p", "x"), ("repetition_penalty", -1), ("top_k", 0.5)]
 )
 def test_a_value_out_of_range_is_named(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"generation_config.json: {field}: "):

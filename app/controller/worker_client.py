@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Any, cast
 
 from ray.exceptions import RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import RunningReplica
 
@@ -61,6 +61,8 @@ _NO_WORKER = "No worker is up: the service is starting, or its workers are lost.
 _ALL_FULL = "All workers are busy and their queues are full. Try again later."
 _LOOK_S = 0.25
 _SILENCE_S = 5.0
+_GONE_S = 1.0
+"""Within which a request whose client is gone ends."""
 """After this time without a token, the worker is checked for a stall. Prefill may take longer."""
 _RESERVED_SHARE = 16
 """One in this many places is reserved for callers that have not taken all the others."""
@@ -292,12 +294,25 @@ class WorkerClient:
             async for bundle in response:
                 self._arrivals.put(bundle)
             outputs.fail(WorkerLostError("The worker ended this answer before its end."))
+        except RequestCancelledError:
+            self._given_up(request_id, outputs)
         except Exception as error:
             outputs.fail(error)
         except asyncio.CancelledError:
-            if self._arrivals.outputs.get(request_id) is outputs:  # else `_attempt` has ended and cancelled this
-                outputs.fail(WorkerLostError("The worker gave this answer up."))
+            self._given_up(request_id, outputs)
             raise
+
+    def _given_up(self, request_id: str, outputs: "_RequestOutputs") -> None:
+        """Fails a call that was cancelled, a moment later: if it was its client that went, `_attempt` ends by then.
+
+        Serve cancels the calls of a request whose client is gone, and may do so before that request learns of it.
+        """
+
+        def fail() -> None:
+            if self._arrivals.outputs.get(request_id) is outputs:
+                outputs.fail(WorkerLostError("The worker gave this answer up."))
+
+        asyncio.get_running_loop().call_later(_GONE_S, fail)
 
 
 class _Patience:

@@ -51,6 +51,12 @@ _SPARE_FILES = 256
 # ingress, or it was lost before it answered. HAProxy 2.8 has a fixed page for what it can't parse as HTTP, such as a
 # head longer than its buffer.
 _ERROR_FILES = {
+    400: (
+        "400 Bad Request",
+        "",
+        "The request is not whole: its client closed its side of the connection before the answer.",
+        ("invalid_request_error", "incomplete_request"),
+    ),
     408: (
         "408 Request Timeout",
         "",
@@ -233,7 +239,8 @@ def confined(
         f"{_LONGEST_SILENCE_S}s\n    timeout http-request {_LONGEST_HEAD_S}s\n    option http-buffer-request",
     )
     result = _with(result, r"errorfile \d+", f"{error_folder}/503.http")  # 502 and 504 are the same to clients
-    result = re.sub(r"(?m)^defaults$", f"defaults\n    errorfile 408 {error_folder}/408.http", result)
+    own = "".join(f"\n    errorfile {status} {error_folder}/{status}.http" for status in (400, 408))
+    result = re.sub(r"(?m)^defaults$", lambda line: line[0] + own, result)
     if not re.search(r"(?m)^\s*use_backend ", result):  # Serve does not know an ingress yet
         result = _with(result, "http-request return status(?= 404 )", "503 default-errorfiles")
     if len(re.findall(r"(?m)^\s*bind\b", result)) != 1:

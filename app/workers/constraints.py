@@ -165,6 +165,8 @@ class Constraints:
 
 
 _REFUSED = "The schema can't be followed"
+_NO_END = "NoExtensionBias"
+"""llguidance's stop reason where no token may come first."""
 
 
 @dataclass(slots=True)
@@ -219,5 +221,7 @@ def _with_unwritable_names(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_line(reason: str) -> str:
-    text = " ".join(reason.split())
+    text = " ".join(reason.removesuffix("<non-verbose/>").split())
+    if text == _NO_END:
+        return "nothing ends it: a reference leads back to itself with nothing in between"
     return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"

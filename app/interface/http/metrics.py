@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from app.interface.http.worker_series import WorkerSeries
 from app.interface.request.observers import Observe, Observer
+from app.messages.failures import InvalidRequestError, RequestTooLongError
 from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import BeamParams, GenerateRequest
 from app.messages.workers import WorkerRow
@@ -166,7 +167,8 @@ class Metrics:
                 reason = delta.finish_reason or reason
 
             def ended(error: BaseException | None) -> None:
-                sequences["error" if isinstance(error, Exception) else reason].inc()
+                if not isinstance(error, (InvalidRequestError, RequestTooLongError)):  # which never began
+                    sequences["error" if isinstance(error, Exception) else reason].inc()
 
             return Observer(saw, ended)
 

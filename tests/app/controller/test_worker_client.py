@@ -42,9 +42,9 @@ def killed() -> BaseException:
     return ActorUnavailableError("gone", ACTOR)
 
 
-def once(messages: int) -> Callable[[GenerateRequest], tuple[int, Fault] | None]:
+def once(messages: int, fault: Fault | None = None) -> Callable[[GenerateRequest], tuple[int, Fault] | None]:
     """The first worker is killed after so many messages."""
-    return lambda asked: None if "~" in asked.request_id else (messages, killed)
+    return lambda asked: None if "~" in asked.request_id else (messages, fault or killed)
 
 
 class Workers:
@@ -124,6 +124,7 @@ class Call:
 async def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Workers]:
     monkeypatch.setattr(worker_client, "session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr(WorkerClient, "has_workers", lambda self: True)
+    monkeypatch.setattr(worker_client, "_GONE_S", 0.01)
     workers = Workers()
     monkeypatch.setattr(WorkerClient, "places", lambda self: workers.places)
     yield workers
@@ -174,6 +175,27 @@ async def test_a_loss_is_told_with_the_first_delta_after_it(workers: Workers, ca
     assert told.index((Loss.LOST,)) >= 4
     assert [losses for losses in told if losses] == [(Loss.LOST,)]
     assert "tokens request r goes on elsewhere" in caplog.text, "the log says which"
+
+
+@pytest.mark.parametrize("fault", [RequestCancelledError, asyncio.CancelledError])
+async def test_a_client_that_goes_is_no_loss(
+    workers: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    """Serve cancels the call before the request learns that its client is gone."""
+    monkeypatch.setattr(worker_client, "_GONE_S", 0.5)
+    workers.next_fault = once(1, fault)
+    client = client_of(workers)
+    reading = asyncio.create_task(read(client.generate(request(tokens=100))))
+    async with asyncio.timeout(60):
+        while not workers.calls:
+            await asyncio.sleep(0)
+        while workers.calls:  # until it is cancelled
+            await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await asyncio.sleep(0.6)
+    assert sum(client.losses.values()) == 0
+    assert "A worker is lost" not in caplog.text
 
 
 async def test_hundreds_of_losses_beside_each_other(workers: Workers) -> None:

@@ -366,8 +366,11 @@ def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:
     assert "/v1/responses" not in rule
 
 
+@pytest.mark.parametrize(
+    ("is_closed", "expected"), [(False, (408, "request_timeout")), (True, (400, "incomplete_request"))]
+)
 def test_a_request_that_stops_coming_is_an_error_in_the_shape_of_the_api(
-    backend: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool, expected: tuple[int, str]
 ) -> None:
     monkeypatch.setattr("app.launch.reverse_proxy._LONGEST_HEAD_S", 1)
     configuration = serves_configuration(tmp_path, 8000, backend)
@@ -379,13 +382,16 @@ def test_a_request_that_stops_coming_is_an_error_in_the_shape_of_the_api(
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(tmp_path / "f"))
                 client.settimeout(60)
-                client.sendall(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9\r\n\r\nhalf")
+                length = len("half") if is_closed else 9
+                client.sendall(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: %d\r\n\r\nhalf" % length)
+                if is_closed:
+                    client.shutdown(socket.SHUT_WR)
                 response = http.client.HTTPResponse(client)
                 response.begin()
                 answer = response.read()
         finally:
             process.kill()
-    assert (response.status, json.loads(answer)["error"]["code"]) == (408, "request_timeout")
+    assert (response.status, json.loads(answer)["error"]["code"]) == expected
 
 
 def assert_unavailable(response: http.client.HTTPResponse) -> None:

@@ -103,11 +103,15 @@ async def test_the_first_mask_was_made_with_the_schema(constraints: Constraints)
         {"type": "integer", "minimum": 10, "maximum": 9},
         {"allOf": [{"anyOf": [{"properties": {f"a{i}{j}": {}}} for j in range(8)]} for i in range(8)]},
         [],
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     ],
 )
 async def test_schemas_that_cannot_be_compiled_are_refused(constraints: Constraints, schema: Any) -> None:
-    with pytest.raises(ConstraintError, match="can't be followed"):
+    with pytest.raises(ConstraintError, match="can't be followed") as error:
         await constraints.make(json.dumps(schema))
+    assert "non-verbose" not in error.value.reason
+    if isinstance(schema, dict) and "$ref" in schema and "$defs" in schema:
+        assert "leads back to itself" in error.value.reason
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,6 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}
         ({"parallel_tool_calls": True}, "parallel_tool_calls"),
         ({"response_format": JSON_SCHEMA, "ignore_eos": True}, "ignore_eos"),
         ({"response_format": JSON_SCHEMA, "min_tokens": 1}, "min_tokens"),
-        ({"response_format": JSON_SCHEMA, "tools": TOOLS, "tool_choice": "required"}, "response_format"),
         ({"tools": [*TOOLS, deep_tool()], "tool_choice": "required"}, "tools[2].function.parameters"),
         ({"tools": [*TOOLS, long_tool()], "tool_choice": "required"}, "tools"),
         (

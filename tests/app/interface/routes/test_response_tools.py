@@ -327,7 +327,7 @@ async def test_truncation_drops_the_oldest_turns() -> None:
         ),
         ({"tools": [{**APPLY_PATCH, "format": {"type": "grammar", "syntax": "lark"}}]}, "tools[0].format"),
         ({"tools": [{**APPLY_PATCH, "format": {"type": "text", "syntax": "lark"}}]}, "tools[0].format"),
-        ({"tools": [{**AGENTS, "name": f"n{i}"} for i in range(65)]}, "tools"),
+        ({"tools": [{**AGENTS, "name": f"n{i}"} for i in range(513)]}, "tools"),
         ({"tools": [APPLY_PATCH, {**EXEC, "name": "apply_patch"}]}, "tools"),
         ({"truncation": "middle"}, "truncation"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),

@@ -315,17 +315,25 @@ class FakeRunner:
         state = recurrent_hash(tokens, self.page_tokens) if self.states is not None else 0
         return grouped_hash(np.array(tokens, np.int64), self.group_windows) ^ state
 
-    def expected_tokens(self, request: GenerateRequest) -> tuple[int, ...]:
-        """The right output of a request with a seed, or at temperature 0."""
+    def expected_tokens(
+        self, request: GenerateRequest, written: Callable[[Sequence[int]], Sequence[int]] = lambda output: ()
+    ) -> tuple[int, ...]:
+        """The right output of a request with a seed, or at temperature 0. written: what follows the output so far."""
         assert request.search is None
         sampling = request.sampling
         sampler = self.make_sampler(request.prompt_token_ids, sampling, sampling.seed or 0)
         tokens = list(request.prompt_token_ids)
         output: list[int] = []
-        for _ in range(request.max_new_tokens):
-            token = sampler.sample(self._expected_hash(tokens))
-            if token in request.stop_token_ids:
-                break
+        ahead: list[int] = []
+        while len(output) < request.max_new_tokens:
+            if ahead:
+                token = ahead.pop(0)
+                sampler.remember([token])
+            else:
+                token = sampler.sample(self._expected_hash(tokens))
+                if token in request.stop_token_ids:
+                    break
+                ahead += written([*output, token])
             if (
                 request.window is not None
                 and len(tokens) == request.window.tokens // self.page_tokens * self.page_tokens

@@ -403,13 +403,15 @@ class Engine:
         else:
             generation.tokens.append(token)
             sequence.length += 1
-            self._generated_tokens += 1
+            written = generation.end_thought(token) if generation.thought is not None else ()
+            self._generated_tokens += 1 + len(written)
             full = sequence.length == sequence.end_length
             scores = None
             if request.sampling.logprobs is not None:
                 assert generation.sampler is not None
                 scores = TokenScores(*generation.sampler.take_scores())
-            delta = TokenDelta((token,), "length" if full else None, cached, scores, prompt)
+                scores = scores.with_written(written) if written else scores
+            delta = TokenDelta((token, *written), "length" if full else None, cached, scores, prompt)
         if delta.finish_reason is not None:
             self._forget(generation)
         self._outbox.add(generation, delta)

@@ -15,6 +15,7 @@ from app.engine.scheduling.sequence import SequenceState
 from app.messages.failures import EngineError
 from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest
+from app.messages.thoughts import ThoughtWatch
 
 Event = TokenDelta | EngineError
 Deliver = Callable[[Sequence[tuple[object, Event]]], None]
@@ -55,6 +56,7 @@ class Generation:
         "sequence",
         "state_reader",
         "submitted_s",
+        "thought",
         "tokens",
     )
 
@@ -71,6 +73,7 @@ class Generation:
         prompt_reader: PromptReader | None = None,
         state_reader: StateReader | None = None,
         constraint: TokenConstraint | None = None,
+        thought: ThoughtWatch | None = None,
     ) -> None:
         """Stores its arguments.
 
@@ -95,6 +98,8 @@ class Generation:
         self.prompt_reader = prompt_reader
         self.state_reader = state_reader
         self.constraint = constraint
+        self.thought = thought
+        """Says when a thought must end; None: there is no budget, or no thought can follow."""
 
     @staticmethod
     def of(
@@ -109,6 +114,7 @@ class Generation:
         window: PageWindow | None = None,
         prompt_reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
+        thought: ThoughtWatch | None = None,
     ) -> "Generation":
         """Makes the first generation of a new request.
 
@@ -128,10 +134,38 @@ class Generation:
         if has_memory and chain is not None:
             sequence.grant = request.memory
         generation = Generation(
-            request, sampler, deliver, key, tokens, sequence, prompt_reader=prompt_reader, constraint=constraint
+            request,
+            sampler,
+            deliver,
+            key,
+            tokens,
+            sequence,
+            prompt_reader=prompt_reader,
+            constraint=constraint,
+            thought=thought,
         )
         generation.submitted_s = time.monotonic()
         return generation
+
+    def end_thought(self, sampled: int) -> tuple[int, ...]:
+        """Writes what must follow the sampled token, which is in `tokens`, as if it had been sampled, and returns it.
+
+        The next step computes it at once, as it computes the output of a preempted sequence again.
+        """
+        assert self.thought is not None
+        assert self.sampler is not None
+        sequence = self.sequence
+        written = self.thought.add(sampled)[: sequence.end_length - sequence.length]
+        if written:
+            for token in written:
+                self.thought.add(token)
+            self.sampler.remember(written)
+            self.tokens += written
+            sequence.length += len(written)
+            sequence.restarted = True  # pages that it finds are not its prompt's
+        if self.thought.is_over:
+            self.thought = None
+        return written
 
     def drop(self, begin: int, end: int) -> None:
         """Removes tokens [begin, end), which have left the context window."""

@@ -13,6 +13,7 @@ from app.engine.searches.branches import Search
 from app.engine.speculative.drafter import NgramDrafter
 from app.messages.failures import InvalidRequestError
 from app.messages.requests import BeamParams, GenerateRequest
+from app.messages.thoughts import ThoughtWatch
 
 
 class Intake:
@@ -59,8 +60,14 @@ class Intake:
             sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
             if constraint is not None:
                 sampler = self._runner.constrained(sampler, constraint)
+            thought = None if request.thought is None else ThoughtWatch(request.thought)
             if request.resumed_token_ids:
                 sampler.remember(request.resumed_token_ids)
+                if thought is not None:
+                    for token in request.resumed_token_ids:
+                        thought.add(token)
+                    if thought.is_writing:  # an engine sends it as a whole
+                        raise ValueError("an output can't go on within the written end of a thought")
             prompt_reader = self._runner.make_reader(request)
         except (ValueError, OverflowError, TypeError) as error:
             raise InvalidRequestError(str(error)) from error
@@ -74,6 +81,7 @@ class Intake:
             has_memory=self._fingerprint is not None,
             prompt_reader=prompt_reader,
             constraint=constraint,
+            thought=thought,
             window=window,
         )
         if self._speculates and constraint is None and sampling.logprobs is None:
@@ -116,6 +124,10 @@ class Intake:
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             bad = next(token for token in prompt if not 0 <= token < vocab_size)
             raise InvalidRequestError(f"prompt token {bad} is outside the vocabulary of {vocab_size}")
+        if request.thought is not None:
+            written = (*request.thought.end, *request.thought.end_again)
+            if not request.thought.end or any(not 0 <= token < vocab_size for token in written):
+                raise InvalidRequestError("the end of a thought has no tokens, or one outside the vocabulary")
         return window
 
 
@@ -145,8 +157,8 @@ def _check_search(request: GenerateRequest, runner: ModelRunner) -> int | None:
         raise InvalidRequestError(f"penalty_alpha must be 0 to 1, not {params.alpha}")
     if request.max_new_tokens < 1:
         raise InvalidRequestError("max_new_tokens must be at least 1 for a search")
-    if request.window is not None or request.needs_scores or request.grammar is not None:
-        raise InvalidRequestError("a search has neither window nor scores nor grammar")
+    if request.window is not None or request.needs_scores or request.grammar is not None or request.thought is not None:
+        raise InvalidRequestError("a search has neither window nor scores nor grammar nor budget for a thought")
     return width
 
 

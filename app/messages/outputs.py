@@ -46,6 +46,13 @@ class TokenScores:
             np.concatenate([part.top_logprobs for part in parts]),
         )
 
+    def with_written(self, token_ids: Sequence[int]) -> "TokenScores":
+        """Returns the scores with those of further tokens that nothing was sampled for, and which so were certain."""
+        count, top = len(token_ids), self.top_token_ids.shape[1]
+        tokens = np.repeat(np.array(token_ids, np.int32)[:, np.newaxis], top, axis=1)
+        certain = TokenScores(np.zeros(count, np.float32), tokens, np.zeros((count, top), np.float32))
+        return TokenScores.joined([self, certain]) or self
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptResult:

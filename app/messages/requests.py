@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.messages.memory import MemoryGrant
+from app.messages.thoughts import ThoughtBudget
 
 OnOverflow = Literal["refuse", "shift"]
 
@@ -98,6 +99,8 @@ class GenerateRequest:
     grammar: str | None = None
     """Constraint on the output: a JSON schema, or several as `app.messages.grammar` writes them. The worker makes a
     TokenConstraint of it; the engine does not read it."""
+    thought: ThoughtBudget | None = None
+    """How long the output may think; None: as long as it likes. Not for a search."""
     search: BeamParams | ContrastiveParams | None = None
     """None: each token is sampled. A search has neither window nor scores nor grammar, and does not use temperature,
     top_k, top_p, min_p and seed."""

@@ -55,9 +55,12 @@ class Speculation:
             if generation.drafter is None or room < 1 or sequence.length - sequence.computed != 1:
                 continue
             generation.draft_tokens = generation.drafter.look_up(min(self._most, room))
+            if generation.thought is not None:  # the end of a thought can't replace tokens that the sampler has taken
+                del generation.draft_tokens[generation.thought.free(generation.draft_tokens) :]
             if generation.draft_tokens:
                 self.looked_up.append(generation)
-                likely += [(chance, sequence) for chance in generation.drafter.chances()]
+                of_draft = generation.drafter.chances()[: len(generation.draft_tokens)]
+                likely += [(chance, sequence) for chance in of_draft]
         likely.sort(key=lambda pair: -pair[0])
         chances = [chance for chance, _ in likely[: max(spare, 0)]]
         for _, sequence in likely[: self._paying(chances, len(running))]:

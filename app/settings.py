@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from app.messages.defaults import PROMPT_CHUNK_TOKENS, STEP_TOKENS
+from app.messages.defaults import PROMPT_CHUNK_TOKENS, SHORT_THINKING_TOKENS, STEP_TOKENS
 from app.messages.model_card import ModelCard
 
 ATTESTED_FRONT = "REDOUBT_ATTESTED_FRONT"
@@ -65,6 +65,12 @@ class ModelSettings(Knobs):
     on_overflow: Literal["refuse", "shift"] = "refuse"
     """What happens when a request does not fit the context and says nothing about it: "refuse" it, or "shift": drop
     the oldest tokens and keep the system prompt."""
+    thinking: Literal["off", "short", "full"] | None = None
+    """How much the model thinks before it answers a request that says nothing about it: not at all, at most
+    `short_thinking_tokens`, or as long as it likes; none: as its chat template does. Without effect on a model that
+    does not think."""
+    short_thinking_tokens: int = Field(default=SHORT_THINKING_TOKENS, ge=1, le=1 << 20)
+    """The most tokens of a "short" thought, also where a person chooses it in the page or the terminal."""
 
     @property
     def name(self) -> str:
@@ -463,6 +469,8 @@ class ModelApplicationSettings(Knobs):
             key=model.key,
             chat_template=model.absolute().chat_template,
             sha256=model.sha256,
+            thinking=model.thinking,
+            short_thinking_tokens=model.short_thinking_tokens,
         )
 
     @model_validator(mode="after")

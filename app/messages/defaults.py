@@ -7,3 +7,6 @@ PROMPT_CHUNK_TOKENS: Final = 256
 
 STEP_TOKENS: Final = 512
 """The most tokens of a step for a model without experts."""
+
+SHORT_THINKING_TOKENS: Final = 512
+"""The most tokens of a short thought."""

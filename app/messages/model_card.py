@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from app.messages.defaults import SHORT_THINKING_TOKENS
 from app.messages.requests import OnOverflow
+
+ThinkingMode = Literal["off", "short", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,10 @@ class ModelCard:
     """The only digest that a sealed model may have; None: any."""
     chat_template: str | None = None
     """Path of a chat template that replaces the model's own; the same on every machine."""
+    thinking: ThinkingMode | None = None
+    """How much it thinks if a request does not say; None: as its template does."""
+    short_thinking_tokens: int = SHORT_THINKING_TOKENS
+    """The budget of "short"."""
     identity: str = ""
     """Identity of the opened files (`app.sealing.sealed_model.model_identity`); empty: not opened yet."""
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from app.interface.generate.service import ServedModel
 from app.interface.text.chat_model import ChatModel
+from app.interface.thinking.requested import ThinkingDefault
 from app.messages.memory import CallEachWorker, MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import Generate
@@ -235,6 +236,7 @@ def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
         files,
         max_context_tokens=card.max_context_tokens,
         on_overflow=card.on_overflow,
+        thinking=ThinkingDefault(card.thinking, card.short_thinking_tokens),
         identity=identity,
         template=None if card.chat_template is None else Path(card.chat_template),
     )

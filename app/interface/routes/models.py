@@ -6,7 +6,7 @@ from fastapi.responses import Response
 
 from app.interface.generate.service import Service
 from app.interface.http.guard import json_response
-from app.interface.wire.models import Capability, Liveness, Model, ModelList, Readiness
+from app.interface.wire.models import Capability, Liveness, Model, ModelList, Readiness, Thinking
 
 
 class ModelRoutes:
@@ -60,6 +60,7 @@ class ModelRoutes:
         capabilities: list[Capability] = ["completions", "embeddings"]
         if chat.can_chat:
             capabilities.append("chat")
+        thinking = chat.thinking
         return Model(
             id=name,
             created=served.created,
@@ -67,5 +68,8 @@ class ModelRoutes:
             max_model_len=chat.context_tokens,
             capabilities=capabilities,
             sampling=chat.sampling,
+            thinking=None
+            if thinking is None
+            else Thinking(switch=thinking.has_switch, short_tokens=thinking.short_tokens, default=thinking.default),
             asleep=self._is_asleep(name),
         )

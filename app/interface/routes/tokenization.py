@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from app.interface.generate.reception import Reception
 from app.interface.request import errors
 from app.interface.request.callers import Caller
-from app.interface.thinking.requested import TemplateOptions
+from app.interface.thinking.requested import wanted_thinking
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 MAX_BODY_BYTES = 4 << 20
@@ -44,7 +44,7 @@ class TokenizationRoutes:
             if body.add_special_tokens:
                 message = "'add_special_tokens' is for a prompt; messages get what their template writes."
                 raise errors.invalid(message, "add_special_tokens", "invalid_value")
-            options = TemplateOptions(variables=body.chat_template_kwargs or {})
+            options = wanted_thinking(model.thinking_default, variables=body.chat_template_kwargs)
             tokens = model.chat_prompt(body.messages, body.tools or (), bounded=False, options=options)
         elif body.prompt is None:
             raise errors.invalid("'prompt' is missing, or 'messages'.", "prompt", "missing_required_parameter")

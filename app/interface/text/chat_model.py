@@ -20,12 +20,16 @@ from app.interface.request import errors
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.text.instructions import is_system
+from app.interface.text.thought_budget import ThoughtBudgets
 from app.interface.thinking.channels import CALL, RETURN, TOKEN_SIGN
+from app.interface.thinking.ends import Calls, without_thought
 from app.interface.thinking.marks import CHANNELS, Thought, is_known, marks_of, thought_after
-from app.interface.thinking.requested import TemplateOptions
+from app.interface.thinking.requested import TemplateOptions, ThinkingDefault
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 from app.interface.wire.sampling_defaults import SamplingDefaults
+from app.messages.model_card import ThinkingMode
 from app.messages.requests import OnOverflow
+from app.messages.thoughts import ThoughtBudget
 from app.model_folder import (
     ChatModelError,
     ModelFolder,
@@ -54,6 +58,18 @@ class Conversation:
     """The number of first tokens that do not depend on what follows the system messages."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelThinking:
+    """How a model thinks."""
+
+    has_switch: bool
+    """Whether its template can be told not to let it think."""
+    short_tokens: int
+    """The budget of "short"."""
+    default: ThinkingMode
+    """How much it thinks if a request does not say."""
+
+
 class ChatModel:
     """Immutable after loading and thread-safe."""
 
@@ -67,6 +83,7 @@ class ChatModel:
         template: str | None = None,
         max_context_tokens: int | None = None,
         on_overflow: OnOverflow = "refuse",
+        thinking: ThinkingDefault | None = None,
         identity: str = "",
         origin: str = "the model",
     ) -> None:
@@ -102,6 +119,14 @@ class ChatModel:
         self._thought_tokens = self.tokens.showing(self._marks.special_tokens, sign)
         self._call_tokens = self.tokens.showing(SPECIAL_TOKENS)
         self._thought_and_call_tokens = self._thought_tokens.showing(SPECIAL_TOKENS)
+        self.thinking_default = thinking or ThinkingDefault()
+        """The operator's, for requests that do not say how much to think."""
+        self._budgets = ThoughtBudgets(
+            self._marks,
+            self.tokens.showing(self._marks.special_tokens),
+            lambda text: self._encode(self._aliases.in_text(text)).ids if text else [],
+            str(config.get("model_type", "")),
+        )
         self._aliases = Aliases(control)
         self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
         self._prefix = self._prompt_prefix(names, special)
@@ -121,6 +146,7 @@ class ChatModel:
         *,
         max_context_tokens: int | None = None,
         on_overflow: OnOverflow = "refuse",
+        thinking: ThinkingDefault | None = None,
         identity: str = "",
         template: Path | None = None,
     ) -> Self:
@@ -138,6 +164,7 @@ class ChatModel:
                 template=find_template(folder, tokenizer_config) if template is None else read_template(template),
                 max_context_tokens=max_context_tokens,
                 on_overflow=on_overflow,
+                thinking=thinking,
                 identity=identity,
                 origin=str(template or folder),
             )
@@ -154,6 +181,16 @@ class ChatModel:
     def can_chat(self) -> bool:
         """Whether it has a chat template."""
         return self._template is not None
+
+    @property
+    def thinking(self) -> ModelThinking | None:
+        """Whether and how it thinks; None: it does not, as far as its template tells."""
+        template = self._template
+        if template is None or not (template.has_switch or self._knows_marks):
+            return None
+        default = self.thinking_default
+        mode: ThinkingMode = default.mode or ("off" if template.is_off_by_default else "full")
+        return ModelThinking(template.has_switch, default.short_tokens, mode)
 
     def with_known_answers(self, answers: Mapping[str, Sequence[int]]) -> Self:
         """Returns a copy that encodes these earlier answers with the tokens that the model generated.
@@ -268,6 +305,8 @@ class ChatModel:
         if self._template is None:
             raise errors.invalid(_NO_TEMPLATE, "model")
         text = self._template.render(messages, tools, form, marks_start=marks_start, options=options)
+        if options is not None and options.budget == 0:
+            text = without_thought(text, self._marks)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
         return self._aliases.in_text(text).replace(self._template.mark, "")
 
@@ -306,6 +345,10 @@ class ChatModel:
         """Returns how an answer to this chat prompt may begin with a thought."""
         thought = thought_after(self._marks, self.text(prompt[-_PROMPT_END_TOKENS:]), is_known=self._knows_marks)
         return replace(thought, marks_are_tokens=self._marks_are_tokens)
+
+    def thought_budget(self, thought: Thought, tokens: int, calls: Calls) -> ThoughtBudget:
+        """Returns the budget of an output's thoughts, for the engine."""
+        return self._budgets.budget(thought, tokens, calls)
 
     def detokenizer(self, *, starts_text: bool, shows_calls: bool = False, shows_thoughts: bool = False) -> Detokenizer:
         """Returns a new detokenizer for one output.

@@ -26,7 +26,7 @@ from app.interface.text.template_abilities import CallForm, abilities_of
 from app.interface.text.turns import alternating, joined
 from app.interface.thinking.channels import CHANNEL, ChannelSplitter
 from app.interface.thinking.marks import CHANNELS, is_known, marks_of
-from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, TemplateOptions, thinking_variables
+from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, SWITCHES, TemplateOptions, thinking_variables
 from app.interface.wire.chat import Message, ResponseFormat, TextPart, Tool
 
 logger = logging.getLogger("ray.serve")
@@ -66,6 +66,8 @@ class ChatTemplate:
             if not self._wants_parts:  # the template works only for conversations with tools
                 self._no_tools = []
         self._efforts = self._detect_efforts()
+        self.has_switch, self.is_off_by_default = self._detect_switch()
+        """Whether it can be told not to let the model think; whether it does so unless it is told otherwise."""
         marks = marks_of(source, ())
         self._thought_marks = marks if is_known(marks, source) else None
         self._abilities = abilities_of(self._render, self._written)
@@ -149,6 +151,23 @@ class ChatTemplate:
     def _written(self, text: str) -> Any:
         """Returns the text in the form in which the template expects content."""
         return [{"type": "text", "text": text}] if self._wants_parts else text
+
+    def _detect_switch(self) -> tuple[bool, bool]:
+        efforts = self._efforts if "none" in self._efforts else ()
+        if not efforts and not re.search(rf"\b({'|'.join(SWITCHES)})\b", self._source):
+            return False, False
+        question = [{"role": "user", "content": self._written(_PROBE)}]
+
+        def asked(thinks: bool | None) -> str:
+            variables = thinking_variables(TemplateOptions(thinks=thinks), efforts)
+            kept = (*SWITCHES, *(["reasoning_effort"] if efforts else []))
+            return self._render(question, None, {name: value for name, value in variables.items() if name in kept})
+
+        try:
+            on, off = asked(True), asked(False)
+            return on != off, on != off and asked(None) == off
+        except TemplateRefusedError:
+            return False, False
 
     def _detect_efforts(self) -> tuple[str, ...]:
         """Returns the supported values of `reasoning_effort`, lowest first; empty if the template ignores it."""

@@ -6,7 +6,7 @@ however long the output is, and no character is shown before it is complete. It 
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from app.interface.thinking.possible_start import possible_start
@@ -43,6 +43,10 @@ class TokenBytes:
         if token in self.special:
             return self.special[token].encode()
         return self._table[token] if token < len(self._table) else b""
+
+    def where(self, accepts: Callable[[bytes], bool]) -> dict[int, bytes]:
+        """Returns the accepted tokens with their bytes."""
+        return {token: text for token, text in enumerate(self._table) if accepts(text)}
 
     def showing(self, names: Iterable[str], sign: str = "") -> "TokenBytes":
         """Returns a copy in which these special tokens stand for their names, prefixed with `sign`."""

@@ -86,6 +86,11 @@ class ChannelSplitter:
         return self._stage == "body" and self._kind == "thought"
 
     @property
+    def is_in_thought(self) -> bool:
+        """Whether the output would end within a thought if it ended here."""
+        return self.is_thinking
+
+    @property
     def has_thought(self) -> bool:
         """Whether the last message begun is a thought."""
         return self._kind == "thought"

@@ -19,6 +19,8 @@ class ThoughtMarks:
     """Special tokens that are needed to find it; empty: the two marks."""
     sign: str | None = None
     """A string that identifies the model's template; None: either mark."""
+    before_closing: str = ""
+    """White space that models write before the closing mark."""
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
@@ -31,7 +33,8 @@ CHANNELS = ThoughtMarks(
 )
 """gpt-oss: all that it writes is in channels, not only its thoughts."""
 FAMILIES = (
-    ThoughtMarks("<think>", "</think>"),  # DeepSeek R1 and V3.1, Qwen 3, QwQ, GLM 4.5, SmolLM3, Phi 4 reasoning
+    # DeepSeek R1 and V3.1, Qwen 3, QwQ, GLM 4.5, SmolLM3, Phi 4 reasoning
+    ThoughtMarks("<think>", "</think>", before_closing="\n"),
     ThoughtMarks("[THINK]", "[/THINK]"),  # Mistral
     ThoughtMarks("<seed:think>", "</seed:think>"),  # Seed-OSS
     ThoughtMarks("<|channel>thought", "<channel|>", tokens=("<|channel>", "<channel|>")),  # Gemma 4

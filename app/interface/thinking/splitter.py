@@ -40,6 +40,11 @@ class ThoughtSplitter:
         return self._stage == "thought"
 
     @property
+    def is_in_thought(self) -> bool:
+        """Whether the output would end within a thought if it ended here."""
+        return self._stage == "thought" or (self._stage == "beginning" and self._begins_open)
+
+    @property
     def is_over(self) -> bool:
         """Whether everything that follows is answer, and shown at once."""
         return self._stage == "answer"

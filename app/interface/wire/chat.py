@@ -23,13 +23,14 @@ from app.interface.wire.fields import (
     ReasoningEffort,
     ServiceTier,
     Text,
+    ThinkingBudget,
     Unsupported,
     Verbosity,
     Wire,
     kind_of,
     only,
 )
-from app.interface.wire.generation import FinishReason, GenerationRequest, Usage
+from app.interface.wire.generation import FinishReason, GenerationRequest, ReasoningCut, Usage
 from app.interface.wire.template_variables import TemplateVariables
 
 
@@ -107,6 +108,7 @@ class Message(Wire):
     copilot_cache_control: Dropped = None
     parsed: Dropped = None
     provider_specific_fields: Dropped = None
+    reasoning_cut: Dropped = None
     reasoning_details: Dropped = None
     reasoning_opaque: Dropped = None
     reasoning_text: Dropped = None
@@ -205,6 +207,18 @@ ToolChoice = Annotated[
 ]
 
 
+class ChatReasoning(Wire):
+    """`reasoning`, as in OpenRouter's API: other names of fields of the request."""
+
+    effort: ReasoningEffort | None = None
+    """`reasoning_effort`."""
+    max_tokens: ThinkingBudget | None = None
+    """`thinking_budget`."""
+    enabled: bool | None = None
+    """`enable_thinking`."""
+    exclude: Annotated[bool | None, only(False)] = None
+
+
 class ChatCompletionRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
@@ -224,8 +238,12 @@ class ChatCompletionRequest(GenerationRequest):
     """Without effect: no served model knows it."""
     enable_thinking: bool | None = None
     """Extension: whether the model thinks; takes precedence over `reasoning_effort`."""
+    thinking_budget: ThinkingBudget | None = None
+    """Extension: the most tokens of its thought. Then the end of the thought is written, and the answer follows."""
+    reasoning: ChatReasoning | None = None
+    """Extension: the same three by OpenRouter's names."""
     chat_template_kwargs: TemplateVariables | None = None
-    """Extension: variables of the model's chat template; they take precedence over both."""
+    """Extension: variables of the model's chat template; they take precedence over all these."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -259,6 +277,14 @@ class ChatCompletionRequest(GenerationRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
+    def budget_field(self) -> str | None:
+        """The field that limits the thought's tokens; None: none does."""
+        if (self.thinking_budget or 0) > 0:
+            return "thinking_budget"
+        has_other = self.reasoning is not None and (self.reasoning.max_tokens or 0) > 0
+        return "reasoning.max_tokens" if has_other else None
+
+    @property
     def output_limit(self) -> tuple[int | None, str]:
         """The maximum of output tokens, and the field that sets it."""
         if self.max_completion_tokens is not None:
@@ -273,6 +299,8 @@ class AssistantMessage(BaseModel):
     content: str | None
     reasoning_content: Annotated[str | None, Field(exclude_if=lambda thought: thought is None)] = None
     """Extension: the model's thought; absent if it did not think."""
+    reasoning_cut: Annotated[ReasoningCut | None, Field(exclude_if=lambda cut: cut is None)] = None
+    """Extension: what ended the thought, if it was not the model."""
     refusal: None = None
     tool_calls: Annotated[list[dict[str, Any]] | None, Field(exclude_if=lambda calls: calls is None)] = None
 

@@ -110,6 +110,9 @@ Dropped = Annotated[Any, Field(description="Accepted in any form, without effect
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 CacheRetention = Literal["in_memory", "in-memory", "24h"]
+ThinkingBudget = Annotated[int, Field(ge=-1, le=MAX_TOKENS)]
+"""The most tokens of a thought, without effect if the model does not think. 0: it does not think; -1: no limit, also
+where the service has one by default."""
 Verbosity = Literal["low", "medium", "high"]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],

@@ -30,6 +30,9 @@ MAX_LOGIT_BIASES = 1024
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 
 FinishReason = Literal["stop", "length", "tool_calls"]
+ReasoningCut = Literal["budget", "length"]
+"""What ended a thought in place of the model: the thought's budget, or the limit of the output, so that no answer
+follows."""
 
 
 class PromptTokensDetails(BaseModel):

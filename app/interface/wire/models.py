@@ -5,9 +5,21 @@ from typing import Literal
 from pydantic import BaseModel
 
 from app.interface.wire.sampling_defaults import SamplingDefaults
+from app.messages.model_card import ThinkingMode
 from app.messages.workers import WorkerRow
 
 Capability = Literal["completions", "embeddings", "chat"]
+
+
+class Thinking(BaseModel):
+    """Whether and how a model thinks."""
+
+    switch: bool
+    """Whether `enable_thinking: false` keeps it from thinking."""
+    short_tokens: int
+    """The `thinking_budget` of a short thought."""
+    default: ThinkingMode
+    """How much it thinks if a request does not say: not at all, at most `short_tokens`, or as long as it likes."""
 
 
 class Model(BaseModel):
@@ -25,6 +37,8 @@ class Model(BaseModel):
     """Extension: the kinds of requests it can answer. A model without a chat template has no "chat"."""
     sampling: SamplingDefaults
     """Extension: the sampling defaults."""
+    thinking: Thinking | None = None
+    """Extension: null if it does not think."""
     asleep: bool = False
     """Extension: whether its workers have given its memory back; its next request wakes one."""
 

@@ -121,6 +121,7 @@ class ReasoningItem(_Item):
     content: Annotated[list[ThoughtPart], Field(fail_fast=True)] | None = None
     encrypted_content: Text | None = None
     """Encrypted by another service, which alone can read it; without effect."""
+    cut: Dropped = None
 
     @property
     def thought(self) -> str:

@@ -24,6 +24,7 @@ from app.interface.wire.fields import (
     Shallow,
     Temperature,
     Text,
+    ThinkingBudget,
     TopK,
     TopP,
     Unsupported,
@@ -66,6 +67,8 @@ class Reasoning(Wire):
 
     effort: ReasoningEffort | None = None
     """Without effect if the model does not reason."""
+    max_tokens: ThinkingBudget | None = None
+    """Extension: another name of `thinking_budget`, as in OpenRouter's API."""
     summary: _Summary | None = None
     """Without effect, like the next two: thoughts are not summarized; the chat template decides which it includes."""
     generate_summary: _Summary | None = None
@@ -166,6 +169,8 @@ class ResponseRequest(Wire):
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
     enable_thinking: bool | None = None
+    thinking_budget: ThinkingBudget | None = None
+    """Extension, as in chat completions."""
     chat_template_kwargs: TemplateVariables | None = None
     return_progress: bool | None = None
     """With `stream`: sends `response.prompt_progress` events before the first token."""
@@ -254,6 +259,8 @@ class OutputReasoning(BaseModel):
     summary: list[Any] = []
     """Always empty."""
     content: list[ReasoningText]
+    cut: Annotated[Literal["budget", "max_output_tokens"] | None, Field(exclude_if=lambda cut: cut is None)] = None
+    """Extension: what ended it, if it was not the model."""
 
 
 class OutputCustomCall(BaseModel):
@@ -328,7 +335,7 @@ class ResponseObject(BaseModel):
     parallel_tool_calls: bool
     previous_response_id: str | None = None
     conversation: ConversationPlace | None = None
-    reasoning: dict[str, str | None] = {"effort": None, "summary": None}
+    reasoning: dict[str, str | int | None] = {"effort": None, "summary": None}
     service_tier: Literal["default"] = "default"
     store: bool = False
     temperature: float

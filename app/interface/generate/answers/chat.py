@@ -53,7 +53,12 @@ def _choice(index: int, choice: CollectedChoice) -> ChatChoice:
     content = None if calls and not choice.text.strip() else choice.text
     return ChatChoice(
         index=index,
-        message=AssistantMessage(content=content, reasoning_content=choice.thought or None, tool_calls=calls or None),
+        message=AssistantMessage(
+            content=content,
+            reasoning_content=choice.thought or None,
+            reasoning_cut=choice.cut,
+            tool_calls=calls or None,
+        ),
         logprobs={**choice.logprobs, "refusal": None} if choice.logprobs else None,
         finish_reason=choice.finish_reason,
     )

@@ -14,8 +14,9 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.text.detokenizer import StopStrings
 from app.interface.thinking.channels import ChannelSplitter
 from app.interface.thinking.splitter import ThoughtSplitter, splitter_of
-from app.interface.wire.generation import FinishReason
+from app.interface.wire.generation import FinishReason, ReasoningCut
 from app.messages.outputs import PromptProgress, TokenDelta, TokenScores
+from app.messages.thoughts import ThoughtBudget, ThoughtWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ChoiceDelta:
     """The thought; it precedes the text and the calls of this delta."""
     thought_tokens: int = 0
     """How many of `tokens` belong to the thought and its marks."""
+    cut: ReasoningCut | None = None
+    """What ended the thought, if it was not the model; after `thought` and before the text."""
 
 
 class Choice:
@@ -46,7 +49,7 @@ class Choice:
 
     def __init__(self, index: int, job: Job, model: ChatModel) -> None:
         self._index = index
-        self._text = _ChoiceText(model, job)
+        self._text = _ChoiceText(model, job, job.request_of(index).thought)
         self._in_channels = job.thought is not None and job.thought.in_channels
         self._scored = _Scores(model, job, index)
         self._calls = _call_parser(job)
@@ -104,6 +107,7 @@ class Choice:
             tuple(found),
             thought=piece.thought,
             thought_tokens=piece.thought_tokens,
+            cut=piece.cut,
         )
 
     def _without_thought(
@@ -140,6 +144,7 @@ def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
         second.progress or first.progress,
         first.thought + second.thought,
         first.thought_tokens + second.thought_tokens,
+        second.cut or first.cut,
     )
 
 
@@ -258,12 +263,15 @@ class _Piece:
     """Whether they may turn out to begin a thought."""
     is_stopped: bool = False
     """Whether a stop string has ended the choice."""
+    cut: ReasoningCut | None = None
+    """What has ended the thought, if it was not the model."""
 
 
 class _ChoiceText:
     """Turns one choice's tokens into thought and text, up to a stop string in the text."""
 
-    def __init__(self, model: ChatModel, job: Job) -> None:
+    def __init__(self, model: ChatModel, job: Job, budget: ThoughtBudget | None) -> None:
+        self._watch = None if budget is None else ThoughtWatch(budget)
         self._detokenizer = model.detokenizer(
             starts_text=job.starts_text,
             shows_calls=job.functions is not None,
@@ -288,12 +296,24 @@ class _ChoiceText:
         piece = _Piece()
         for token in delta.token_ids:
             piece.tokens += 1
+            if self._watch is not None:
+                self._follow(self._watch, token, piece)
             self._add(piece, self._detokenizer.feed((token,)), tokens=1)
             if piece.is_stopped:
                 return piece
         if finished:
+            if delta.finish_reason == "length" and self._thoughts is not None and self._thoughts.is_in_thought:
+                piece.cut = "length"
             self._add(piece, self._rest(delta), is_last=True)
         return piece
+
+    def _follow(self, watch: ThoughtWatch, token: int, piece: _Piece) -> None:
+        """Notes where the engine has ended the thought: its watch does the same with the same tokens."""
+        watch.add(token)
+        if watch.was_cut:
+            piece.cut = "budget"
+        if watch.was_cut or watch.is_over:
+            self._watch = None
 
     def _add(self, piece: _Piece, text: str, *, tokens: int = 0, is_last: bool = False) -> None:
         """Adds the text of `tokens` tokens. is_last: flush what is held back."""

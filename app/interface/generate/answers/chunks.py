@@ -12,7 +12,7 @@ from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.usage import TokenCount
 from app.interface.generate.planning.job import Job
 from app.interface.request.errors import ApiError
-from app.interface.wire.generation import PromptProgressObject, Usage
+from app.interface.wire.generation import PromptProgressObject, ReasoningCut, Usage
 from app.messages.outputs import PromptProgress
 
 DONE = b"data: [DONE]\n\n"
@@ -76,11 +76,14 @@ class ChunkWriter:
         logprobs: Mapping[str, Any] | None = None,
         calls: Sequence[ToolCallDelta] = (),
         thought: str = "",
+        cut: ReasoningCut | None = None,
     ) -> bytes:
-        """Returns the chunks of a thought, text, scores and calls, and of the choice's end; maybe none."""
+        """Returns the chunks of a thought, what cut it, text, scores and calls, and of the choice's end; maybe none."""
         chunks = b""
         if thought:
             chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}' % event_json(thought), None)
+        if cut is not None:
+            chunks += self._chunk(index, b'"delta":{"reasoning_cut":"%b"}' % cut.encode(), None)
         if text or (logprobs is not None and any(logprobs.values())):
             chunks += self._chunk(index, self._shape.text % event_json(text), None, logprobs)
         for call in calls:
@@ -144,7 +147,7 @@ class ChunkEvents:
 
     def _chunks(self, delta: ChoiceDelta) -> bytes:
         chunks = self._writer.delta(
-            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought
+            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought, delta.cut
         )
         if delta.progress is None:
             return chunks

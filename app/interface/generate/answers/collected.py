@@ -7,7 +7,7 @@ from typing import Any
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.usage import TokenCount
 from app.interface.generate.planning.job import Job
-from app.interface.wire.generation import FinishReason, Usage
+from app.interface.wire.generation import FinishReason, ReasoningCut, Usage
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class CollectedChoice:
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     """OpenAI's lists by name; empty if no scores were requested."""
     calls: list[CollectedCall] = field(default_factory=list)
+    cut: ReasoningCut | None = None
+    """What ended the thought, if it was not the model."""
     _texts: list[str] = field(default_factory=list)
     _thoughts: list[str] = field(default_factory=list)
     _logprob: float = 0.0
@@ -40,6 +42,7 @@ class CollectedChoice:
     def add(self, delta: ChoiceDelta) -> None:
         self._texts.append(delta.text)
         self._thoughts.append(delta.thought)
+        self.cut = delta.cut or self.cut
         self.finish_reason = delta.finish_reason or self.finish_reason
         self._logprob += delta.logprob
         self._tokens += delta.tokens

@@ -63,7 +63,7 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
         prompt_cache_key=request.prompt_cache_key,
         safety_identifier=request.safety_identifier,
         metadata=request.metadata or {},
-        reasoning={"effort": request.reasoning.effort if request.reasoning else None, "summary": None},
+        reasoning=_reasoning(request),
         store=request.store or False,
         background=request.background or False,
         truncation=request.truncation or "disabled",
@@ -75,6 +75,12 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
 def _text_config(request: ResponseRequest) -> dict[str, Any]:
     given = {} if request.text is None else request.text.model_dump(by_alias=True, exclude_none=True)
     return {"format": {"type": "text"}, **given}
+
+
+def _reasoning(request: ResponseRequest) -> dict[str, str | int | None]:
+    given = request.reasoning
+    shown: dict[str, str | int | None] = {"effort": given.effort if given else None, "summary": None}
+    return shown if given is None or given.max_tokens is None else {**shown, "max_tokens": given.max_tokens}
 
 
 class ResponseBody:
@@ -167,6 +173,8 @@ class _ResponseBuilder:
             if delta.progress is not None:
                 self._event("response.prompt_progress", prompt_progress=wire_progress(delta.progress))
             self._add_thought(delta.thought)
+            if delta.cut is not None and self._thought is not None:
+                self._reasoning(self._thought).cut = "budget" if delta.cut == "budget" else "max_output_tokens"
             self._add_text(delta.text, (delta.logprobs or {}).get("content", []))
             for call in delta.calls:
                 if call.call_id is not None and call.name is not None:

@@ -4,8 +4,9 @@
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
-from app.interface.functions.requested import functions_of, grammar_of, in_channels
+from app.interface.functions.requested import Functions, functions_of, grammar_of, in_channels
 from app.interface.generate.planning.generation import GenerationOptions, make_job, window_options
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
@@ -13,9 +14,12 @@ from app.interface.generate.planning.searches import search_of
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.text.chat_model import ChatModel
+from app.interface.thinking.ends import Calls
 from app.interface.thinking.marks import Thought
-from app.interface.thinking.requested import TemplateOptions
-from app.interface.wire.chat import ChatCompletionRequest
+from app.interface.thinking.requested import TemplateOptions, ThinkingDefault, wanted_thinking
+from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning
+
+Given = TypeVar("Given")
 
 
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
@@ -29,6 +33,8 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
             options = replace(options, grammar=grammar)
         else:  # the grammar leaves no room for a thought
             thought = None
+    if thought is not None and options.search is None and (tokens := options.thinking.budget) is not None:
+        options = replace(options, thought=model.thought_budget(thought, tokens, _calls(options.functions)))
     if thought is not None and thought.in_channels and options.functions is not None:
         options = replace(options, functions=in_channels(options.functions))
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
@@ -45,12 +51,34 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
         functions = replace(functions, dialects=model.parsed_dialects)
     grammar = grammar_of(request, functions, model.added_tokens, dialects=model.dialects)
     search = search_of(request, limits.max_beams)
-    return GenerationOptions(search, window_options(model, request, search), functions, grammar)
+    thinking = template_options(request, model.thinking_default)
+    if search is not None and (field := request.budget_field) is not None:
+        raise errors.invalid(f"'{field}' does not go with beam search or contrastive search.", field)
+    return GenerationOptions(search, window_options(model, request, search), functions, grammar, thinking)
 
 
-def template_options(request: ChatCompletionRequest) -> TemplateOptions:
-    """Returns the request's settings for the chat template."""
-    return TemplateOptions(request.reasoning_effort, request.enable_thinking, request.chat_template_kwargs or {})
+def template_options(request: ChatCompletionRequest, default: ThinkingDefault) -> TemplateOptions:
+    """Returns how much the model should think. Raises ApiError (400) for two fields that contradict each other."""
+    other = request.reasoning or ChatReasoning()
+    return wanted_thinking(
+        default,
+        effort=_either(request.reasoning_effort, "reasoning_effort", other.effort, "reasoning.effort"),
+        thinks=_either(request.enable_thinking, "enable_thinking", other.enabled, "reasoning.enabled"),
+        budget=_either(request.thinking_budget, "thinking_budget", other.max_tokens, "reasoning.max_tokens"),
+        variables=request.chat_template_kwargs,
+    )
+
+
+def _either(value: Given | None, field: str, other: Given | None, other_field: str) -> Given | None:
+    if value is not None and other is not None and value != other:
+        raise errors.invalid(f"'{field}' and '{other_field}' contradict each other.", other_field, "invalid_value")
+    return other if value is None else value
+
+
+def _calls(functions: Functions | None) -> Calls:
+    if functions is None:
+        return "none"
+    return "may" if functions.mode == "auto" else "must"
 
 
 def _prompt(
@@ -58,7 +86,7 @@ def _prompt(
 ) -> tuple[BoundedPrompt, int]:
     """Returns the prompt, and how many of its tokens are system prompt and tools; 0 unless KV pages are saved."""
     tools = (request.tools or ()) if options.functions is not None else ()
-    form, wanted = request.response_format, template_options(request)
+    form, wanted = request.response_format, options.thinking
     tokens, field = request.output_limit
     limit = OutputLimit(tokens, limits.default_max_tokens, field)
     if options.window is None and not saves:

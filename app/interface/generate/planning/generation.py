@@ -5,7 +5,7 @@ once; the limits, which need both. `app.interface.generate.generation` then runs
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.interface.functions.requested import Functions, Grammar
 from app.interface.generate.planning.context_window import WindowOptions, shifts
@@ -15,9 +15,11 @@ from app.interface.generate.planning.sampling import sampling_params
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.text.chat_model import ChatModel
+from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import ChatCompletionRequest
 from app.interface.wire.completions import CompletionRequest
 from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest
+from app.messages.thoughts import ThoughtBudget
 
 Search = BeamParams | ContrastiveParams
 
@@ -32,6 +34,10 @@ class GenerationOptions:
     """How the context shifts when it is full; None: a request that does not fit is refused."""
     functions: Functions | None = None
     grammar: Grammar | None = None
+    thinking: TemplateOptions = field(default_factory=TemplateOptions)
+    """How much the model should think, of a chat."""
+    thought: ThoughtBudget | None = None
+    """The budget of its thought for the engine."""
 
 
 def window_options(
@@ -79,6 +85,7 @@ def make_job(
             prompt_logprobs=request.scores if echoes else None,
             grammar=options.grammar.schema if options.grammar is not None else None,
             window=prompt.window,
+            thought=options.thought,
             search=options.search,
             reports_progress=request.return_progress or False,
             uses_cache=request.use_cache is not False,

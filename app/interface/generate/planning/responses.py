@@ -20,6 +20,7 @@ from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import (
     ChatCompletionRequest,
+    ChatReasoning,
     FunctionCall,
     JsonSchema,
     Message,
@@ -103,6 +104,8 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
         top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         reasoning_effort=request.reasoning.effort if request.reasoning else None,
         enable_thinking=request.enable_thinking,
+        thinking_budget=request.thinking_budget,
+        reasoning=ChatReasoning(max_tokens=request.reasoning.max_tokens) if request.reasoning else None,
         chat_template_kwargs=request.chat_template_kwargs,
         return_progress=request.return_progress,
     )

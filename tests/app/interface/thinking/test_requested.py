@@ -21,7 +21,7 @@ def end_of(template: str, **fields: Any) -> str:
     """The end of the prompt of a request with these fields."""
     model = thinking_model(template)
     request = parse(ChatCompletionRequest, orjson.dumps(CHAT | fields))
-    options = template_options(request)
+    options = template_options(request, model.thinking_default)
     text = model.text(model.chat_prompt(request.messages, options=options))
     assert model.text(model.conversation(request.messages, options=options).token_ids) == text
     return text
@@ -62,6 +62,9 @@ def test_a_switch(template: str, fields: dict[str, Any], end: str) -> None:
         (EITHER, {"reasoning_effort": "minimal"}, "[MODEL_SETTINGS]high"),
         (EITHER, {"reasoning_effort": "none"}, "[MODEL_SETTINGS]none"),
         (EITHER, {}, "[MODEL_SETTINGS]none"),
+        (EITHER, {"enable_thinking": True}, "[MODEL_SETTINGS]high"),
+        (EITHER, {"enable_thinking": False}, "[MODEL_SETTINGS]none"),
+        (EITHER, {"thinking_budget": 7}, "[MODEL_SETTINGS]high"),
     ],
 )
 def test_an_effort_is_the_nearest_that_the_template_takes(template: str, fields: dict[str, Any], start: str) -> None:

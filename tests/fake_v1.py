@@ -58,6 +58,10 @@ class FakeV1:
     """None: the connection breaks off after the words."""
     news: list[dict[str, Any]] = field(default_factory=list)
     """What to tell of the prompt before the words, to who asks."""
+    thinking: dict[str, Any] | None = None
+    """How the listed model thinks."""
+    reasoning_cut: str | None = None
+    """What has cut the thoughts, which then have no words behind them."""
     capabilities: tuple[str, ...] = ("completions", "embeddings", "chat")
     key: str | None = None
     """Where given, clients must show it."""
@@ -74,7 +78,7 @@ class FakeV1:
         async def models(request: Request) -> dict[str, Any] | Response:
             if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
                 return _error(401, "Show a key.")
-            return {"object": "list", "data": [{**MODEL, "capabilities": self.capabilities}]}
+            return {"object": "list", "data": [{**MODEL, "capabilities": self.capabilities, "thinking": self.thinking}]}
 
         @app.get("/v1/workers")
         async def workers() -> dict[str, Any]:
@@ -110,6 +114,7 @@ class FakeV1:
                 yield f"data: {json.dumps({**chunk, 'choices': [nothing], 'prompt_progress': each})}\n\n"
                 await asyncio.sleep(self.pause_s)
             pieces = [{"reasoning_content": thought} for thought in self.thoughts]
+            pieces += [{"reasoning_cut": self.reasoning_cut}] if self.reasoning_cut else []
             for piece in [*pieces, *({"content": word} for word in list(self.words))]:
                 delta = {"index": 0, "delta": piece, "finish_reason": None}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"

@@ -42,8 +42,9 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
         max_tokens=_or_omit(knobs.max_tokens),
         seed=_or_omit(knobs.seed),
         prompt_cache_key=_or_omit(cache_key),
+        extra_body=dict(asking.thinking),
     ) as chunks:
-        finish_reason, usage = None, None
+        finish_reason, usage, cut = None, None, None
         for chunk in _read(chunks):
             if chunk.usage is not None:
                 details = chunk.usage.prompt_tokens_details
@@ -53,9 +54,10 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
                 continue
             yield from _pieces_of(chunk)
             finish_reason = chunk.choices[0].finish_reason or finish_reason
+            cut = (chunk.choices[0].delta.model_extra or {}).get("reasoning_cut", cut)
         if finish_reason is None:
             raise AnswerError(_BROKEN_OFF, None, _request_id(chunks))
-        yield Ended(finish_reason == "length", usage)
+        yield Ended(finish_reason == "length", usage, was_thinking=cut == "length")
 
 
 def responded(asking: Asking, conversation_id: str, question: str, parent: str | None = None) -> Pieces:
@@ -64,7 +66,7 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
     parent: the item that the question follows, or "root"; None: the newest.
     """
     knobs = asking.knobs
-    extra: dict[str, Any] = {} if knobs.seed is None else {"seed": knobs.seed}
+    extra: dict[str, Any] = {**asking.thinking, **({} if knobs.seed is None else {"seed": knobs.seed})}
     if parent is not None:
         extra["conversation"] = {"id": conversation_id, "parent": parent}
     with asking.client.responses.create(
@@ -108,7 +110,8 @@ def _end_of(response: Any) -> Ended:
     usage = None
     if spent is not None:
         usage = Usage(spent.input_tokens, spent.input_tokens_details.cached_tokens, spent.output_tokens)
-    return Ended(details is not None and details.reason == "max_output_tokens", usage)
+    was_thinking = any(getattr(item, "cut", None) == "max_output_tokens" for item in response.output)
+    return Ended(details is not None and details.reason == "max_output_tokens", usage, was_thinking)
 
 
 def _read(stream: Stream[Event]) -> Iterator[Event]:

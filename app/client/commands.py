@@ -13,7 +13,7 @@ from typing import Any
 
 from openai import NotFoundError
 
-from app.client import kept_chat, v1
+from app.client import kept_chat, thinking, v1
 from app.client.account import ChatError
 from app.client.talk import Talk, numbers
 
@@ -57,6 +57,10 @@ def completions(typed: str) -> Iterable[str]:
         word = f"/{command.name}"
         if word.startswith(typed) and word != typed:
             yield word
+    for mode in thinking.MODES:
+        line = f"/think {mode}"
+        if typed.startswith("/think ") and line.startswith(typed) and line != typed:
+            yield line
     for name in _SETTINGS:
         line = f"/set {name} "
         if typed.startswith("/set ") and line.startswith(typed) and line != typed:
@@ -164,6 +168,14 @@ def _set(talk: Talk, argument: str) -> None:
         talk.screen.say(f"{each}: {'default' if set_to is None else set_to}")
 
 
+def _think(talk: Talk, argument: str) -> None:
+    if argument:
+        talk.think(argument.lower())
+    if talk.model is not None or talk.find_model():
+        assert talk.model is not None
+        talk.screen.say(thinking.described(talk.knobs.thinking, talk.model))
+
+
 def _continue(talk: Talk, _: str) -> None:
     talk.go_on()
 
@@ -241,6 +253,7 @@ COMMANDS = (
     Command("model", "[ID]", "the models; with an ID, answers come from that one", _model),
     Command("system", "[TEXT]", "the system prompt; none: without one", _system),
     Command("set", "[NAME VALUE]", f"{', '.join(_SETTINGS)}; default: as the model has it", _set),
+    Command("think", "[off|short|full]", "how much the model thinks before it answers, in this chat", _think),
     Command("continue", "", "goes on with an answer that was stopped or cut", _continue),
     Command("retry", "", "asks the last question again, with another seed", _retry),
     Command("edit", "", "changes the last question and asks it instead", _edit),

@@ -90,9 +90,11 @@ class OwnConversation:
 class KeptConversation:
     """A user's conversation. It begins with what the user has said as a guest."""
 
-    def __init__(self, conversation_id: str | None, own: OwnConversation) -> None:
+    def __init__(self, conversation_id: str | None, own: OwnConversation, thinking: str | None = None) -> None:
         """conversation_id: None: the conversation begins with its first question."""
         self.id = conversation_id
+        self.thinking = thinking
+        """How much the model thinks in it, for when it begins."""
         self._own = own
 
     def answer(self, asking: Asking, question: str) -> Pieces:
@@ -122,7 +124,7 @@ class KeptConversation:
 
     def _begun(self, client: OpenAI) -> str:
         if self.id is None:
-            self.id = kept_chat.begin(client, self._own.said)
+            self.id = kept_chat.begin(client, self._own.said, self.thinking)
             self._own.said = []
         return self.id
 

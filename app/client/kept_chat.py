@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from openai import APIError, OpenAI, OpenAIError
+from openai import APIError, OpenAI, OpenAIError, omit
 
 from app.client import answers
 from app.client.turns import Asking, Message, Pieces
@@ -61,17 +61,26 @@ def newest(client: OpenAI) -> str | None:
     return found[0].id if found else None
 
 
-def begin(client: OpenAI, said: Sequence[Message]) -> str:
-    """Stores a new conversation with these messages; returns its id."""
-    conversation_id = client.conversations.create().id
+def begin(client: OpenAI, said: Sequence[Message], thinking: str | None = None) -> str:
+    """Stores a new conversation with these messages; returns its id. thinking: how much the model thinks in it."""
+    conversation_id = client.conversations.create(metadata={"thinking": thinking} if thinking else omit).id
     _add(client, conversation_id, said)
     return conversation_id
 
 
 def rename(client: OpenAI, conversation_id: str, title: str) -> None:
-    """Changes the title and keeps the other metadata."""
+    _note(client, conversation_id, title=title)
+
+
+def thinking(client: OpenAI, conversation_id: str) -> str | None:
+    """How much the model thinks in it: off, short or full; None: nobody has chosen."""
     found: Any = client.get(_path(conversation_id), cast_to=object)
-    client.post(_path(conversation_id), body={"metadata": {**found["metadata"], "title": title}}, cast_to=object)
+    noted = found["metadata"].get("thinking")
+    return str(noted) if noted in ("off", "short", "full") else None
+
+
+def keep_thinking(client: OpenAI, conversation_id: str, mode: str) -> None:
+    _note(client, conversation_id, thinking=mode)
 
 
 def delete(client: OpenAI, conversation_id: str) -> None:
@@ -148,6 +157,12 @@ def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> N
 
 
 # --- how it works
+
+
+def _note(client: OpenAI, conversation_id: str, **changes: str) -> None:
+    """Changes these metadata and keeps the others."""
+    found: Any = client.get(_path(conversation_id), cast_to=object)
+    client.post(_path(conversation_id), body={"metadata": {**found["metadata"], **changes}}, cast_to=object)
 
 
 def _add(client: OpenAI, conversation_id: str, said: Sequence[Message], parent: str = _ROOT) -> None:

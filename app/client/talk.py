@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from openai import APIConnectionError, APIError, AuthenticationError, NotFoundError, OpenAIError
 
-from app.client import kept_chat, login, v1
+from app.client import kept_chat, login, thinking, v1
 from app.client.account import Account, ChatError, chat_error, reason
 from app.client.conversation import Conversation, KeptConversation, OwnConversation
 from app.client.reader import Reader
@@ -127,6 +127,17 @@ class Talk:
         self._forget_turns()
         self._is_new = True
 
+    def think(self, mode: str) -> None:
+        """Chooses how much the model thinks in this chat, which keeps it. Raises ChatError, OpenAIError."""
+        if self.model is None and not self.find_model():
+            return
+        assert self.model is not None
+        thinking.check(mode, self.model)
+        if self._kept.id is not None and self.keeps():
+            kept_chat.keep_thinking(self.account.client, self._kept.id, mode)
+        self._kept.thinking = mode
+        self.knobs = replace(self.knobs, thinking=mode)
+
     def forget(self) -> None:
         """Drops the chat, because it is another user's now, or nobody's."""
         self._forget_turns()
@@ -161,6 +172,7 @@ class Talk:
             raise ChatError(f"there is no conversation {conversation_id} of yours") from error
         self._forget_turns()
         self._kept.id = conversation_id
+        self.knobs = replace(self.knobs, thinking=kept_chat.thinking(self.account.client, conversation_id))
         for turn in turns:
             self.screen.say(f"{'> ' if turn.role == 'user' else ''}{_shortened(turn.text)}")
         warmed = kept_chat.warm(self.account.client, conversation_id, self.model.id, self.knobs.system)
@@ -248,7 +260,7 @@ class Talk:
         """Shows and stores an answer as it is made. turn: the part that exists already."""
         assert self.model is not None
         knobs = self.knobs if seed is None else replace(self.knobs, seed=seed)
-        asking = Asking(self.account.client, self.model.id, knobs)
+        asking = Asking(self.account.client, self.model.id, knobs, thinking.fields(knobs.thinking, self.model))
         written = self._shown(lambda: begin(self.conversation(), asking), turn.answer)
         self._last = turn
         if written.text:
@@ -329,9 +341,7 @@ class Talk:
         if written.end is not None:
             self.usage = written.end.usage
             if written.end.is_cut:
-                tokens = f" at {self.usage.answer_tokens:,} tokens" if self.usage is not None else ""
-                goes_on = "/continue goes on" if written.text else "It was still thinking: /set max_tokens, then /retry"
-                self.screen.say(f"Cut{tokens}. {goes_on}.")
+                self.screen.say(_cut(written.end, has_text=bool(written.text)))
             if self.screen.is_terminal and self.usage is not None:
                 self.screen.say(numbers(self.usage, self.model, written.seconds))
         if written.is_stopped:
@@ -356,7 +366,7 @@ class Talk:
 
     def _forget_turns(self) -> None:
         self._own = OwnConversation()
-        self._kept = KeptConversation(None, self._own)
+        self._kept = KeptConversation(None, self._own, self.knobs.thinking)
         self._last = None
         self.usage = None
         self._is_new = False
@@ -384,6 +394,14 @@ def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:
         speed = f"{per_second:.{0 if per_second >= 10 else 1}f} tok/s, "
     remembered = short(usage.remembered_tokens)
     return f"{usage.answer_tokens:,} tokens, {speed}{context} context, {remembered} remembered"
+
+
+def _cut(end: Ended, *, has_text: bool) -> str:
+    """What is said of an answer that its limit has cut, and what to do."""
+    tokens = f" at {end.usage.answer_tokens:,} tokens" if end.usage is not None else ""
+    if not end.was_thinking:
+        return f"Cut{tokens}. {'/continue goes on' if has_text else '/set max_tokens, then /retry'}."
+    return f"Cut{tokens}, while the model was still thinking: /think short or /set max_tokens, then /retry."
 
 
 def short(tokens: int) -> str:

@@ -3,8 +3,9 @@
 Knows no service and no terminal.
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from openai import OpenAI
 
@@ -26,6 +27,8 @@ class Knobs:
     top_p: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
+    thinking: str | None = None
+    """off, short or full; kept with the chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Asking:
     client: OpenAI
     model: str
     knobs: Knobs
+    thinking: Mapping[str, Any] = field(default_factory=dict)
+    """The fields that say how much to think."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class Ended:
     is_cut: bool
     """Whether it was cut at its token limit."""
     usage: Usage | None
+    was_thinking: bool = False
+    """Whether that was within its thought, so that there is no answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,24 @@ Knows nothing of how a chat is shown, and imports nothing of ours.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from openai import APIConnectionError, APIStatusError, OpenAI, OpenAIError, Timeout
 
 _NO_TIME_LIMIT = Timeout(None, connect=5)
 """No limit once connected, because CPUs may be slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How a model thinks before it answers."""
+
+    has_switch: bool
+    """Whether it can be told not to."""
+    short_tokens: int
+    """The most tokens of a short thought."""
+    default: str
+    """off, short or full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +31,8 @@ class Model:
     """The longest prompt and answer together; None: unknown."""
     can_chat: bool = True
     """False: it has no chat template, and only completes texts."""
+    thinking: Thinking | None = None
+    """None: it does not think."""
 
 
 def connect(address: str, api_key: str | None) -> OpenAI:
@@ -33,9 +48,14 @@ def models(client: OpenAI) -> list[Model]:
             model.id,
             getattr(model, "max_context_tokens", None),
             can_chat="chat" in getattr(model, "capabilities", ["chat"]),
+            thinking=_thinking(getattr(model, "thinking", None)),
         )
         for model in client.models.list()
     ]
+
+
+def _thinking(listed: dict[str, Any] | None) -> Thinking | None:
+    return Thinking(listed["switch"], listed["short_tokens"], listed["default"]) if listed else None
 
 
 def reason(error: OpenAIError) -> str:

@@ -10,9 +10,10 @@ import pytest
 from app.client.reader import PlainReader
 from app.client.screen import PlainScreen
 from app.client.terminal import TerminalChat
+from app.interface.text.chat_model import ChatModel
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.users.here import Site
-from tests.app.service import loopback_server
+from tests.app.service import MODEL, loopback_server
 
 
 class TypeIn(Protocol):
@@ -21,7 +22,7 @@ class TypeIn(Protocol):
 
 
 class MakeSite(Protocol):
-    def __call__(self, *, guests: bool = False) -> tuple[Site, str]:
+    def __call__(self, *, guests: bool = False, model: ChatModel = MODEL) -> tuple[Site, str]:
         """Serves an ingress with the users ann and ben on a loopback socket; gives it and its address."""
 
 
@@ -60,10 +61,10 @@ def plain_chat(url: str, **options: Any) -> TerminalChat:
 def make_site(tmp_path: Path) -> Iterator[MakeSite]:
     with ExitStack() as open_ones:
 
-        def make(*, guests: bool = False) -> tuple[Site, str]:
+        def make(*, guests: bool = False, model: ChatModel = MODEL) -> tuple[Site, str]:
             worker = FakeWorker(lambda _: deltas([5, 6]))
             # Nothing here follows revocations, so identities are not kept.
-            site = Site(str(tmp_path / "accounts.db"), worker, guests=guests, revocation_s=1e-6)
+            site = Site(str(tmp_path / "accounts.db"), worker, guests=guests, revocation_s=1e-6, http={"model": model})
             open_ones.callback(site.service.close)
             site.add("ann")
             site.add("ben")

@@ -13,6 +13,7 @@ from app.client import v1
 from app.client.commands import COMMANDS, completions
 from app.client.kept_chat import newest_branch
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
+from tests.app.interface.thinking.families import thinking_model
 from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
 from tests.fake_v1 import FakeV1, running
@@ -62,6 +63,7 @@ def test_what_is_no_command(fake: FakeV1, type_in: TypeIn, capsys: pytest.Captur
 def test_tab_completes() -> None:
     assert list(completions("/re")) == ["/retry"]
     assert list(completions("/set t")) == ["/set temperature ", "/set top_p "]
+    assert list(completions("/think s")) == ["/think short"]
     assert list(completions("re")) == list(completions("/help\n")) == []
 
 
@@ -125,11 +127,95 @@ def test_thoughts_are_neither_shown_nor_sent_back(
 def test_an_answer_that_is_cut_while_it_thinks_says_what_to_do(
     fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.thoughts, fake.words, fake.finish_reason = ["h", "m"], [], "length"
+    fake.thoughts, fake.words, fake.finish_reason, fake.reasoning_cut = ["h", "m"], [], "length", "length"
     type_in("first", "/continue", "exit")
-    printed = chat(fake.url, capsys)
-    assert printed[0] == "Cut at 0 tokens. It was still thinking: /set max_tokens, then /retry."
+    (said, _) = chat(fake.url, capsys)
+    assert said == "Cut at 0 tokens, while the model was still thinking: /think short or /set max_tokens, then /retry."
     assert len(fake.asked) == 1
+
+
+def test_a_thought_that_its_budget_has_cut_is_followed_by_its_answer(
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.thoughts, fake.reasoning_cut = ["h", "m"], "budget"
+    type_in("first", "exit")
+    assert chat(fake.url, capsys) == ["Hello from the fake."]
+
+
+THINKING = {"switch": True, "short_tokens": 1024, "default": "full"}
+
+
+def test_how_much_it_thinks(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.thinking = THINKING
+    asked = ["/think", "one", "/think off", "two", "/think SHORT", "three", "/new", "four", "/think full", "five"]
+    type_in(*asked, "/think long", "/think", "exit")
+    printed = chat(fake.url, capsys)
+    assert [line for line in printed if "hink" in line] == [
+        "Thinking: full, the default",
+        "Thinking: off",
+        "Thinking: short, at most 1,024 tokens",
+        "Thinking: full",
+        "/think knows off, short, full.",
+        "Thinking: full",
+    ]
+    sent = [{name: body.get(name) for name in ("enable_thinking", "thinking_budget")} for body in fake.asked]
+    short = {"enable_thinking": True, "thinking_budget": 1024}
+    assert sent == [
+        {"enable_thinking": None, "thinking_budget": None},
+        {"enable_thinking": False, "thinking_budget": None},
+        short,
+        short,
+        {"enable_thinking": True, "thinking_budget": -1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "line", "said"),
+    [
+        (None, "/think", "fake-model does not think before it answers."),
+        (None, "/think off", "fake-model does not think before it answers."),
+        (
+            {**THINKING, "switch": False},
+            "/think off",
+            "fake-model always thinks. /think short ends its thoughts after 1,024 tokens.",
+        ),
+        (
+            {**THINKING, "default": "short"},
+            "/think",
+            "Thinking: short, at most 1,024 tokens, the default",
+        ),
+    ],
+)
+def test_what_a_model_can_be_told_of_thinking(
+    fake: FakeV1,
+    type_in: TypeIn,
+    capsys: pytest.CaptureFixture[str],
+    thinking: dict[str, Any] | None,
+    line: str,
+    said: str,
+) -> None:
+    fake.thinking = thinking
+    type_in(line, "hi", "exit")
+    assert chat(fake.url, capsys)[0] == said
+    assert "enable_thinking" not in fake.asked[0]
+
+
+def test_a_users_chat_keeps_how_much_it_thinks(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site(model=thinking_model())
+    type_in(*LOGIN, "/think off", "one", "/title One", "/new", "/think short", "two", "/think full", "/open 2", "exit")
+    chat(url, capsys)
+    first, second = site.worker.requests[:2]
+    prompts = [thinking_model().text(request.prompt_token_ids) for request in (first, second)]
+    assert [prompt.endswith("<think>\n\n</think>\n\n") for prompt in prompts] == [True, False]
+    assert (first.thought, second.thought is not None) == (None, True)
+    type_in("/think", "/open 2", "/think", "three", "exit")  # in another terminal, the newest is opened
+    printed = chat(url, capsys)
+    assert [line for line in printed if line.startswith("Thinking")] == ["Thinking: full", "Thinking: off"]
+    third = thinking_model().text(site.worker.requests[-1].prompt_token_ids)
+    assert "three" in third
+    assert third.endswith("<think>\n\n</think>\n\n")
 
 
 def test_settings(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,23 @@ async def test_a_stored_thought(make_site: Callable[..., Site]) -> None:
     assert (await ann.responses.retrieve(first.id)).output == first.output
     await ann.responses.create(model="tiny", input="So?", conversation=conversation.id)
     assert "assistant\nYes.<|im_end|>" in prompt(site), "the template has no place for the thought"
+    assert "cut" not in items[1]
     second = await ann.responses.create(model="tiny", input="So?", previous_response_id=first.id)
     assert second.status == "completed"
     assert "assistant\nYes.<|im_end|>" in prompt(site)
+
+
+async def test_a_stored_thought_says_what_cut_it(make_site: Callable[..., Site]) -> None:
+    site = make_site(FakeWorker(lambda _: deltas(tokens_of("<think>\nhm, well"), finish_reason="length")))
+    site.add("ann")
+    secret = await site.log_in("ann")
+    ann = client_of(site, secret)
+    conversation = await ann.conversations.create(metadata={"thinking": "short"})
+    first = await ann.responses.create(model="tiny", input="Is it?", conversation=conversation.id)
+    assert first.status == "incomplete"
+    listed = await site.ask("GET", f"/v1/conversations/{conversation.id}/items?order=asc", secret)
+    thought = listed.json()["data"][1]
+    assert (thought["type"], thought["cut"], thought["status"]) == ("reasoning", "max_output_tokens", "incomplete")
+    assert (await ann.responses.retrieve(first.id)).output == first.output
+    found = await site.ask("GET", f"/v1/conversations/{conversation.id}", secret)
+    assert found.json()["metadata"]["thinking"] == "short"

@@ -37,14 +37,21 @@ class ThoughtBudgets:
     @cached_property
     def _spelled(self) -> dict[int, bytes]:
         """The bytes of the tokens that a `ThoughtBudget` needs; made when first used, from the whole vocabulary."""
-        marks = [self._marks.opening.encode(), self._marks.closing.encode()]
+        marks = opening, closing = self._marks.opening.encode(), self._marks.closing.encode()
         beginnings = tuple({mark[:end] for mark in marks for end in range(1, len(mark) + 1)})
         endings = tuple({mark[begin:] for mark in marks for begin in range(len(mark))})
+        parts = {mark[begin:end] for mark in marks for end in range(1, len(mark) + 1) for begin in range(end)}
 
         def matters(text: bytes) -> bool:
-            if not text.strip() or any(text in mark or mark in text for mark in marks):
-                return bool(text)
-            return text.endswith(beginnings) or text.startswith(endings) or not _is_whole(text)
+            return (
+                text in parts
+                or text.isspace()
+                or text.endswith(beginnings)
+                or text.startswith(endings)
+                or opening in text
+                or closing in text
+                or not (text.isascii() or _is_whole(text))
+            )
 
         return self._tokens.where(matters)
 

@@ -69,14 +69,17 @@ class Service:
     def _script(self, request: GenerateRequest) -> Sequence[TokenDelta]:
         output: list[int] = []
         watch = None if request.thought is None else ThoughtWatch(request.thought)
-        for token in encoded(self.text, has_tokens=False):
+        for token in self.ids(self.text):
             output.append(token)
             if watch is not None and (end := watch.add(token)):
-                output += [*end, *encoded(self.answer, has_tokens=False)]
+                output += [*end, *self.ids(self.answer)]
                 break
         if self.limit is not None and len(output) >= self.limit:
             return deltas(output[: self.limit], each=self.each, finish_reason="length")
         return deltas(output, each=self.each)
+
+    def ids(self, text: str) -> list[int]:
+        return self.model.raw_prompt(text, starts_text=False)
 
     async def post(self, path: str, body: dict[str, Any], status: int = 200) -> httpx2.Response:
         async with http_client(self.app) as client:
@@ -306,6 +309,26 @@ async def test_a_thought_that_its_budget_cuts(each: int, tokens: int) -> None:
     thought, message = response["output"]
     assert (thought["status"], thought["cut"], message["status"]) == ("completed", "budget", "completed")
     assert response["status"] == "completed"
+
+
+@pytest.mark.parametrize("each", [1, 1000])
+async def test_a_thought_in_a_channel_that_its_budget_cuts(each: int) -> None:
+    model = model_of(HARMONY, tokenizer=harmony_tokenizer())
+    begun = "<|channel|>analysis<|message|>"
+    service = Service(model, f"{begun}Hm, this is a long thought", "Yes", each=each)
+    answer = await service.chat(thinking_budget=3)
+    (choice,) = answer["choices"]
+    thought = model.text(service.ids("Hm, this is a long thought")[:3])
+    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (thought, "Yes")
+    assert choice["message"]["reasoning_cut"] == "budget"
+    call = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
+    service = Service(model, f"{begun}Hm, this is a long thought", call, each=each)
+    (choice,) = (await service.chat(thinking_budget=3, tools=[TOOL]))["choices"]
+    assert [one["function"]["arguments"] for one in choice["message"]["tool_calls"]] == ['{"a": 1}']
+    assert (choice["message"]["reasoning_content"], choice["message"]["reasoning_cut"]) == (thought, "budget")
+    cut = Service(model, f"{begun}Hm, this is a long thought", each=each, limit=7)
+    (choice,) = (await cut.chat())["choices"]
+    assert (choice["finish_reason"], choice["message"]["reasoning_cut"]) == ("length", "length")
 
 
 @pytest.mark.parametrize("each", [1, 1000])

@@ -76,8 +76,13 @@ def test_it_is_written_wherever_the_output_runs(request: GenerateRequest, data: 
     """Beside others, with and without guesses, preempted, gone on with elsewhere, and with a window that shifts."""
     assert request.thought is not None
     states = data.draw(st.sampled_from([0, 10, 30])) if request.window is None else 0
+    groups = data.draw(st.sampled_from([(0,), (0, 7), (0, 3, 3, 20)])) if request.window is None else (0,)
     runner = FakeRunner(
-        kv_pages=data.draw(st.sampled_from([20, 40])), max_context_tokens=64, max_sequences=4, state_pages=states
+        kv_pages=data.draw(st.sampled_from([20, 40])) * len(groups),
+        max_context_tokens=64,
+        max_sequences=4,
+        state_pages=states,
+        group_windows=groups,
     )
     whole = runner.expected_tokens(request, written_of(request.thought))
     engine = Engine(runner, expected_output_tokens=1, guess_tokens=data.draw(st.sampled_from([0, 4])))

@@ -60,6 +60,11 @@ def test_our_own_configs_are_accepted(name: str) -> None:
         ({"model": {**SEALED, "key": "/k"}}, "args: model.key: "),
         ({"model": {**SEALED, "key": "http:///k"}}, "args: model.key: "),
         ({"model": {**SEALED, "sha256": "0" * 63}}, "args: model.sha256: "),
+        (
+            {"model": {"folder": "m", "thinking": "long"}},
+            "args: model.thinking: Input should be 'off', 'short' or 'full'",
+        ),
+        ({"model": {"folder": "m", "short_thinking_tokens": 0}}, "args: model.short_thinking_tokens: "),
         ({"router": {"policy": "RANDOM"}}, "args: router.policy: "),
         (
             {"ingress": {"allowed_hosts": ["https://chat.example.com"]}},
@@ -89,6 +94,12 @@ def test_our_own_configs_are_accepted(name: str) -> None:
 def test_a_wrong_knob_is_refused_by_name(args: dict[str, Any], knob: str) -> None:
     with pytest.raises(SettingsError, match="^(.|\n)*" + knob.replace(".", r"\.").replace(r"\.\|", ".|")):
         parse_settings({"model": {"folder": "m"}} | args)
+
+
+def test_the_card_says_how_much_a_model_thinks() -> None:
+    card = parse_settings({"model": {"folder": "m", "thinking": "short", "short_thinking_tokens": 9}}).model_card()
+    assert (card.thinking, card.short_thinking_tokens) == ("short", 9)
+    assert parse_settings({"model": {"folder": "m"}}).model_card().thinking is None
 
 
 def test_a_sealed_model_is_described_by_its_place_and_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import threading
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.interface.generate import model_directory
 from app.interface.generate.model_directory import ModelDirectory, ModelWorkers
 from app.interface.generate.service import ServedModel
+from app.interface.thinking.requested import ThinkingDefault
 from app.messages.model_card import ModelCard
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
@@ -84,11 +86,13 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     await directory.search()
     assert list(models) == ["own"]
 
-    serve.put("b", replace(card, name="second", max_context_tokens=64, on_overflow="shift"))
+    thinking: dict[str, Any] = {"thinking": "short", "short_thinking_tokens": 9}
+    serve.put("b", replace(card, name="second", max_context_tokens=64, on_overflow="shift", **thinking))
     serve.put("c", replace(card, name="third"), runs=False)
     await directory.search()
     assert list(models) == ["own", "second"]  # the other one is still starting
     assert (models["second"].chat.context_tokens, models["second"].chat.on_overflow) == (64, "shift")
+    assert models["second"].chat.thinking_default == ThinkingDefault("short", 9)
     assert [row.worker_id for row in directory.workers()] == ["own", "second"]
     generate = models["second"].generate
     assert generate == serve.all_workers["b"].generate

@@ -1,7 +1,9 @@
 """`POST /v1/memory/warm`: loads a stored conversation's KV pages into memory before its next turn."""
 
 import uuid
+from collections.abc import Mapping
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -40,14 +42,15 @@ class WarmRoute:
         warmed = WarmedMemory(tokens=0, remembered_tokens=0)
         history = await texts.branch(conversation.id)
         if history.items:
-            job = await self._reception.in_thread(lambda: self._plan(name, served, history, body.instructions, caller))
+            turn = {"instructions": body.instructions, **_thinking(conversation.metadata)}
+            job = await self._reception.in_thread(lambda: self._plan(name, served, history, turn, caller))
             remembered = await until_disconnect(request.receive, self._run(job, conversation.id, name, served, caller))
             warmed = WarmedMemory(tokens=job.prompt_tokens, remembered_tokens=remembered)
         return json_response(warmed.model_dump())
 
-    def _plan(self, name: str, served: ServedModel, history: History, instructions: str | None, caller: Caller) -> Job:
-        """Plans the next turn without its question."""
-        values = {"model": name, "input": history.items, "instructions": instructions, "max_output_tokens": 1}
+    def _plan(self, name: str, served: ServedModel, history: History, turn: Mapping[str, Any], caller: Caller) -> Job:
+        """Plans the next turn without its question. turn: what is known of its request."""
+        values = {"model": name, "input": history.items, "max_output_tokens": 1, **turn}
         request = ResponseRequest.model_validate(values)
         limits = self._reception.service.limits
         return plan_response(
@@ -67,3 +70,12 @@ class WarmRoute:
         )
         async with aclosing(generate(job.requests[0])) as deltas:
             return sum([delta.cached_tokens async for delta in deltas])
+
+
+def _thinking(metadata: Mapping[str, str]) -> dict[str, bool]:
+    """The next turn's `enable_thinking`, as the page and the terminal keep it with a chat.
+
+    Some templates write it into the system prompt.
+    """
+    mode = metadata.get("thinking")
+    return {"enable_thinking": mode != "off"} if mode in ("off", "short", "full") else {}

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from app.interface.documents.conversation import as_markdown
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.routes.test_responses import tokens_of
 from tests.app.interface.users.here import Site
 from tests.app.interface.users.test_conversations import client_of, prompt
+from tests.app.tiny_model import TEMPLATE, tiny_model
 
 WRITTEN = "<think>\nhm\n</think>\n\nYes."
 
@@ -49,3 +52,16 @@ async def test_a_stored_thought_says_what_cut_it(make_site: Callable[..., Site])
     assert (await ann.responses.retrieve(first.id)).output == first.output
     found = await site.ask("GET", f"/v1/conversations/{conversation.id}", secret)
     assert found.json()["metadata"]["thinking"] == "short"
+
+
+@pytest.mark.parametrize(("kept", "system"), [({"thinking": "off"}, "no_think"), ({"thinking": "short"}, "think")])
+async def test_a_chat_is_warmed_as_it_thinks(make_site: Callable[..., Site], kept: dict[str, str], system: str) -> None:
+    """Where a template has its switch in the system prompt, as SmolLM3's."""
+    switch = "<|im_start|>system\n{{ 'think' if enable_thinking | default(true) else 'no_think' }}<|im_end|>\n"
+    site = make_site(FakeWorker(lambda _: deltas([5])), http={"model": tiny_model(f"{switch}{TEMPLATE}")})
+    site.add("ann")
+    secret = await site.log_in("ann")
+    ann = client_of(site, secret)
+    conversation = await ann.conversations.create(metadata=kept, items=[{"role": "user", "content": "Is it?"}])
+    await ann.post("/memory/warm", body={"conversation": conversation.id}, cast_to=object)
+    assert prompt(site).startswith(f"<|im_start|>system\n{system}<|im_end|>")

@@ -13,6 +13,7 @@ from app.interface.request.callers import Caller
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
+from tests.app.interface.functions.constrained import lets_through
 from tests.app.interface.thinking.harmony import NAMES, TEMPLATE
 from tests.app.marked_tokens import MarkedTokens
 from tests.sizes import some
@@ -150,3 +151,28 @@ def test_free_functions_need_no_grammar(marked: MarkedTokens) -> None:
     assert planned.grammar is None
     assert planned.functions is not None
     assert planned.functions.dialects == (HARMONY,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rest", "rest_again"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, GOOD, GOOD),
+        ({"tools": [tool(strict=True)]}, call(GOOD), "x"),
+        ({"tools": [tool(strict=True)]}, f"{FINAL}x", "x"),
+        ({"tools": [tool()], "tool_choice": "required"}, call(GOOD), f"add <|constrain|>json<|message|>{GOOD}"),
+    ],
+    ids=["a format", "a call", "no call", "a forced call"],
+)
+def test_the_grammar_allows_the_written_ends_of_thoughts(
+    marked: MarkedTokens, made: Constraints, fields: dict[str, Any], rest: str, rest_again: str
+) -> None:
+    """The engine writes them whatever the grammar says; what follows still has to fit."""
+    planned = job(marked, thinking_budget=3, **fields)
+    budget = planned.requests[0].thought
+    assert budget is not None
+    assert planned.grammar is not None
+    begun = marked.encode("<|channel|>analysis<|message|>Hm")
+    once = [*begun, *budget.end, *marked.encode(rest)]
+    again = [*marked.encode(HM), *begun, *budget.end_again, *marked.encode(rest_again)]
+    for ids in (once, again):
+        assert lets_through(made, planned.grammar.schema, [*ids, 2], marked.vocab_size)

@@ -153,6 +153,21 @@ def test_an_end_is_one_step_and_not_one_a_token() -> None:
     assert runner.step_tokens == [3, 1, 1, 1, 1 + len(END), 1, 1]
 
 
+def test_pages_of_an_end_are_found_but_not_counted_as_the_prompts() -> None:
+    runner = FakeRunner()
+    engine, receiver = Engine(runner), Receiver()
+    engine.start()
+    for name in ("first", "again"):  # the end begins where a page begins
+        request = GenerateRequest(name, tuple(range(8)), 14, GREEDY, tenant=b"", thought=budget_of(5))
+        receiver.submit(engine, request)
+        receiver.tokens(name)
+    engine.stop()
+    assert receiver.tokens("first") == receiver.tokens("again")
+    deltas = [delta for delta in receiver.events["again"] if isinstance(delta, TokenDelta)]
+    assert sum(delta.cached_tokens for delta in deltas) == 4
+    assert sum(runner.step_tokens) == 2 * (8 + 13) - 4 - 4
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -39,4 +39,5 @@ class ResponseRoutes:
         model = self._reception.service.model(body.model or None).chat
         chat = chat_request(body)
         tools = () if chat.tool_choice == "none" else chat.tools or ()
-        return len(model.chat_prompt(chat.messages, tools, bounded=False, options=template_options(chat)))
+        options = template_options(chat, model.thinking_default)
+        return len(model.chat_prompt(chat.messages, tools, bounded=False, options=options))

@@ -329,7 +329,10 @@ def test_saving_takes_its_time_only_while_something_is_computed(store: DictStore
         service.cost(PROMPT)
         store.wait_until(lambda: len(store.pages) == 13)
         assert store.paced == [False] * 13
+        asked = threading.Event()
+        service.runner.before_step = lambda _: asked.wait(TIMEOUT_S)
         long, short = service.ask(PROMPT[::-1], None, new_tokens=70), service.ask(PROMPT[:25], EVE, new_tokens=1)
+        asked.set()
         service.answer(short)
         service.answer(long)
         store.wait_until(lambda: len(store.pages) == 19)

@@ -63,8 +63,8 @@ class ModelSettings(Knobs):
     """The file of a chat template (Jinja), instead of the model's own; none: the model's. A model without one serves
     completions only."""
     on_overflow: Literal["refuse", "shift"] = "refuse"
-    """What happens when a request does not fit the context and says nothing about it: "refuse" it, or "shift": drop
-    the oldest tokens and keep the system prompt."""
+    """What happens when the context is full, for requests that say nothing about it. "refuse": a prompt that does not
+    fit is refused, and an answer ends. "shift": a chat loses its oldest turns, an answer its oldest tokens."""
     thinking: Literal["off", "short", "full"] | None = None
     """How much the model thinks before it answers a request that says nothing about it: not at all, at most
     `short_thinking_tokens`, or as long as it likes; none: as its chat template does. Without effect on a model that

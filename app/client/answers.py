@@ -5,16 +5,18 @@ All functions raise OpenAIError, as the library's own calls do; an answer that b
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 from openai import APIConnectionError, APIError, APIStatusError, Omit, OpenAIError, Stream, omit
 from openai.types.chat import ChatCompletionChunk
 
-from app.client.turns import Asking, Ended, Message, Pieces, Thought, Usage
+from app.client.turns import Asking, Context, Ended, Message, Pieces, Thought, Usage
 
 Event = TypeVar("Event")
 Value = TypeVar("Value")
+_ENDLESS = {"on_overflow": "shift"}
+"""A chat that fills the context goes on without its oldest turns."""
 _BROKEN_OFF = "The connection broke off before the answer's end."
 
 
@@ -42,14 +44,15 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
         max_tokens=_or_omit(knobs.max_tokens),
         seed=_or_omit(knobs.seed),
         prompt_cache_key=_or_omit(cache_key),
-        extra_body=dict(asking.thinking),
+        extra_body={**_ENDLESS, **asking.thinking},
     ) as chunks:
-        finish_reason, usage, cut = None, None, None
+        finish_reason, usage, cut, context = None, None, None, None
         for chunk in _read(chunks):
             if chunk.usage is not None:
                 details = chunk.usage.prompt_tokens_details
                 remembered_tokens = (details.cached_tokens if details else None) or 0
                 usage = Usage(chunk.usage.prompt_tokens, remembered_tokens, chunk.usage.completion_tokens)
+                context = (chunk.model_extra or {}).get("context")
             if not chunk.choices:
                 continue
             yield from _pieces_of(chunk)
@@ -57,7 +60,7 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
             cut = (chunk.choices[0].delta.model_extra or {}).get("reasoning_cut", cut)
         if finish_reason is None:
             raise AnswerError(_BROKEN_OFF, None, _request_id(chunks))
-        yield Ended(finish_reason == "length", usage, was_thinking=cut == "length")
+        yield _ended(usage, context, is_cut=finish_reason == "length", was_thinking=cut == "length")
 
 
 def responded(asking: Asking, conversation_id: str, question: str, parent: str | None = None) -> Pieces:
@@ -66,7 +69,7 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
     parent: the item that the question follows, or "root"; None: the newest.
     """
     knobs = asking.knobs
-    extra: dict[str, Any] = {**asking.thinking, **({} if knobs.seed is None else {"seed": knobs.seed})}
+    extra: dict[str, Any] = {**_ENDLESS, **asking.thinking, **({} if knobs.seed is None else {"seed": knobs.seed})}
     if parent is not None:
         extra["conversation"] = {"id": conversation_id, "parent": parent}
     with asking.client.responses.create(
@@ -111,7 +114,16 @@ def _end_of(response: Any) -> Ended:
     if spent is not None:
         usage = Usage(spent.input_tokens, spent.input_tokens_details.cached_tokens, spent.output_tokens)
     was_thinking = any(getattr(item, "cut", None) == "max_output_tokens" for item in response.output)
-    return Ended(details is not None and details.reason == "max_output_tokens", usage, was_thinking)
+    is_cut = details is not None and details.reason == "max_output_tokens"
+    context = (response.model_extra or {}).get("context")
+    return _ended(usage, context, is_cut=is_cut, was_thinking=was_thinking)
+
+
+def _ended(usage: Usage | None, context: dict[str, Any] | None, *, is_cut: bool, was_thinking: bool) -> Ended:
+    """context: the field of the service's answer."""
+    cut_by: Literal["length", "context"] = "context" if context is not None and context.get("full") else "length"
+    sees = None if context is None else Context(context["left_out_turns"], context["limit_tokens"])
+    return Ended(cut_by if is_cut else None, usage, sees, was_thinking)
 
 
 def _read(stream: Stream[Event]) -> Iterator[Event]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from openai import NotFoundError
 
-from app.client import kept_chat, thinking, v1
+from app.client import kept_chat, thinking, v1, wordings
 from app.client.account import ChatError
-from app.client.talk import Talk, numbers
+from app.client.talk import Talk
 
 _MOST_TOKENS = 2**31 - 1
 
@@ -189,7 +189,7 @@ def _edit(talk: Talk, _: str) -> None:
 
 
 def _memory(talk: Talk, _: str) -> None:
-    last = "no answer yet" if talk.usage is None else numbers(talk.usage, talk.model)
+    last = "no answer yet" if talk.usage is None else wordings.numbers(talk.usage, talk.model)
     talk.screen.say(f"Last answer: {last}.")
     if not talk.keeps():
         return
@@ -199,6 +199,15 @@ def _memory(talk: Talk, _: str) -> None:
         return  # the service saves no pages
     used, quota = use["bytes"] / 1e6, use["quota_bytes"] / 1e6
     talk.screen.say(f"Saved for you: {use['pages']:,} pages, {used:,.1f} of {quota:,.0f} MB.")
+
+
+def _context(talk: Talk, _: str) -> None:
+    usage, context = talk.usage, talk.context
+    if usage is None or context is None:
+        talk.screen.say("Nothing is known yet: the next answer tells.")
+        return
+    talk.screen.say(wordings.used(usage, context))
+    talk.screen.say(talk.left_out() or "The model sees the whole chat.")
 
 
 def _quit(talk: Talk, _: str) -> None:
@@ -257,6 +266,7 @@ COMMANDS = (
     Command("continue", "", "goes on with an answer that was stopped or cut", _continue),
     Command("retry", "", "asks the last question again, with another seed", _retry),
     Command("edit", "", "changes the last question and asks it instead", _edit),
-    Command("memory", "", "how much of the context is used and remembered", _memory),
+    Command("context", "", "how much of the context is used, and which turns the model no longer sees", _context),
+    Command("memory", "", "how much the service remembers of this chat, and what is saved for you", _memory),
     Command("quit", "", "leaves", _quit),
 )

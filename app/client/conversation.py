@@ -43,6 +43,10 @@ class Conversation(Protocol):
         """Returns the last question and its answer."""
         ...
 
+    def question(self, client: OpenAI, number: int) -> str | None:
+        """Returns the text of one question; the first has number 0."""
+        ...
+
     def exported(self, client: OpenAI, form: str) -> bytes:
         """Exports the conversation as a file. form: md or json."""
         ...
@@ -74,6 +78,9 @@ class OwnConversation:
 
     def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
         return (self.said[-2].text, self.said[-1].text) if self.said else None
+
+    def question(self, client: OpenAI, number: int) -> str | None:
+        return _question(self.said, number)
 
     def exported(self, client: OpenAI, form: str) -> bytes:
         if form == "json":
@@ -119,6 +126,9 @@ class KeptConversation:
         is_turn = [one.role for one in said] == ["user", "assistant"]
         return (said[0].text, said[1].text) if is_turn else None
 
+    def question(self, client: OpenAI, number: int) -> str | None:
+        return _question(self._own.said if self.id is None else kept_chat.said(client, self.id), number)
+
     def exported(self, client: OpenAI, form: str) -> bytes:
         return self._own.exported(client, form) if self.id is None else kept_chat.exported(client, self.id, form)
 
@@ -134,6 +144,11 @@ class KeptConversation:
         questions = [place for place, one in enumerate(said) if one.role == "user"]
         is_last = questions and said[questions[-1]].text.strip() == question.strip()
         return said[: questions[-1]] if is_last else said
+
+
+def _question(said: Sequence[Message], number: int) -> str | None:
+    questions = [one.text for one in said if one.role == "user"]
+    return questions[number] if number < len(questions) else None
 
 
 def _sent(said: Sequence[Message]) -> list[Message]:

@@ -10,22 +10,18 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from openai import APIConnectionError, APIError, AuthenticationError, NotFoundError, OpenAIError
+from openai import AuthenticationError, NotFoundError, OpenAIError
 
-from app.client import kept_chat, login, thinking, v1
+from app.client import kept_chat, login, thinking, v1, wordings
 from app.client.account import Account, ChatError, chat_error, reason
 from app.client.conversation import Conversation, KeptConversation, OwnConversation
 from app.client.reader import Reader
 from app.client.screen import Screen
 from app.client.stop import stoppable
-from app.client.turns import Asking, Ended, Knobs, Pieces, Thought, Usage
+from app.client.turns import Asking, Context, Ended, Knobs, Pieces, Thought, Usage
 
 _SHOWN_TURNS = 4
-_SHOWN_CHARS = 300
-"""Characters shown of each turn of an earlier chat."""
 _SEEDS = 2**31
-_TIMED_S = 0.5
-"""Shorter answers say nothing of the speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,8 @@ class Talk:
         """None: not chosen yet, which may need a login first."""
         self.usage: Usage | None = None
         """Token usage of the last answer."""
+        self.context: Context | None = None
+        """What the model saw with the last answer."""
         self.has_failed = False
         """Whether a question got no answer, or an incomplete one."""
         self._wanted_model = model
@@ -174,7 +172,7 @@ class Talk:
         self._kept.id = conversation_id
         self.knobs = replace(self.knobs, thinking=kept_chat.thinking(self.account.client, conversation_id))
         for turn in turns:
-            self.screen.say(f"{'> ' if turn.role == 'user' else ''}{_shortened(turn.text)}")
+            self.screen.say(f"{'> ' if turn.role == 'user' else ''}{wordings.shortened(turn.text)}")
         warmed = kept_chat.warm(self.account.client, conversation_id, self.model.id, self.knobs.system)
         self.screen.say(f"{warmed.remembered_tokens:,} of {warmed.tokens:,} tokens remembered.")
 
@@ -340,15 +338,34 @@ class Talk:
     def _say_end(self, written: _Written) -> None:
         if written.end is not None:
             self.usage = written.end.usage
-            if written.end.is_cut:
-                self.screen.say(_cut(written.end, has_text=bool(written.text)))
+            if why := wordings.cut(written.end, has_text=bool(written.text)):
+                self.screen.say(why)
+            self._note_context(written.end.context)
             if self.screen.is_terminal and self.usage is not None:
-                self.screen.say(numbers(self.usage, self.model, written.seconds))
+                self.screen.say(wordings.numbers(self.usage, self.model, written.seconds))
         if written.is_stopped:
             self.screen.say("Stopped. /continue goes on." if written.text else "Stopped. /retry asks again.")
         if written.failure is not None:
             self.has_failed = True
             self.screen.say(self._what_now(written.failure, is_begun=bool(written.text)))
+
+    def _note_context(self, context: Context | None) -> None:
+        """Says from where on the model sees the chat, if that has changed."""
+        before, self.context = self.context, context
+        if context is None or context.left_out_turns == (before.left_out_turns if before is not None else 0):
+            return
+        if self.screen.is_terminal and (line := self.left_out()):
+            self.screen.say(f"── {line} ──")
+
+    def left_out(self) -> str:
+        """The line that says from where on the model sees this chat; empty if it sees all."""
+        if self.context is None or not self.context.left_out_turns:
+            return ""
+        try:
+            question = self.conversation().question(self.account.client, self.context.left_out_turns)
+        except OpenAIError:
+            question = None
+        return wordings.left_out(self.context.left_out_turns, question)
 
     def _what_now(self, error: OpenAIError, *, is_begun: bool) -> str:
         """Why an answer has failed, worded as in the service's log, and what to do."""
@@ -361,14 +378,14 @@ class Talk:
             return "This conversation was deleted elsewhere. Your next line begins a new one."
         request_id = getattr(error, "request_id", None)
         known_as = f" (request {request_id})" if request_id and self.screen.is_terminal else ""
-        what_to_do = f" {_what_to_do(error, code, is_begun=is_begun)}" if self.screen.is_terminal else ""
+        what_to_do = f" {wordings.what_to_do(error, code, is_begun=is_begun)}" if self.screen.is_terminal else ""
         return f"{reason(error, self.account.url)}{known_as}{what_to_do}"
 
     def _forget_turns(self) -> None:
         self._own = OwnConversation()
         self._kept = KeptConversation(None, self._own, self.knobs.thinking)
         self._last = None
-        self.usage = None
+        self.usage = self.context = None
         self._is_new = False
 
     def _has_users(self) -> bool:
@@ -381,46 +398,3 @@ class Talk:
         assert self.model is not None
         user = "" if self.account.session is None else f", logged in as {self.account.session.name}"
         return f"{self.model.id} at {self.account.url}{user}. Ctrl-C stops an answer; /help says more; exit leaves."
-
-
-def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:
-    """An answer's usage in one line. seconds: the time in which its tokens came."""
-    context = short(usage.prompt_tokens + usage.answer_tokens)
-    if model is not None and model.context_tokens:
-        context += f" of {round(model.context_tokens / 1024)}k"
-    speed = ""
-    if seconds >= _TIMED_S and usage.answer_tokens > 1:
-        per_second = (usage.answer_tokens - 1) / seconds
-        speed = f"{per_second:.{0 if per_second >= 10 else 1}f} tok/s, "
-    remembered = short(usage.remembered_tokens)
-    return f"{usage.answer_tokens:,} tokens, {speed}{context} context, {remembered} remembered"
-
-
-def _cut(end: Ended, *, has_text: bool) -> str:
-    """What is said of an answer that its limit has cut, and what to do."""
-    tokens = f" at {end.usage.answer_tokens:,} tokens" if end.usage is not None else ""
-    if not end.was_thinking:
-        return f"Cut{tokens}. {'/continue goes on' if has_text else '/set max_tokens, then /retry'}."
-    return f"Cut{tokens}, while the model was still thinking: /think short or /set max_tokens, then /retry."
-
-
-def short(tokens: int) -> str:
-    """Formats a number of tokens, such as 312 or 1.1k."""
-    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
-
-
-def _what_to_do(error: OpenAIError, code: str | None, *, is_begun: bool) -> str:
-    wait_s = login.retry_after_s(error)
-    if wait_s is not None:
-        return f"Wait {wait_s} s, then /retry."
-    if code == "context_length_exceeded":
-        return "/new begins another conversation."
-    if code == "model_not_found":
-        return "/model shows which there are; then /retry."
-    if isinstance(error, APIError) and not isinstance(error, APIConnectionError) and code == "invalid_value":
-        return "/edit changes the question, /set how it is asked."
-    return "/continue goes on, /retry asks again." if is_begun else "/retry asks again."
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ..."

@@ -5,7 +5,7 @@ Knows no service and no terminal.
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from openai import OpenAI
 
@@ -53,12 +53,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """What the model saw of the conversation."""
+
+    left_out_turns: int
+    """How many of its oldest turns the model did not see."""
+    limit_tokens: int
+    """A longer conversation loses its oldest turns."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The end of an answer."""
 
-    is_cut: bool
-    """Whether it was cut at its token limit."""
+    cut_by: Literal["length", "context"] | None
+    """What has cut it: the longest answer, or the end of the context."""
     usage: Usage | None
+    context: Context | None
+    """None: the service does not tell."""
     was_thinking: bool = False
     """Whether that was within its thought, so that there is no answer."""
 

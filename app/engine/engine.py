@@ -236,6 +236,11 @@ class Engine:
         return self._statistics
 
     @property
+    def longest_tokens(self) -> int:
+        """The most tokens of one request, prompt and output together, by the context and by the KV cache."""
+        return self._limits.longest_tokens
+
+    @property
     def healthy(self) -> bool:
         """Whether the engine's thread runs and accepts requests."""
         return self._thread.is_alive() and self._stopped_reason is None

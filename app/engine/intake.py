@@ -4,6 +4,7 @@ Runs on the caller's thread, so that the engine's thread does not spend time on 
 """
 
 import os
+from dataclasses import replace
 
 from app.engine.generation import Deliver, Generation
 from app.engine.model_runner import ModelRunner, TokenConstraint
@@ -49,6 +50,7 @@ class Intake:
 
         Raises RequestTooLongError, InvalidRequestError.
         """
+        request = self._ending(request)
         window = self._check(request)
         salt = self._salt(request)
         sampling = request.sampling
@@ -96,6 +98,34 @@ class Intake:
             return memory_salt(request.memory.names_key, self._fingerprint)
         return tenant_salt(self._cache_secret, request.tenant)
 
+    def _ending(self, request: GenerateRequest) -> GenerateRequest:
+        """Returns a request whose window is not required with the window that it can have, or with the context's end.
+
+        Without a window its output ends where the context does, or the KV cache.
+        """
+        wanted = request.window
+        if wanted is None or wanted.is_required:
+            return request
+        window = self._limits.window(len(request.prompt_token_ids), request.max_new_tokens, wanted)
+        if window is not None and self._not_shifted_reason() is None:
+            return request
+        room_tokens = self._limits.longest_tokens - len(request.prompt_token_ids)
+        most_tokens = request.max_new_tokens if room_tokens < 1 else min(request.max_new_tokens, room_tokens)
+        return replace(request, window=None, max_new_tokens=most_tokens)
+
+    def _not_shifted_reason(self) -> str | None:
+        """Returns why contexts of this model can't be shifted; None: they can."""
+        if self._limits.state_pages:
+            return "this model has recurrent states, which depend on all tokens before: its context can't be shifted"
+        if self._limits.groups.windowed:
+            return (
+                "this model's attention has windows, whose pages are given back: its context can be shifted only where "
+                "the service's settings have on_overflow 'shift'"
+            )
+        if not self._runner.has_relative_positions:
+            return "this model's RoPE is dynamic: its context can't be shifted"
+        return None
+
     def _check(self, request: GenerateRequest) -> PageWindow | None:
         """Returns the context window if the output needs one. Raises RequestTooLongError, InvalidRequestError."""
         prompt = request.prompt_token_ids
@@ -108,17 +138,8 @@ class Intake:
         if request.resumed_token_ids:
             _check_resumed(request)
         window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
-        if window is not None and self._limits.state_pages:
-            raise InvalidRequestError(
-                "this model has recurrent states, which depend on all tokens before: its context can't be shifted"
-            )
-        if window is not None and self._limits.groups.windowed:
-            raise InvalidRequestError(
-                "this model's attention has windows, whose pages are given back: its context can be shifted only where "
-                "the service's settings have on_overflow 'shift'"
-            )
-        if window is not None and not self._runner.has_relative_positions:
-            raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
+        if window is not None and (reason := self._not_shifted_reason()) is not None:
+            raise InvalidRequestError(reason)
         self._limits.check(len(prompt), request.max_new_tokens, window, _check_search(request, self._runner))
         vocab_size = self._runner.vocab_size
         if min(prompt) < 0 or max(prompt) >= vocab_size:

@@ -41,6 +41,9 @@ class ContextWindow:
     """How many of the first tokens are never dropped; rounded up to whole pages."""
     discard_tokens: int
     """How many tokens are dropped at a time; rounded up to whole pages, at least one page."""
+    is_required: bool = True
+    """False: the window shrinks to what the KV cache holds, and where the model's context can't be shifted, the output
+    ends when the context is full. True: such a request is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class WorkerFacts:
     memory_bound: bool
     """Whether its memory comes from its own NUMA nodes only (`worker.bind_memory`, where the system allows it)."""
     max_context_tokens: int
-    """The longest prompt and output together."""
+    """The longest prompt and output together, which its KV cache may bound."""
     tier: str
     """The instruction set of its kernels, such as "amx_int8"."""
     arithmetic: str

@@ -151,7 +151,7 @@ class Worker:
             cpus=slot.cpus,
             numa_node=slot.numa_node,
             memory_bound=worker.bind_memory,
-            max_context_tokens=runner.max_context_tokens,
+            max_context_tokens=self._engine.longest_tokens,
             tier=runner.tier,
             arithmetic=runner.arithmetic,
             ready_since=int(time.time()),

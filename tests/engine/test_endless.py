@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
-from app.messages.failures import EngineError, InvalidRequestError
+from app.engine.scheduling.limits import SchedulerLimits
+from app.messages.failures import EngineError, InvalidRequestError, RequestTooLongError
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
@@ -127,6 +129,68 @@ def test_a_model_whose_positions_are_absolute_is_refused() -> None:
     runner.has_relative_positions = False
     with stopping(runner) as engine, pytest.raises(InvalidRequestError, match="dynamic"):
         Receiver().submit(engine, ask("endless", 8, 1000, ContextWindow(32, 4, 8)))
+
+
+def unshiftable(kind: str) -> FakeRunner:
+    match kind:
+        case "positions":
+            runner = FakeRunner(max_context_tokens=64)
+            runner.has_relative_positions = False
+            return runner
+        case "attention windows":
+            return FakeRunner(max_context_tokens=64, group_windows=(0, 8))
+    return FakeRunner(max_context_tokens=64, state_pages=40)
+
+
+@pytest.mark.parametrize("kind", ["positions", "attention windows", "states"])
+def test_a_window_that_is_not_required_ends_with_the_context_where_that_can_not_be_shifted(kind: str) -> None:
+    with stopping(unshiftable(kind)) as engine:
+        engine.start()
+        receiver = Receiver()
+        receiver.submit(engine, ask("chat", 30, 1000, ContextWindow(64, 4, 8, is_required=False)))
+        assert len(receiver.tokens("chat")) == 34
+        assert receiver.finish_reason("chat") == "length"
+
+
+def test_a_window_that_is_not_required_shrinks_to_what_the_cache_holds() -> None:
+    runner = FakeRunner(kv_pages=20, max_context_tokens=640)
+    request = ask("chat", 30, 1000, ContextWindow(640, 8, 300, is_required=False))
+    with stopping(runner) as engine:
+        assert engine.longest_tokens == 80
+        engine.start()
+        receiver = Receiver()
+        receiver.submit(engine, request)
+        # Its two kept pages are held twice, a quarter is left to others, and a page of the newest tokens stays.
+        shrunk = ContextWindow((20 - 2 - 5) * 4, 8, 10 * 4)
+        assert receiver.tokens("chat") == runner.expected_tokens(replace(request, window=shrunk))
+        # A longer prompt takes what there is.
+        request = replace(request, request_id="long", prompt_token_ids=(*PROMPT, *PROMPT[:20]))
+        receiver.submit(engine, request)
+        whole = ContextWindow((20 - 2) * 4, 8, 15 * 4)
+        assert receiver.tokens("long") == runner.expected_tokens(replace(request, window=whole))
+        # What keeps nearly all that there is can't shift.
+        receiver.submit(engine, ask("keeps", 30, 1000, ContextWindow(640, 40, 300, is_required=False)))
+        assert len(receiver.tokens("keeps")) == 80 - 30
+
+
+@given(st.integers(1, 400), st.integers(1, 90), st.lists(st.sampled_from([0, 1, 5, 8, 40]), min_size=1, max_size=3))
+def test_the_longest_request_is_the_longest_that_is_not_refused(context: int, pages: int, windows: list[int]) -> None:
+    limits = SchedulerLimits(
+        step_tokens=8,
+        max_sequences=1,
+        max_context_tokens=context,
+        page_tokens=4,
+        page_count=pages,
+        group_windows=tuple(windows),
+    )
+    longest = limits.longest_tokens
+    assert longest <= context
+    if longest > 0:
+        limits.check(longest, 0)
+        limits.check(1, longest - 1)
+    if longest < context:
+        with pytest.raises(RequestTooLongError):
+            limits.check(longest + 1, 0)
 
 
 REQUESTS = st.lists(

@@ -79,11 +79,15 @@ LONG = {"max_tokens": 1200}
 
 def all_kinds(model: str) -> list[dict[str, Any]]:
     """Requests whose answers are the same each time; long enough to lose a worker in between."""
-    said = [{"role": "user", "content": "Tell me of a fox and a hen."}]
+    asked = "Tell me of a fox and a hen, and of the farm where they live, and of the winter there."
+    turns = [{"role": role, "content": f"{asked} {i}"} for i in range(12) for role in ("user", "assistant")]
+    # Its oldest turns are left out, and its window moves before the answer's end.
+    said = [*turns, {"role": "user", "content": "Tell me of a fox and a hen."}]
+    past = {"on_overflow": "shift", "context_window": 512}
     schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 300}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     prompt = {"model": model, "prompt": "Once upon a time", "max_tokens": 400, "logit_bias": {"0": -100, "2": -100}}
-    chat = {"model": model, "messages": said, "max_tokens": 400, "logit_bias": {"0": -100, "2": -100}}
+    chat = {"model": model, "messages": said, "max_tokens": 400, "logit_bias": {"0": -100, "2": -100}, **past}
     usage = {"stream": True, "stream_options": {"include_usage": True}}
     return [
         {**prompt, **usage, "temperature": 0},

@@ -6,14 +6,10 @@ belongs to whom.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from app.engine.scheduling.forecast import OutputForecast, peak_pages
-from app.engine.scheduling.limits import SchedulerLimits
+from app.engine.scheduling.limits import LEFT_SHARE, SchedulerLimits
 from app.engine.scheduling.sequence import SequenceState
-
-_LEFT_SHARE: Final = 4
-"""Endless outputs together leave at least one in this many pages to others."""
 
 
 class Admission:
@@ -42,7 +38,7 @@ class Admission:
         reserved = self._reserved_pages + self._most_pages(candidate)
         if candidate.window is not None:
             others = (self._most_pages(sequence) for sequence in running if sequence.window is None)
-            left = self._limits.page_count // _LEFT_SHARE if self._reserved_pages else 0
+            left = self._limits.page_count // LEFT_SHARE if self._reserved_pages else 0
             reserved += max(left, *others, 0)
         is_reserved = self._reserved_pages > 0 or candidate.window is not None
         return not is_reserved or reserved <= self._limits.page_count or not running

@@ -12,6 +12,8 @@ from app.messages.requests import ContextWindow
 
 STATE_PAGES_EACH: Final = 2
 """The most state pages that a sequence holds between two steps (sequence_states.py)."""
+LEFT_SHARE: Final = 4
+"""Endless outputs together leave at least one in this many pages to others."""
 _CHUNK_STATE_PAGES: Final = 2
 """How many more state pages a chunk of a prompt needs at most; with fewer, chunks would end at page boundaries."""
 
@@ -66,6 +68,18 @@ class SchedulerLimits:
     def groups(self) -> PageGroups:
         return PageGroups(self.group_windows, self.page_tokens)
 
+    @property
+    def longest_tokens(self) -> int:
+        """The most tokens of one sequence, prompt and output together, by the context and by the KV cache."""
+        least, most = 0, self.pages_for(self.max_context_tokens)
+        while least < most:
+            middle = -(-(least + most) // 2)
+            if self.groups.pages(middle) <= self.page_count:
+                least = middle
+            else:
+                most = middle - 1
+        return min(self.max_context_tokens, least * self.page_tokens)
+
     def pages_for(self, tokens: int) -> int:
         """Pages of one group that hold `tokens` tokens."""
         return -(-tokens // self.page_tokens)
@@ -86,14 +100,25 @@ class SchedulerLimits:
         )
 
     def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> PageWindow | None:
-        """A request's window in whole pages; None if it wants none, or prompt and output fit."""
-        if window is None or prompt_tokens + max_new_tokens <= window.tokens // self.page_tokens * self.page_tokens:
+        """A request's window in whole pages; None if it wants none, or prompt and output fit.
+
+        One that is not required shrinks so that others can run beside it, if its prompt has room then, and is None too
+        where the KV cache has no room for it.
+        """
+        if window is None:
             return None
-        return PageWindow(
-            pages=window.tokens // self.page_tokens,
-            keep=self.pages_for(window.keep_tokens),
-            discard=max(1, self.pages_for(window.discard_tokens)),
-        )
+        pages = window.tokens // self.page_tokens
+        keep, discard = self.pages_for(window.keep_tokens), max(1, self.pages_for(window.discard_tokens))
+        if not window.is_required:
+            most = self.page_count - keep  # those that stay are held twice
+            beside = most - self.page_count // LEFT_SHARE
+            pages = min(pages, beside if self.pages_for(prompt_tokens) <= beside else most)
+            discard = max(1, min(discard, pages - keep - 1))
+            if pages < keep + discard + 1 or prompt_tokens > pages * self.page_tokens:
+                return None
+        if prompt_tokens + max_new_tokens <= pages * self.page_tokens:
+            return None
+        return PageWindow(pages, keep, discard)
 
     def check(
         self, prompt_tokens: int, max_new_tokens: int, window: PageWindow | None = None, width: int | None = None

@@ -186,6 +186,7 @@ class ModelDirectory:
                 served[card] = model
         if len(served) == len(cards):
             application.logged_reason = ""
+        served = {card: _within_caches(model, application.workers) for card, model in served.items()}
         promised = application.promised
         if promised is not None and not any(replace(card, identity="") == promised for card in served):
             application.served = {promised: application.served[promised]} | served
@@ -224,6 +225,13 @@ async def _wait_for_cards(workers: ModelWorkers) -> None:
         if workers.cards():
             return
         await asyncio.sleep(_CARD_WAIT_S)
+
+
+def _within_caches(model: ServedModel, workers: ModelWorkers) -> ServedModel:
+    """Returns the model with a context that each of its workers' KV caches holds; itself if it has that already."""
+    sizes = [row.max_context_tokens for row in workers.workers() if row.state != "gone"]
+    chat = model.chat.within(min(sizes, default=None))
+    return model if chat is model.chat else replace(model, chat=chat)
 
 
 def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:

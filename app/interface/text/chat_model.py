@@ -20,6 +20,7 @@ from app.interface.request import errors
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.text.instructions import is_system
+from app.interface.text.message_sizes import MessageSize, TemplateSizes
 from app.interface.text.thought_budget import ThoughtBudgets
 from app.interface.thinking.channels import CALL, RETURN, TOKEN_SIGN
 from app.interface.thinking.ends import Calls, without_thought
@@ -42,6 +43,8 @@ from app.model_folder import (
 
 _PROMPT_END_TOKENS = 16
 """The number of a prompt's last tokens that show whether it ends within a thought."""
+_DATE_TOKENS = 32
+"""A system prompt counts as a multiple of this: with a date in it, it has not the same length every day."""
 _NO_TEMPLATE = (
     "This model has no chat template, so it can't chat: use /v1/completions, or start the service with a template"
     " for it (redoubt serve --chat-template FILE; model.chat_template in the configuration)."
@@ -96,6 +99,7 @@ class ChatModel:
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The maximum of prompt and output tokens together."""
+        self._own_context_tokens = self.context_tokens
         self.identity = identity
         """The identity of the model's files (`ModelCard.identity`)."""
         self.on_overflow = on_overflow
@@ -138,6 +142,11 @@ class ChatModel:
             self.eos_token_ids |= {token for token, name in self.added_tokens.items() if name in (CALL, RETURN)}
         """Tokens that end an answer."""
         self._answers: Mapping[str, Sequence[int]] = {}
+        self._sizes: TemplateSizes | None = None
+        if self._template is not None:
+            self._sizes = TemplateSizes.measured(
+                lambda messages, tools: len(self.chat_prompt(messages, tools, bounded=False)), self._count
+            )
 
     @classmethod
     def load(
@@ -191,6 +200,15 @@ class ChatModel:
         default = self.thinking_default
         mode: ThinkingMode = default.mode or ("off" if template.is_off_by_default else "full")
         return ModelThinking(template.has_switch, default.short_tokens, mode)
+
+    def within(self, tokens: int | None) -> Self:
+        """Returns a copy whose context is as long as the model's, but not longer than `tokens`; itself if it is so."""
+        context_tokens = min(tokens or self._own_context_tokens, self._own_context_tokens)
+        if context_tokens == self.context_tokens:
+            return self
+        model = copy(self)
+        model.context_tokens = context_tokens
+        return model
 
     def with_known_answers(self, answers: Mapping[str, Sequence[int]]) -> Self:
         """Returns a copy that encodes these earlier answers with the tokens that the model generated.
@@ -249,6 +267,44 @@ class ChatModel:
         encoding = self._encode(text)
         system_tokens = next((i for i, (_, end) in enumerate(encoding.offsets) if end > start), len(encoding.ids))
         return Conversation(self._with_answers(messages, text, encoding) or encoding.ids, system_tokens)
+
+    def message_sizes(self, messages: Sequence[Message]) -> list[MessageSize]:
+        """Returns about how many tokens of a prompt each message is, whatever comes before and after it.
+
+        Raises ApiError (400) if it has no chat template.
+        """
+        if self._template is None or self._sizes is None:
+            raise errors.invalid(_NO_TEMPLATE, "model")
+        split = [(message, *self._template.thought_and_text(message)) for message in messages]
+        return self._sizes.of(split, self._count)
+
+    def system_size(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        form: ResponseFormat | None = None,
+        options: TemplateOptions | None = None,
+    ) -> int:
+        """Returns about how many tokens a prompt with these leading system messages has besides its other messages.
+
+        Raises ApiError (400).
+        """
+        question = Message(role="user", content="a")
+        token_ids = self.chat_prompt([*messages, question], tools, form, options=options)
+        rest = len(token_ids) - self.message_sizes([question])[0].later
+        return -(-rest // _DATE_TOKENS) * _DATE_TOKENS
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        """Returns the tokens of each text; of one that is too long for the context, the least that it can have."""
+        counts = []
+        for text in texts:
+            tokens = len(text.encode()) // self.tokens.longest
+            if text and tokens <= self.context_tokens:
+                # One by one: a batch would take all cores, also the workers'.
+                (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+                tokens = len(encoding)
+            counts.append(tokens)
+        return counts
 
     def _with_answers(self, messages: Sequence[Message], text: str, encoding: Encoding) -> list[int] | None:
         """Returns the tokens of `text`, with the model's own for known answers; None if no answer is known.

@@ -210,6 +210,15 @@ class ChatTemplate:
     def _call_id(self, call_id: str) -> str:
         return call_id if self._abilities.any_id else short_id(call_id)
 
+    def thought_and_text(self, message: Message) -> tuple[str, str]:
+        """Returns a message's thought and the rest of its text, both of which may be empty."""
+        content = message.content or ""
+        text = content if isinstance(content, str) else "\n".join(part.text for part in content)
+        thought = None
+        if message.role == "assistant":
+            thought, text = self._thought_and_answer(message.reasoning_content, text)
+        return thought or "", text
+
     def _thought_and_answer(self, thought: str | None, text: str) -> tuple[str | None, str]:
         """Splits an earlier answer. Some clients return the thought and the answer as one text."""
         marks, start = self._thought_marks, text.lstrip()

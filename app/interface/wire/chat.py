@@ -13,13 +13,13 @@ from pydantic_core import PydanticCustomError
 from app.interface.wire.fields import (
     MAX_CHAT_TOP_LOGPROBS,
     MAX_MESSAGES,
-    MAX_TOKENS,
     MAX_TOOLS,
     CacheRetention,
     Dropped,
     FunctionName,
     Identifier,
     Metadata,
+    OutputTokens,
     ReasoningEffort,
     ServiceTier,
     Text,
@@ -30,7 +30,7 @@ from app.interface.wire.fields import (
     kind_of,
     only,
 )
-from app.interface.wire.generation import FinishReason, GenerationRequest, ReasoningCut, Usage
+from app.interface.wire.generation import ContextUse, FinishReason, GenerationRequest, ReasoningCut, Usage
 from app.interface.wire.template_variables import TemplateVariables
 
 
@@ -223,7 +223,7 @@ class ChatCompletionRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_completion_tokens: OutputTokens = None
     response_format: ResponseFormat | None = None
     metadata: Metadata | None = None
     """Kept with a stored completion; this API stores none, so it has no effect."""
@@ -249,6 +249,8 @@ class ChatCompletionRequest(GenerationRequest):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    """Extension, as in responses: with "auto" the oldest turns are left out if the conversation is too long."""
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[str | None, only("none")] = None
     audio: Unsupported = None
@@ -285,11 +287,9 @@ class ChatCompletionRequest(GenerationRequest):
         return "reasoning.max_tokens" if has_other else None
 
     @property
-    def output_limit(self) -> tuple[int | None, str]:
-        """The maximum of output tokens, and the field that sets it."""
-        if self.max_completion_tokens is not None:
-            return self.max_completion_tokens, "max_completion_tokens"
-        return self.max_tokens, "max_tokens"
+    def output_limit(self) -> int | None:
+        """The maximum of output tokens; None: the client sets none."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class AssistantMessage(BaseModel):
@@ -324,3 +324,5 @@ class ChatCompletion(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str | None = None
+    context: Annotated[ContextUse | None, Field(exclude_if=lambda context: context is None)] = None
+    """Extension: present if the request lets old turns be left out."""

@@ -28,7 +28,8 @@ class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`."""
 
     prompt: Prompt
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    """-1: as many as the service allows; null: 16, as OpenAI has it."""
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     """The number of completions generated per prompt; the `n` most likely are returned."""
     echo: bool | None = None

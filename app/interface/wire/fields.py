@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -129,6 +130,11 @@ MinP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Applies to prompt and output; 1: off."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+OutputTokens = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None,
+    BeforeValidator(lambda value: None if type(value) is int and value == -1 else value),
+]
+"""The most output tokens; null or, as in other servers, -1: the client sets no limit."""
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]

@@ -9,6 +9,7 @@ from app.interface.wire.fields import (
     Dropped,
     Identifier,
     MinP,
+    OutputTokens,
     Penalty,
     RepetitionPenalty,
     Seed,
@@ -70,6 +71,17 @@ class Usage(BaseModel):
         )
 
 
+class ContextUse(BaseModel):
+    """Extension: what the model saw of a conversation."""
+
+    left_out_turns: int
+    """The number of oldest turns that were left out; a turn is a question with all that answered it."""
+    limit_tokens: int
+    """System prompt, tools and turns beyond this lose the oldest turns."""
+    full: Annotated[bool, Field(exclude_if=lambda full: not full)] = False
+    """Whether the answer ended because the context was full; absent if not."""
+
+
 class PromptProgressObject(BaseModel):
     """`prompt_progress`: the first four fields are as in llama-server."""
 
@@ -113,7 +125,8 @@ class GenerationRequest(Wire):
     """Extension: the output continues to its limit past end-of-sequence tokens."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     """Extension: no end-of-sequence token and none of `stop_token_ids` before this many tokens."""
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_tokens: OutputTokens = None
+    """More than the context leaves is cut to that."""
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None

@@ -17,6 +17,7 @@ from app.interface.wire.fields import (
     Identifier,
     Metadata,
     MinP,
+    OutputTokens,
     ReasoningEffort,
     RepetitionPenalty,
     Seed,
@@ -34,6 +35,7 @@ from app.interface.wire.fields import (
     kind_of,
     only,
 )
+from app.interface.wire.generation import ContextUse
 from app.interface.wire.response_items import InputItem
 from app.interface.wire.response_tools import ResponseTool, ToolChoice
 from app.interface.wire.template_variables import TemplateVariables
@@ -117,7 +119,7 @@ class ResponseRequest(Wire):
         kind_of("should be a string or a list of items", {str: "text", list: "items"}),
     ]
     instructions: Text | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_output_tokens: OutputTokens = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     text: TextConfig | None = None
@@ -137,7 +139,7 @@ class ResponseRequest(Wire):
     background: bool | None = None
     """Whether a user's stored response continues without its client."""
     truncation: Literal["auto", "disabled"] | None = None
-    """With "auto" the oldest items are dropped if they do not fit the context."""
+    """With "auto" the oldest turns are left out if the conversation is too long."""
     service_tier: ServiceTier | None = None
     """Without effect: there is one tier, as the answer says."""
     client_metadata: ClientMetadata | None = None
@@ -172,6 +174,7 @@ class ResponseRequest(Wire):
     thinking_budget: ThinkingBudget | None = None
     """Extension, as in chat completions."""
     chat_template_kwargs: TemplateVariables | None = None
+    on_overflow: Literal["refuse", "shift"] | None = None
     return_progress: bool | None = None
     """With `stream`: sends `response.prompt_progress` events before the first token."""
 
@@ -311,6 +314,7 @@ class IncompleteDetails(BaseModel):
     """Why a response is incomplete."""
 
     reason: Literal["max_output_tokens"] = "max_output_tokens"
+    """Also if the context was full, as OpenAI has it."""
 
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -350,3 +354,5 @@ class ResponseObject(BaseModel):
     prompt_cache_key: str | None
     safety_identifier: str | None
     metadata: dict[str, str]
+    context: Annotated[ContextUse | None, Field(exclude_if=lambda context: context is None)] = None
+    """Extension: present if the request lets old turns be left out."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,11 @@ import pytest
 from app.client import v1
 from app.client.commands import COMMANDS, completions
 from app.client.kept_chat import newest_branch
+from app.client.reader import PlainReader
+from app.client.screen import PlainScreen
+from app.client.terminal import TerminalChat
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
+from tests.app.fake_worker import deltas
 from tests.app.interface.thinking.families import thinking_model
 from tests.app.interface.users.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
@@ -89,7 +94,7 @@ def test_an_answer_that_was_cut_goes_on(fake: FakeV1, type_in: TypeIn, capsys: p
     fake.finish_reason = "length"
     type_in("/set max_tokens 5", "first", "/continue", "second", "exit")
     printed = chat(fake.url, capsys)
-    assert printed.count("Cut at 5 tokens. /continue goes on.") == 3
+    assert printed.count("Cut at 5 tokens: the longest answer. /continue goes on.") == 3
     assert fake.asked[0]["max_tokens"] == 5
     assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."
     assert [one["content"] for one in fake.asked[2]["messages"]] == [
@@ -130,7 +135,8 @@ def test_an_answer_that_is_cut_while_it_thinks_says_what_to_do(
     fake.thoughts, fake.words, fake.finish_reason, fake.reasoning_cut = ["h", "m"], [], "length", "length"
     type_in("first", "/continue", "exit")
     (said, _) = chat(fake.url, capsys)
-    assert said == "Cut at 0 tokens, while the model was still thinking: /think short or /set max_tokens, then /retry."
+    assert said.startswith("Cut at 0 tokens, while the model was still thinking: the longest answer. ")
+    assert said.endswith("/think short or /set max_tokens, then /retry.")
     assert len(fake.asked) == 1
 
 
@@ -314,3 +320,42 @@ def test_an_answer_that_breaks_off_is_kept(fake: FakeV1, type_in: TypeIn, capsys
     printed = capsys.readouterr().out.splitlines()[1:]
     assert printed[:2] == ["Hello from the fake.", "The connection broke off before the answer's end."]
     assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."
+
+
+@pytest.mark.parametrize("guests", [False, True])
+def test_a_chat_goes_on_past_the_context(
+    guests: bool, make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site(guests=guests)
+    questions = [f"Question {number} about " + "cats and dogs " * 6 for number in range(12)]
+    type_in(*(() if guests else LOGIN), "/context", *questions, "/context", "exit")
+    screen = PlainScreen(sys.stdout, sys.stdout, is_terminal=True)
+    TerminalChat(url, screen=screen, reader=PlainReader(), is_new=True).run()
+    printed = capsys.readouterr().out.splitlines()
+    assert "Nothing is known yet: the next answer tells." in printed
+    assert not [line for line in printed if "context_length" in line or "/new" in line]
+    told = [line for line in printed if line.startswith("── The model no longer sees the first")]
+    assert len(told) > 1
+    shown = re.search(r"the first (\d+) turns of this chat and sees it from “Question (\d+) about [^”]*…” on", told[-1])
+    assert shown is not None
+    assert shown[1] == shown[2]
+    used, seen = printed[-2:]
+    assert re.fullmatch(r"\d+ of 384 tokens are used; (\d+ are left for|the next question leaves) .*\.", used)
+    assert seen == told[-1].strip("─ ")
+    assert all(request.window is not None for request in site.worker.requests)
+
+
+@pytest.mark.parametrize("guests", [False, True])
+def test_an_answer_says_by_what_it_was_cut(
+    guests: bool, make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site(guests=guests)
+    tokens = [5, 400]
+    site.worker._script = lambda _: deltas([5] * tokens.pop(0), finish_reason="length")
+    type_in(*(() if guests else LOGIN), "/set max_tokens 5", "first", "/set max_tokens 1000", "second", "exit")
+    plain_chat(url, is_new=True).run()
+    cut = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Cut")]
+    assert cut == [
+        "Cut at 5 tokens: the longest answer. /continue goes on.",
+        "Cut at 400 tokens: the context is full. /continue goes on.",
+    ]

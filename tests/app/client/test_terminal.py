@@ -106,7 +106,7 @@ def test_a_service_that_comes_later(
     type_in: TypeIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a person looks on, the chat begins all the same, and the question is not lost."""
-    monkeypatch.setattr("app.client.talk._TIMED_S", 1e9)  # no speed, however slow the machine is
+    monkeypatch.setattr("app.client.wordings._TIMED_S", 1e9)  # no speed, however slow the machine is
     with socket.socket() as listener, ExitStack() as up:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))

@@ -23,6 +23,7 @@ from tests.app.tiny_model import CONTEXT_TOKENS, reference_tokenizer, tiny_model
 TEXT = "Hello, 日本 🎉 STOP and more"
 TOKENS = reference_tokenizer().encode(TEXT).ids
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+LONG = [{"role": "user", "content": "cat " * CONTEXT_TOKENS}]
 COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "hi"}
 
 
@@ -254,7 +255,7 @@ async def test_prompts_and_answers_are_not_logged(caplog: pytest.LogCaptureFixtu
         (CHAT | {"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         (CHAT | {"tool_choice": "required"}, "tool_choice", "invalid_value"),
         (CHAT | {"temperature": 3}, "temperature", "invalid_value"),
-        (CHAT | {"max_tokens": CONTEXT_TOKENS}, "max_tokens", "context_length_exceeded"),
+        (CHAT | {"messages": LONG}, "messages", "context_length_exceeded"),
         (CHAT | {"stream_options": {}}, "stream_options", "invalid_value"),
         (CHAT | {"n": 5}, "n", "invalid_value"),
         ([], None, "invalid_json"),

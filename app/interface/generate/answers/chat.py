@@ -36,6 +36,7 @@ class ChatBody:
             model=self._head.model,
             choices=[_choice(i, choice) for i, choice in enumerate(self._choices.best())],
             usage=self._choices.usage(),
+            context=self._choices.context(),
         )
         return completion.model_dump_json().encode()
 

@@ -12,7 +12,7 @@ from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.usage import TokenCount
 from app.interface.generate.planning.job import Job
 from app.interface.request.errors import ApiError
-from app.interface.wire.generation import PromptProgressObject, ReasoningCut, Usage
+from app.interface.wire.generation import ContextUse, PromptProgressObject, ReasoningCut, Usage
 from app.messages.outputs import PromptProgress
 
 DONE = b"data: [DONE]\n\n"
@@ -77,8 +77,12 @@ class ChunkWriter:
         calls: Sequence[ToolCallDelta] = (),
         thought: str = "",
         cut: ReasoningCut | None = None,
+        context: ContextUse | None = None,
     ) -> bytes:
-        """Returns the chunks of a thought, what cut it, text, scores and calls, and of the choice's end; maybe none."""
+        """Returns the chunks of a thought, what cut it, text, scores and calls, and of the choice's end; maybe none.
+
+        context: for the chunk of the end.
+        """
         chunks = b""
         if thought:
             chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}' % event_json(thought), None)
@@ -91,7 +95,8 @@ class ChunkWriter:
                 continue  # the end of a call, which chunks do not mention
             chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(_call_delta(call)), None)
         if finish_reason is not None:
-            chunks += self._chunk(index, self._shape.empty, finish_reason)
+            tail = b"%b%b}\n\n" % (self._end, _context(context))
+            chunks += self._chunk(index, self._shape.empty, finish_reason, tail=tail)
         return chunks
 
     def progress(self, index: int, progress: PromptProgress) -> bytes:
@@ -99,9 +104,9 @@ class ChunkWriter:
         tail = b'%b,"prompt_progress":%b}\n\n' % (self._end, event_json(wire_progress(progress)))
         return self._chunk(index, self._shape.empty, None, tail=tail)
 
-    def usage(self, usage: Usage) -> bytes:
+    def usage(self, usage: Usage, context: ContextUse | None = None) -> bytes:
         """Returns the last chunk of a stream with include_usage: the usage, and no choices."""
-        return self._head + b'],"usage":' + event_json(usage.model_dump()) + b"}\n\n"
+        return b'%b],"usage":%b%b}\n\n' % (self._head, event_json(usage.model_dump()), _context(context))
 
     def _chunk(
         self,
@@ -140,14 +145,17 @@ class ChunkEvents:
 
     def end(self) -> bytes:
         """Returns the usage, if the client asked for it, and OpenAI's end of a stream."""
-        return (self._writer.usage(self._count.usage()) if self._include_usage else b"") + DONE
+        if not self._include_usage:
+            return DONE
+        return self._writer.usage(self._count.usage(), self._count.context()) + DONE
 
     def fail(self, error: ApiError) -> bytes:
         return error_event(error)
 
     def _chunks(self, delta: ChoiceDelta) -> bytes:
+        context = None if self._include_usage or delta.finish_reason is None else self._count.context()
         chunks = self._writer.delta(
-            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought, delta.cut
+            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought, delta.cut, context
         )
         if delta.progress is None:
             return chunks
@@ -163,6 +171,11 @@ def wire_progress(progress: PromptProgress) -> dict[str, Any]:
         time_ms=round(progress.elapsed_s * 1000),
         queued_ahead=progress.queued_ahead,
     ).model_dump()
+
+
+def _context(context: ContextUse | None) -> bytes:
+    """Returns the field, after others; empty if there is none."""
+    return b"" if context is None else b',"context":' + event_json(context.model_dump())
 
 
 def _call_delta(call: ToolCallDelta) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.usage import TokenCount
 from app.interface.generate.planning.job import Job
-from app.interface.wire.generation import FinishReason, ReasoningCut, Usage
+from app.interface.wire.generation import ContextUse, FinishReason, ReasoningCut, Usage
 
 
 @dataclass(slots=True)
@@ -84,6 +84,10 @@ class CollectedChoices:
     def usage(self) -> Usage:
         """Returns the usage of all choices, including those that are not returned."""
         return self._count.usage()
+
+    def context(self) -> ContextUse | None:
+        """Returns what the model saw of the conversation; None: nothing was to be left out."""
+        return self._count.context()
 
     def best(self) -> Sequence[CollectedChoice]:
         """Returns the choices of the answer; with `best_of` the most likely ones of each prompt, best first."""

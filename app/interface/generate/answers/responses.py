@@ -145,6 +145,7 @@ class _ResponseBuilder:
         if request.return_progress:
             self.response.status = "queued"
         self._count = TokenCount(job)
+        self.response.context = self._count.context()
         self._streams = streams
         self._events: list[bytes] = []
         self._number = 0
@@ -343,6 +344,7 @@ class _ResponseBuilder:
             self._part(0).logprobs += self._held_logprobs
             self._text_delta(0, self._held, self._held_logprobs)
         self._end_items("incomplete" if incomplete else "completed")
+        self.response.context = self._count.context()
         usage = self._count.usage()
         self.response.usage = ResponseUsage(
             input_tokens=usage.prompt_tokens,

@@ -3,29 +3,43 @@
 `functions` decides which functions may be called and by which grammar; `answers` turns the engine's tokens into text.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
+from math import inf
 from typing import TypeVar
 
 from app.interface.functions.requested import Functions, functions_of, grammar_of, in_channels
+from app.interface.generate.planning.context_window import window_tokens
 from app.interface.generate.planning.generation import GenerationOptions, make_job, window_options
-from app.interface.generate.planning.job import Job
-from app.interface.generate.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
+from app.interface.generate.planning.job import Job, LeftOut
+from app.interface.generate.planning.kept_turns import kept_turns, limit_of
+from app.interface.generate.planning.limits import (
+    BoundedPrompt,
+    Limits,
+    OutputLimit,
+    chat_within_window,
+    within_context,
+)
 from app.interface.generate.planning.searches import search_of
 from app.interface.request import errors
 from app.interface.request.callers import Caller
-from app.interface.text.chat_model import ChatModel
+from app.interface.text.chat_model import ChatModel, Conversation
+from app.interface.text.instructions import is_system
 from app.interface.thinking.ends import Calls
 from app.interface.thinking.marks import Thought
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault, wanted_thinking
-from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning
+from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning, Tool
 
 Given = TypeVar("Given")
+_FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 6.0, inf)
+"""By how much more than counted messages may take."""
 
 
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
     """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     options = _options(model, request, limits)
-    prompt, shared_tokens = _prompt(model, request, limits, options, saves=caller.grants is not None)
+    prompt, shared_tokens, left_out = _prompt(model, request, limits, options, saves=caller.grants is not None)
     thought: Thought | None = model.thought_after(prompt.token_ids)
     if options.grammar is not None and thought is not None:
         if thought.is_expected:
@@ -38,7 +52,7 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     if thought is not None and thought.in_channels and options.functions is not None:
         options = replace(options, functions=in_channels(options.functions))
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
-    return replace(job, shared_tokens=shared_tokens, thought=thought)
+    return replace(job, shared_tokens=shared_tokens, thought=thought, left_out=left_out)
 
 
 def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> GenerationOptions:
@@ -54,7 +68,9 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
     thinking = template_options(request, model.thinking_default)
     if search is not None and (field := request.budget_field) is not None:
         raise errors.invalid(f"'{field}' does not go with beam search or contrastive search.", field)
-    return GenerationOptions(search, window_options(model, request, search), functions, grammar, thinking)
+    window = window_options(model, request, search)
+    leaves_out_turns = window is not None or request.truncation == "auto"
+    return GenerationOptions(search, window, leaves_out_turns, functions, grammar, thinking)
 
 
 def template_options(request: ChatCompletionRequest, default: ThinkingDefault) -> TemplateOptions:
@@ -83,26 +99,58 @@ def _calls(functions: Functions | None) -> Calls:
 
 def _prompt(
     model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions, *, saves: bool
-) -> tuple[BoundedPrompt, int]:
-    """Returns the prompt, and how many of its tokens are system prompt and tools; 0 unless KV pages are saved."""
+) -> tuple[BoundedPrompt, int, LeftOut | None]:
+    """Returns the prompt, how many of its tokens are system prompt and tools, and what is left out.
+
+    The number is 0 where nobody needs it: KV pages are not saved, and the context does not shift.
+    """
     tools = (request.tools or ()) if options.functions is not None else ()
     form, wanted = request.response_format, options.thinking
-    tokens, field = request.output_limit
-    limit = OutputLimit(tokens, limits.default_max_tokens, field)
-    if options.window is None and not saves:
-        token_ids = model.chat_prompt(request.messages, tools, form, options=wanted)
-        return within_context(token_ids, limit, model.context_tokens, "messages"), 0
-    if options.window is None:
+    limit = OutputLimit(request.output_limit, limits.default_max_tokens)
+    context_tokens, window, left_out, conversation = model.context_tokens, options.window, None, None
+    if window is not None and window.context_window is not None:
+        context_tokens = window_tokens(window.context_window, context_tokens)
+        window = replace(window, context_window=context_tokens)
+    if options.leaves_out_turns:
+        conversation, left_out = _kept(model, request, tools, wanted, context_tokens)
+    elif saves:
         conversation = model.conversation(request.messages, tools, form, bounded=True, options=wanted)
-        bounded = within_context(conversation.token_ids, limit, model.context_tokens, "messages")
-        return bounded, conversation.system_tokens
-    conversation = model.conversation(request.messages, tools, form, options=wanted)
-    moved = within_window(
-        conversation.token_ids,
-        limit,
-        options.window,
-        context_tokens=model.context_tokens,
-        system_tokens=conversation.system_tokens,
-        prompt_field="messages",
-    )
-    return moved, 0
+    if conversation is None:
+        token_ids = model.chat_prompt(request.messages, tools, form, options=wanted)
+        return within_context(token_ids, limit, context_tokens, "messages"), 0, None
+    if window is None:
+        bounded = within_context(conversation.token_ids, limit, context_tokens, "messages")
+    else:
+        bounded = chat_within_window(
+            conversation.token_ids,
+            limit,
+            window,
+            context_tokens=context_tokens,
+            system_tokens=conversation.system_tokens,
+        )
+    return bounded, conversation.system_tokens, left_out
+
+
+def _kept(
+    model: ChatModel,
+    request: ChatCompletionRequest,
+    tools: Sequence[Tool],
+    options: TemplateOptions,
+    context_tokens: int,
+) -> tuple[Conversation, LeftOut]:
+    """Returns the part of the conversation that the model sees. Raises ApiError (400) if the shortest does not fit.
+
+    The sizes of messages are near the truth. Where a template is so unlike what was measured of it that the prompt
+    takes the answer's reserve, they count as more.
+    """
+    messages, form, limit_tokens = request.messages, request.response_format, limit_of(context_tokens)
+    system = list(takewhile(is_system, messages))
+    system_tokens = model.system_size(system, tools, form, options)
+    sizes = model.message_sizes(messages[len(system) :])
+    most_tokens = (limit_tokens + context_tokens) // 2
+    for factor in _FACTORS:
+        kept = kept_turns(messages, sizes, room_tokens=round((limit_tokens - system_tokens) / factor))
+        conversation = model.conversation(kept.messages, tools, form, bounded=kept.is_shortest, options=options)
+        if kept.is_shortest or len(conversation.token_ids) <= most_tokens:
+            break
+    return conversation, LeftOut(kept.left_out_turns, limit_tokens)

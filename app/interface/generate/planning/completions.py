@@ -13,6 +13,8 @@ from app.interface.wire.completions import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` in completions; in chat it is the service's."""
+NO_LIMIT = -1
+"""`max_tokens` of a client that wants as many as the service allows."""
 
 
 def plan_completion(
@@ -21,7 +23,13 @@ def plan_completion(
     """Tokenizes text prompts; may be slow. Raises ApiError (400)."""
     options = _options(model, request, limits)
     prompts = [
-        _bounded(model, request, options, _token_ids(model, prompt, i, bounded=options.window is None))
+        _bounded(
+            model,
+            request,
+            options,
+            _token_ids(model, prompt, i, bounded=options.window is None),
+            limits.default_max_tokens,
+        )
         for i, prompt in enumerate(request.prompts)
     ]
     echoes = tuple(_text(model, prompt) for prompt in request.prompts) if request.echo else ()
@@ -56,9 +64,17 @@ def _token_ids(model: ChatModel, prompt: str | Sequence[int], number: int, *, bo
 
 
 def _bounded(
-    model: ChatModel, request: CompletionRequest, options: GenerationOptions, token_ids: Sequence[int]
+    model: ChatModel,
+    request: CompletionRequest,
+    options: GenerationOptions,
+    token_ids: Sequence[int],
+    most_tokens: int,
 ) -> BoundedPrompt:
-    limit = OutputLimit(request.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens")
+    """most_tokens: the most output tokens of a client that wants no limit."""
+    has_own_limit = request.max_tokens != NO_LIMIT
+    limit = OutputLimit(
+        request.max_tokens if has_own_limit else None, DEFAULT_MAX_TOKENS if has_own_limit else most_tokens
+    )
     if options.window is None:
         return within_context(token_ids, limit, model.context_tokens, "prompt")
     return within_window(
@@ -66,7 +82,6 @@ def _bounded(
         limit,
         options.window,
         context_tokens=model.context_tokens,
-        system_tokens=0,
         prompt_field="prompt",
     )
 

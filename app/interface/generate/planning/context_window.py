@@ -1,11 +1,10 @@
 """Decides what happens when a request's context is full: it is refused, or the oldest tokens are dropped (shift).
 
-Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and truncates a prompt that is
-longer than the window. It knows only tokens and lengths: no template, no HTTP, no engine.
+Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`). It knows only tokens and lengths:
+no template, no HTTP, no engine.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.interface.request import errors
 from app.messages.requests import ContextWindow, OnOverflow
@@ -37,17 +36,17 @@ def shifts(options: WindowOptions, default: OnOverflow) -> bool:
 
 
 def plan_window(
-    options: WindowOptions, context_tokens: int, prompt: Sequence[int], system_tokens: int, prompt_field: str
-) -> tuple[Sequence[int], ContextWindow]:
-    """Returns the prompt, truncated to the window, and the window. Raises ApiError (400).
+    options: WindowOptions, context_tokens: int, prompt_tokens: int, system_tokens: int, prompt_field: str
+) -> ContextWindow:
+    """Returns the window of a prompt, which may be longer than it. Raises ApiError (400).
 
     system_tokens: the number of first tokens that are the template's system prompt. They are kept, unless the request
     itself asks to shift and to keep fewer.
     """
-    tokens = _window_tokens(options.context_window, context_tokens)
+    tokens = window_tokens(options.context_window, context_tokens)
     keep = max(SINK_TOKENS, system_tokens)
     if options.n_keep is not None:
-        keep = len(prompt) if options.n_keep == -1 else options.n_keep
+        keep = prompt_tokens if options.n_keep == -1 else options.n_keep
         if keep < system_tokens and options.on_overflow is None:
             message = f"'n_keep' is less than the {system_tokens} tokens of the system prompt, which would be lost."
             raise errors.invalid(message, "n_keep", "invalid_value")
@@ -61,12 +60,28 @@ def plan_window(
         field = "n_keep" if options.n_keep is not None else "n_discard"
         message = f"{keep} tokens to keep, {discard} to discard and {BLOCK_TOKENS} to go on are more than {tokens}."
         raise errors.invalid(f"'{field}': {message}", field, "invalid_value")
-    if len(prompt) > tokens:
-        prompt = [*prompt[:keep], *prompt[-(tokens - keep - discard) :]]
-    return prompt, ContextWindow(tokens, keep, discard)
+    return ContextWindow(tokens, keep, discard)
 
 
-def _window_tokens(wanted: int | None, context_tokens: int) -> int:
+def plan_chat_window(
+    options: WindowOptions, context_tokens: int, prompt_tokens: int, system_tokens: int
+) -> ContextWindow | None:
+    """Returns the window of a chat's prompt; None: the context is too small for one, so the answer ends with it.
+
+    What the request asks of the window itself is refused if it can't be had. Raises ApiError (400).
+    """
+    is_own = any(value is not None for value in (options.context_window, options.n_keep, options.n_discard))
+    blocks = context_tokens // BLOCK_TOKENS
+    has_room = blocks >= 2 and max(SINK_TOKENS, system_tokens) + 1 + BLOCK_TOKENS <= blocks * BLOCK_TOKENS
+    if not is_own and not has_room:
+        return None
+    window = plan_window(options, context_tokens, prompt_tokens, system_tokens, "messages")
+    if prompt_tokens > window.tokens:  # what is left of the context's last block
+        return None
+    return replace(window, is_required=False)
+
+
+def window_tokens(wanted: int | None, context_tokens: int) -> int:
     if wanted is not None and wanted > context_tokens:
         message = f"'context_window' is more than the context of {context_tokens} tokens."
         raise errors.invalid(message, "context_window", "invalid_value")

@@ -31,7 +31,9 @@ class GenerationOptions:
     search: Search | None
     """None: tokens are sampled."""
     window: WindowOptions | None
-    """How the context shifts when it is full; None: a request that does not fit is refused."""
+    """How the context shifts when it is full; None: it does not."""
+    leaves_out_turns: bool = False
+    """Whether a chat that is too long loses its oldest turns; if not, it is refused."""
     functions: Functions | None = None
     grammar: Grammar | None = None
     thinking: TemplateOptions = field(default_factory=TemplateOptions)
@@ -106,6 +108,7 @@ def make_job(
         functions=options.functions,
         beams=beams,
         grammar=options.grammar,
+        wanted_tokens=prompts[0].wanted_tokens if len(prompts) == 1 else None,
     )
 
 

@@ -8,6 +8,15 @@ from app.messages.requests import GenerateRequest
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What the model does not see of a conversation."""
+
+    turns: int
+    limit_tokens: int
+    """See `planning/kept_turns`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A planned request. Choice i is requests[i]; choices of one prompt are adjacent.
 
@@ -35,6 +44,10 @@ class Job:
     """Whether each request is a beam search."""
     thought: Thought | None = None
     """How outputs may begin with a thought; None: they do not."""
+    wanted_tokens: int | None = None
+    """The most output tokens if the context were longer; None: unknown, as the prompts are not of one length."""
+    left_out: LeftOut | None = None
+    """What the model does not see of a conversation; None: nothing was to be left out."""
     shared_tokens: int = 0
     """The number of a prompt's first tokens that are system prompt and tools."""
 

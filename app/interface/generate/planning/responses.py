@@ -13,7 +13,6 @@ from app.interface.functions.response_tools import OfferedTool, alias_of, chosen
 from app.interface.generate.planning.chat import plan_chat
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
-from app.interface.generate.planning.truncation import newest_that_fit
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
@@ -54,25 +53,13 @@ def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, ca
     """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     offered = offered_tools(request.tools, request.tool_choice)
     try:
-        job = _planned(model, request, limits, caller, request_id)
+        job = plan_chat(model, chat_request(request), limits, caller, request_id)
     except ApiError as error:
         raise renamed_for_responses(_of_tools(error, offered)) from None
     if job.grammar is None:
         return job
     fields = (_field(_tool_field(field, offered)) for field in job.grammar.fields)
     return replace(job, grammar=replace(job.grammar, fields=tuple(fields)))
-
-
-def _planned(model: ChatModel, request: ResponseRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
-    chat = chat_request(request)
-    if request.truncation != "auto":
-        return plan_chat(model, chat, limits, caller, request_id)
-
-    def planned(messages: Sequence[Message]) -> Job:
-        return plan_chat(model, chat.model_copy(update={"messages": messages}), limits, caller, request_id)
-
-    wanted_tokens = request.max_output_tokens or min(limits.default_max_tokens, model.context_tokens // 4)
-    return newest_that_fit(chat.messages, planned, wanted_tokens)
 
 
 def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
@@ -108,6 +95,8 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
         reasoning=ChatReasoning(max_tokens=request.reasoning.max_tokens) if request.reasoning else None,
         chat_template_kwargs=request.chat_template_kwargs,
         return_progress=request.return_progress,
+        truncation=request.truncation,
+        on_overflow=request.on_overflow,
     )
 
 

@@ -50,7 +50,7 @@ class WarmRoute:
 
     def _plan(self, name: str, served: ServedModel, history: History, turn: Mapping[str, Any], caller: Caller) -> Job:
         """Plans the next turn without its question. turn: what is known of its request."""
-        values = {"model": name, "input": history.items, "max_output_tokens": 1, **turn}
+        values = {"model": name, "input": history.items, "max_output_tokens": 1, "truncation": "auto", **turn}
         request = ResponseRequest.model_validate(values)
         limits = self._reception.service.limits
         return plan_response(

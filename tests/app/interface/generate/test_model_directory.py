@@ -28,13 +28,15 @@ from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, tokenizer_json
 class FakeWorkers:
     def __init__(self, *cards: ModelCard) -> None:
         self.all_cards = list(cards)
+        self.longest_tokens = CONTEXT_TOKENS
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         raise NotImplementedError
         yield
 
     def workers(self) -> list[WorkerRow]:
-        return [replace(WORKER, worker_id=card.name) for card in self.all_cards]
+        rows = enumerate(self.all_cards)
+        return [replace(WORKER, worker_id=card.name, max_context_tokens=self.longest_tokens + i) for i, card in rows]
 
     def cards(self) -> list[ModelCard]:
         return self.all_cards
@@ -105,6 +107,24 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     await directory.search()
     assert list(models) == ["own", "third"]
     assert serve.connected == ["b", "c"]
+
+
+async def test_a_context_is_not_longer_than_a_workers_cache(card: ModelCard) -> None:
+    workers = FakeWorkers(card)
+    directory = ModelDirectory(card, workers, FakeApplications())
+    await directory.follow()
+    whole = directory.models["own"]
+    assert whole.chat.context_tokens == CONTEXT_TOKENS
+    workers.longest_tokens = 96
+    workers.all_cards = [card, card]
+    await directory.follow()
+    assert directory.models["own"].chat.context_tokens == 96
+    served = directory.models["own"]
+    await directory.follow()
+    assert directory.models["own"] is served
+    workers.longest_tokens = 10 * CONTEXT_TOKENS
+    await directory.follow()
+    assert directory.models["own"].chat.context_tokens == CONTEXT_TOKENS
 
 
 async def test_in_a_rolling_change_an_application_serves_both_models(card: ModelCard) -> None:

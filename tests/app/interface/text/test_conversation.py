@@ -61,7 +61,8 @@ def test_it_is_rendered_and_tokenized_once(turns: int, monkeypatch: pytest.Monke
     window = job.requests[0].window
     assert window is not None
     assert window.tokens == CONTEXT_TOKENS
-    assert calls == {"render": 1, "encode": 1}
+    # The other one is of the system prompt alone.
+    assert calls == {"render": 2, "encode": 2}
 
 
 def spelled(model: ChatModel, text: str) -> list[int]:

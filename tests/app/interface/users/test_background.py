@@ -19,6 +19,7 @@ from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.routes.test_responses import tokens_of
 from tests.app.interface.users.here import LocalAccounts, Site
 from tests.app.interface.users.test_conversations import client_of, hang_up, texts_of
+from tests.app.tiny_model import reference_tokenizer
 
 ANSWER = "the answer is 42"
 TEXT = "response.output_text.delta"
@@ -511,3 +512,29 @@ async def test_it_is_queued_until_a_worker_begins_if_it_asks(make_site: Callable
         *("response.in_progress", "response.prompt_progress"),
     ]
     assert kinds[-1] == "response.completed"
+
+
+async def test_a_stored_chat_goes_on_past_the_context(world: World) -> None:
+    world.worker.let()
+    told: list[Any] = []
+    for number in range(8):
+        question = f"question {number} about " + "cats and dogs " * 8
+        made = await world.ask(question, conversation=world.id, extra_body={"on_overflow": "shift"})
+        assert (await world.over(made.id)).output_text == ANSWER
+        world.site.gate.running.forget(made.id)
+        told.append((await world.client.responses.retrieve(made.id)).to_dict()["context"])  # as it is stored
+    assert told[0] == {"left_out_turns": 0, "limit_tokens": 384}
+    left_out = told[-1]["left_out_turns"]
+    assert left_out > 0
+    prompt = world.site.worker.requests[-1].prompt_token_ids
+    text = reference_tokenizer().decode(prompt, skip_special_tokens=False)
+    assert text.count("question") == 8 - left_out
+    assert f"question {left_out} " in text
+    assert len(await world.texts()) == 16, "what was left out is still stored"
+    warmed = await world.site.client.post(
+        "/v1/memory/warm",
+        json={"conversation": world.id, "model": "tiny"},
+        headers={"Authorization": f"Bearer {world.secret}"},
+    )
+    assert warmed.status_code == 200, warmed.text
+    assert world.site.worker.requests[-1].prompt_token_ids[: len(prompt) - 3] == prompt[:-3]

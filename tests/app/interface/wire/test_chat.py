@@ -88,7 +88,7 @@ def test_what_is_honoured_is_accepted(fields: dict[str, Any]) -> None:
         ("n", True),
         ("n", "2"),
         ("max_tokens", 0),
-        ("max_tokens", -1),
+        ("max_tokens", -2),
         ("max_tokens", 10**18),
         ("max_tokens", 1.0),
         ("max_completion_tokens", 0),

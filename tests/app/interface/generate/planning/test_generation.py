@@ -118,7 +118,6 @@ def test_a_default_limit_shrinks_to_what_the_context_holds() -> None:
     ("prompt", "fields", "param"),
     [
         ([[5] * CONTEXT_TOKENS], {}, "prompt"),
-        ([[5] * 10], {"max_tokens": CONTEXT_TOKENS}, "max_tokens"),
         ("x" * 100_000, {}, "prompt"),
     ],
 )
@@ -156,27 +155,63 @@ def test_two_limits_that_contradict_each_other() -> None:
         chat(max_tokens=5, max_completion_tokens=6)
 
 
-def test_a_request_that_shifts_has_no_end_of_context() -> None:
-    system = {"role": "system", "content": "Be brief, whatever is asked."}
-    words = "many words " * 400
-    fields = {"on_overflow": "shift", "max_tokens": 10**6}
-    (request,) = chat(**fields, messages=[system, {"role": "user", "content": words}]).requests
-    assert request.max_new_tokens == 10**6
-    assert request.window is not None
-    assert request.window.tokens == CONTEXT_TOKENS
-    assert len(request.prompt_token_ids) <= CONTEXT_TOKENS
-    (other,) = chat(messages=[system, {"role": "user", "content": "few words"}]).requests
-    kept = request.window.keep_tokens
-    assert request.prompt_token_ids[:kept] == other.prompt_token_ids[:kept]
-    assert b"whatever is asked" in MODEL.tokens.join(request.prompt_token_ids[:kept])
-    assert request.prompt_token_ids[-5:] == other.prompt_token_ids[-5:]  # where the answer begins
+def test_a_longer_output_than_the_context_leaves_is_cut_to_it() -> None:
+    assert completion([[5] * 10], max_tokens=CONTEXT_TOKENS).requests[0].max_new_tokens == CONTEXT_TOKENS - 10
+    job = chat(max_completion_tokens=32_000)
+    assert job.requests[0].max_new_tokens == CONTEXT_TOKENS - job.prompt_tokens
+    assert job.wanted_tokens == 32_000
 
+
+def test_minus_one_is_no_limit_of_the_clients_own() -> None:
+    assert chat(max_tokens=-1).requests[0].max_new_tokens == LIMITS.default_max_tokens
+    assert chat(max_tokens=-1, max_completion_tokens=7).requests[0].max_new_tokens == 7
+    assert chat(max_completion_tokens=-1).requests[0].max_new_tokens == LIMITS.default_max_tokens
+    assert completion("a", max_tokens=-1).requests[0].max_new_tokens == LIMITS.default_max_tokens
+
+
+def test_a_completion_that_shifts_has_no_end_of_context() -> None:
+    fields = {"on_overflow": "shift", "max_tokens": 10**6}
     (request,) = completion([5] * 2000, **fields, n_keep=10, n_discard=128).requests
     assert request.prompt_token_ids == (5,) * (CONTEXT_TOKENS - 128)
-    assert chat(on_overflow="refuse").requests[0].window is None
+    assert request.max_new_tokens == 10**6
+    assert request.window is not None
+    assert request.window.is_required
     with pytest.raises(ApiError) as caught:
         completion([5] * 2000)
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_chat_that_shifts_loses_whole_turns_and_has_no_end_of_context() -> None:
+    system = {"role": "system", "content": "Be brief, whatever is asked."}
+    turns = [
+        {"role": role, "content": f"{number} many words " * 8} for number in range(20) for role in ("user", "assistant")
+    ]
+    job = chat(on_overflow="shift", max_tokens=10**6, messages=[system, *turns, {"role": "user", "content": "Why?"}])
+    (request,) = job.requests
+    assert request.max_new_tokens == 10**6
+    assert request.window is not None
+    assert (request.window.tokens, request.window.is_required) == (CONTEXT_TOKENS, False)
+    assert job.left_out is not None
+    text = MODEL.text(request.prompt_token_ids)
+    assert text.startswith("<|im_start|>system\nBe brief, whatever is asked.<|im_end|>\n<|im_start|>user\n")
+    assert f"user\n{job.left_out.turns} many" in text
+    assert f"user\n{job.left_out.turns - 1} many" not in text
+    kept = MODEL.text(request.prompt_token_ids[: request.window.keep_tokens])
+    assert "whatever is asked" in kept
+    assert "many" not in kept
+    assert chat(on_overflow="refuse").requests[0].window is None
+    assert chat(on_overflow="refuse").left_out is None
+
+
+def test_a_smaller_window_leaves_out_more_turns() -> None:
+    turns = [{"role": role, "content": "many words " * 8} for _ in range(20) for role in ("user", "assistant")]
+    messages = [*turns, {"role": "user", "content": "Why?"}]
+    whole, half = (chat(on_overflow="shift", messages=messages, **more) for more in ({}, {"context_window": 300}))
+    assert half.prompt_tokens < whole.prompt_tokens
+    assert half.left_out is not None
+    assert half.left_out.limit_tokens == 192
+    assert half.requests[0].window is not None
+    assert half.requests[0].window.tokens == 256
 
 
 def test_the_default_is_what_the_model_is_set_to() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from app.engine.engine import Engine
 from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
 from app.engine.memory.page_store import PageStore
+from app.engine.model_runner import Batch
 from app.memory import disk
 from app.memory.io_threads import FolderStore
 from app.messages.memory import MemoryGrant, SavedPages
@@ -330,7 +331,11 @@ def test_saving_takes_its_time_only_while_something_is_computed(store: DictStore
         store.wait_until(lambda: len(store.pages) == 13)
         assert store.paced == [False] * 13
         asked = threading.Event()
-        service.runner.before_step = lambda _: asked.wait(TIMEOUT_S)
+
+        def hold(_: Batch) -> None:
+            asked.wait(TIMEOUT_S)
+
+        service.runner.before_step = hold
         long, short = service.ask(PROMPT[::-1], None, new_tokens=70), service.ask(PROMPT[:25], EVE, new_tokens=1)
         asked.set()
         service.answer(short)

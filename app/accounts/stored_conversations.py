@@ -23,6 +23,10 @@ MOST_STORED = 10_000
 """The limit of stored conversations per user."""
 MOST_ITEMS = 2048
 """The limit of items per conversation."""
+_TURN_BYTES = 32 << 10
+"""What a long answer takes: a turn with less room than this is refused before it is computed."""
+_TURN_SHARE = 64
+"""Of a small limit a turn needs only this part."""
 UNDO_S = 12
 """How long a deletion can be undone: the web page offers it for ten seconds, and a click takes time."""
 _US = 1_000_000
@@ -205,12 +209,18 @@ class StoredConversations:
     # --- turns
 
     def begin_turn(self, secret: str, ingress: str, conversation_id: str, response_id: str) -> StoredConversation:
-        """Begins a turn under a new stored number, so that no turn from before a restart can pass for it."""
+        """Begins a turn under a new stored number, so that no turn from before a restart can pass for it.
+
+        Raises AccountsError `insufficient_quota` if its answer would find no room.
+        """
         now_s = self._store.now()
         check_id(response_id)
         with self._store.transaction() as connection:
-            row = self.row(connection, self._logins.authenticate(connection, secret), conversation_id)
+            known = self._logins.authenticate(connection, secret)
+            row = self.row(connection, known, conversation_id)
             self._turns.check_none(row.id, now_s)
+            most = self._store.settings.stored_bytes_per_user
+            self.check_room(connection, known, min(_TURN_BYTES, most // _TURN_SHARE))
             found = tables.conversations.c.id == row.id
             connection.execute(update(tables.conversations).where(found).values(seq=row.seq + 1))
             begun = connection.execute(select(tables.conversations).where(found)).one()

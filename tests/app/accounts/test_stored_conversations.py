@@ -246,6 +246,21 @@ def test_bytes_of_a_user_are_bounded_and_reading_and_deleting_always_work(tmp_pa
     world.accounts.close()
 
 
+def test_a_turn_without_room_for_its_answer_does_not_begin(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "db"), stored_bytes_per_user=6400)
+    world.add("ann")
+    ann = world.log_in("ann")
+    stored = world.accounts.stored_conversations
+    stored.new(ann, id_of(1), b"", [NewItem("a", b"x" * 6300)])
+    turn = stored.begin_turn(ann, "ingress", id_of(1), "resp_1").seq  # a 64th is left
+    stored.end_turn(ann, id_of(1), turn)
+    stored.change(ann, id_of(1), b"x")
+    refused(world, "insufficient_quota", "begin_turn", ann, "ingress", id_of(1), "resp_2")
+    stored.delete_item(ann, id_of(1), "a")
+    assert stored.begin_turn(ann, "ingress", id_of(1), "resp_2").items == 0
+    world.accounts.close()
+
+
 def test_bytes_are_free_again(world: World, ann: str) -> None:
     stored = world.accounts.stored_conversations
 

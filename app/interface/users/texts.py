@@ -64,11 +64,14 @@ class Record:
     """The token ids of a text answer generated here; otherwise empty."""
     parent: str | None
     """The id of the preceding item, or `ROOT`; None: the item that was stored before."""
+    response: dict[str, Any] | None = field(default=None, repr=False)
+    """Of an answer's last item: the response's id, model, end and tokens."""
 
     @property
     def shown(self) -> Item:
         """The item as the API returns it."""
-        return self.item if self.parent is None else {**self.item, "parent": self.parent}
+        further = {"parent": self.parent, "response": self.response}
+        return {**self.item, **{name: value for name, value in further.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,9 @@ class Texts:
         items = []
         if not response.has_question:
             items = self._sealed_items(conversation.id, response.question, parent=response.parent)
-        items += self._sealed_items(conversation.id, response.body["output"], response.token_ids)
+        items += self._sealed_items(
+            conversation.id, response.body["output"], response.token_ids, response=_told_of(response.body)
+        )
         await self._store.store_response(self._secret, stored, items, conversation.turn)
         await self._name(conversation, response.question)
 
@@ -285,20 +290,27 @@ class Texts:
         return await off_loop(size, lambda: [self._item(conversation_id, item) for item in stored])
 
     def _sealed_items(
-        self, conversation_id: str, items: Sequence[Item], token_ids: Sequence[int] = (), parent: str | None = None
+        self,
+        conversation_id: str,
+        items: Sequence[Item],
+        token_ids: Sequence[int] = (),
+        parent: str | None = None,
+        response: dict[str, Any] | None = None,
     ) -> list[NewItem]:
-        """token_ids: of the only item; empty if unknown. parent: of the first item."""
+        """token_ids: of the only item; empty if unknown. parent: of the first item. response: of the last one."""
         sealed = []
         for place, item in enumerate(items):
-            record = {"item": item, "token_ids": token_ids}
+            record: dict[str, Any] = {"item": item, "token_ids": token_ids}
             if parent is not None and place == 0:
                 record["parent"] = parent
+            if response is not None and place == len(items) - 1:
+                record["response"] = response
             sealed.append(NewItem(item["id"], self._seal(record, f"item {conversation_id} {item['id']}")))
         return sealed
 
     def _item(self, conversation_id: str, stored: StoredItem) -> Record:
         record = self._open(stored.sealed, f"item {conversation_id} {stored.id}")
-        return Record(record["item"], record["token_ids"], record.get("parent"))
+        return Record(record["item"], record["token_ids"], record.get("parent"), record.get("response"))
 
     def _response(self, stored: StoredResponse) -> Response:
         record = self._open(stored.sealed_response, f"response {stored.id}")
@@ -350,6 +362,12 @@ def path_to(records: Sequence[Record], last: str | None) -> list[Record]:
         parent = -1 if record.parent == ROOT else places.get(record.parent or "", place)
         place = parent if parent < place else place - 1
     return path[::-1]
+
+
+def _told_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a conversation's item tells of the response that it ends."""
+    names = ("id", "model", "status", "incomplete_details", "usage", "context")
+    return {name: body[name] for name in names if body.get(name) is not None}
 
 
 def damaged(what: str) -> ApiError:

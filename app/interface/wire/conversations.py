@@ -50,6 +50,8 @@ class ConversationObject(BaseModel):
     """Extension: the number of items."""
     response_id: str | None = None
     """Extension: the id of the response that is being generated in it."""
+    passage: str | None = None
+    """Extension, in a search: the text around what was found; null if the title has it."""
 
 
 class ConversationList(BaseModel):

@@ -36,6 +36,8 @@ from app.messages.accounts import Forgotten, Identity
 _MOST_SEARCHED = 1000
 """The limit of conversations whose texts one search reads, last updated first."""
 _SEARCHED_AT_ONCE = 100
+_PASSAGE_BEFORE_CHARS = 24
+_PASSAGE_CHARS = 100
 _MOST_SEARCHES = 2
 """The limit of concurrent searches; each may read all stored texts of its user."""
 
@@ -65,8 +67,8 @@ class ConversationRoutes:
             async with self._searches:
                 found = await until_disconnect(request.receive, _search(texts, query.after, query.limit + 1, words))
         else:
-            found = await texts.newest(query.after, query.limit + 1)
-        return json_response(listed([_shown(one) for one in found], query.limit))
+            found = [(one, None) for one in await texts.newest(query.after, query.limit + 1)]
+        return json_response(listed([_shown(one, passage) for one, passage in found], query.limit))
 
     async def conversation(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
@@ -172,26 +174,46 @@ def _exported(one: Conversation, items: Sequence[Item], form: str) -> Response:
     return json_response({**exported.model_dump(), "items": items})  # a model would copy the items
 
 
-async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[Conversation]:
-    found: list[Conversation] = []
+async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[tuple[Conversation, str | None]]:
+    """Returns conversations with the passage that has the words; None: the title has them."""
+    found: list[tuple[Conversation, str | None]] = []
     for _ in range(_MOST_SEARCHED // _SEARCHED_AT_ONCE):
         batch = await texts.newest(after, _SEARCHED_AT_ONCE)
         for one in batch:
-            if words in one.title.casefold() or await _says(await texts.items(one.id), words):
-                found.append(one)
-                if len(found) == limit:
-                    return found
+            passage = None
+            if words not in one.title.casefold():
+                passage = await _passage(await texts.items(one.id), words)
+                if passage is None:
+                    continue
+            found.append((one, passage))
+            if len(found) == limit:
+                return found
         if len(batch) < _SEARCHED_AT_ONCE:
             break
         after = batch[-1].id
     return found
 
 
-async def _says(items: Sequence[Item], words: str) -> bool:
-    return await off_loop(size_of(items), lambda: any(words in text_of(item).casefold() for item in items))
+async def _passage(items: Sequence[Item], words: str) -> str | None:
+    return await off_loop(size_of(items), lambda: passage_of(items, words))
 
 
-def _shown(one: Conversation) -> dict[str, object]:
+def passage_of(items: Sequence[Item], words: str) -> str | None:
+    """Returns the text around casefolded words, on one line; None: no item has them."""
+    for text in map(text_of, items):
+        folded = text.casefold()
+        place = folded.find(words)
+        if place < 0:
+            continue
+        if len(folded) != len(text):  # folding made some characters two: the place is near enough
+            place = place * len(text) // len(folded)
+        start, end = max(0, place - _PASSAGE_BEFORE_CHARS), place + _PASSAGE_CHARS
+        line = " ".join(text[start:end].split())
+        return f"{'…' if start else ''}{line}{'…' if end < len(text) else ''}"
+    return None
+
+
+def _shown(one: Conversation, passage: str | None = None) -> dict[str, object]:
     return ConversationObject(
         id=one.id,
         created_at=one.created,
@@ -200,6 +222,7 @@ def _shown(one: Conversation) -> dict[str, object]:
         title=one.title,
         items=one.items,
         response_id=one.response_id,
+        passage=passage,
     ).model_dump()
 
 

@@ -12,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError, OpenAIError, RateLimitError
 
 from app.interface.users.items import items_of
+from app.interface.users.routes.conversations import passage_of
 from app.interface.users.texts import Record, path_to
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.routes.test_responses import tokens_of
@@ -369,6 +370,24 @@ def test_a_ring_of_parents_is_not_followed_for_ever() -> None:
     assert path_to([], None) == path_to(records, "root") == []
 
 
+def test_a_passage_is_the_text_around_what_was_found() -> None:
+    said = [{"content": "First."}, {"content": [{"text": "A" * 50 + "\n\nthe  Straße is long " + "b" * 200}]}]
+    assert passage_of(said, "strasse is") == "…" + "A" * 18 + " the Straße is long " + "b" * 84 + "…"
+    assert passage_of(said, "first") == "First."
+    assert passage_of(said, "second") is None
+
+
+async def test_an_answers_last_item_tells_of_its_response(saying: Site, ann: AsyncOpenAI) -> None:
+    made = await ann.conversations.create()
+    answer = await ann.responses.create(model="tiny", input="hi", conversation=made.id)
+    items: list[Any] = (await ann.conversations.items.list(made.id, order="asc")).data
+    assert "response" not in items[0].to_dict()
+    told = items[1].to_dict()["response"]
+    assert (told["id"], told["model"], told["status"]) == (answer.id, "tiny", "completed")
+    assert answer.usage is not None
+    assert told["usage"]["total_tokens"] == answer.usage.total_tokens
+
+
 async def test_the_list_its_search_and_the_end_of_all(ann: AsyncOpenAI, saying: Site) -> None:
     made = [await ann.conversations.create(items=[{"role": "user", "content": text}]) for text in ("Alpha", "beta")]
     await ann.conversations.update(made[0].id, metadata={"title": "Greek"})
@@ -380,6 +399,10 @@ async def test_the_list_its_search_and_the_end_of_all(ann: AsyncOpenAI, saying: 
     assert sorted(await found("")) == ["Greek", "beta"]
     assert await found("q=ALPHA") == await found("q=gree") == ["Greek"]
     assert await found("q=nothing") == []
+    passages: Any = await ann.get("/conversations?q=ALPHA", cast_to=object)
+    assert [one["passage"] for one in passages["data"]] == ["Alpha"]
+    passages = await ann.get("/conversations?q=gree", cast_to=object)
+    assert [one["passage"] for one in passages["data"]] == [None]
     answer: Any = await ann.get("/conversations?limit=1", cast_to=object)
     assert answer["has_more"] is True
     rest = await found(f"after={answer['last_id']}")

@@ -54,15 +54,23 @@ class FakeV1:
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
+    retry_after_s: int | None = None
+    """With `error`: when to ask again."""
     finish_reason: str | None = "stop"
     """None: the connection breaks off after the words."""
     news: list[dict[str, Any]] = field(default_factory=list)
     """What to tell of the prompt before the words, to who asks."""
     thinking: dict[str, Any] | None = None
-    """How the listed model thinks."""
+    """How the listed models think."""
     reasoning_cut: str | None = None
     """What has cut the thoughts, which then have no words behind them."""
     capabilities: tuple[str, ...] = ("completions", "embeddings", "chat")
+    mute_models: tuple[str, ...] = ()
+    """Further models, which have no chat template."""
+    other_models: tuple[str, ...] = ()
+    """Further models, which have one."""
+    contexts: list[dict[str, Any]] = field(default_factory=list)
+    """What the answers say of the context, one after the other."""
     key: str | None = None
     """Where given, clients must show it."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -78,7 +86,10 @@ class FakeV1:
         async def models(request: Request) -> dict[str, Any] | Response:
             if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
                 return _error(401, "Show a key.")
-            return {"object": "list", "data": [{**MODEL, "capabilities": self.capabilities, "thinking": self.thinking}]}
+            can: dict[str, tuple[str, ...]] = dict.fromkeys(self.mute_models, ("completions",))
+            can |= dict.fromkeys(("fake-model", *self.other_models), self.capabilities)
+            common = {**MODEL, "thinking": self.thinking}
+            return {"object": "list", "data": [{**common, "id": name, "capabilities": can[name]} for name in can]}
 
         @app.get("/v1/workers")
         async def workers() -> dict[str, Any]:
@@ -99,7 +110,7 @@ class FakeV1:
         async def chat(request: Request) -> Response:
             self.asked.append(await request.json())
             if self.error is not None:
-                return _error(*self.error)
+                return _error(*self.error, self.retry_after_s)
             is_told = bool(self.asked[-1].get("return_progress"))
             return _Stream(self._stream(self.news if is_told else []), media_type="text/event-stream")
 
@@ -125,7 +136,8 @@ class FakeV1:
             yield f"data: {json.dumps({**chunk, 'choices': [end]})}\n\n"
             usage: dict[str, Any] = {"prompt_tokens": 1300, "completion_tokens": len(self.words)}
             usage |= {"prompt_tokens_details": {"cached_tokens": 1100}}
-            yield f"data: {json.dumps({**chunk, 'choices': [], 'usage': usage})}\n\n"
+            context = {"context": self.contexts.pop(0)} if self.contexts else {}
+            yield f"data: {json.dumps({**chunk, 'choices': [], 'usage': usage, **context})}\n\n"
             yield "data: [DONE]\n\n"
             done = True
         finally:
@@ -141,9 +153,10 @@ class _Stream(StreamingResponse):
             await super().stream_response(send)
 
 
-def _error(status: int, message: str) -> JSONResponse:
+def _error(status: int, message: str, retry_after_s: int | None = None) -> JSONResponse:
     body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
-    return JSONResponse(body, status_code=status, headers={"x-request-id": "req_1"})
+    wait = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return JSONResponse(body, status_code=status, headers={"x-request-id": "req_1", **wait})
 
 
 @contextmanager

@@ -34,11 +34,14 @@ export function App({ chat }: { chat: Chat }) {
     return () => removeEventListener("keydown", onKey);
   }, [chat]);
 
-  const { entries, words, user, leaving, isTemporary, id } = state;
+  const { title } = chat;
+  useEffect(() => void (document.title = title ? `${title} - Redoubt` : "Redoubt"), [title]);
+
+  const { entries, hasMore, words, user, leaving, isTemporary, id } = state;
   // Not rendered again with each chunk of an answer.
   const sidebar = useMemo(
     () => <Sidebar chat={chat} close={() => setOpen(false)} openSettings={() => setSetting(true)} />,
-    [chat, entries, words, user, leaving, isTemporary, id],
+    [chat, entries, hasMore, words, user, leaving, isTemporary, id],
   );
   const turns = Object.keys(state.tree.turns).length;
   return (
@@ -78,15 +81,16 @@ function focusSearch() {
 }
 
 function Models({ chat }: { chat: Chat }) {
-  const { models, model, isReachable } = chat.state;
+  const { model, isReachable } = chat.state;
+  const models = chat.state.models.filter(service.canChat);
   const size = (tokens: number) => `${Math.round(tokens / 1024)}k`;
-  const shown = models.find((one) => one.id === model);
+  const shown = chat.state.models.find((one) => one.id === model);
   return (
     <div class="model">
       {models.length > 1 ? (
         <select aria-label="Model" value={model} onChange={(event) => chat.choose(event.currentTarget.value)}>
           {models.map((one) => (
-            <option key={one.id} value={one.id} disabled={!service.canChat(one)}>{`${one.id} (${size(one.max_context_tokens)})`}</option>
+            <option key={one.id} value={one.id}>{`${one.id} (${size(one.max_context_tokens)})`}</option>
           ))}
         </select>
       ) : (
@@ -95,7 +99,7 @@ function Models({ chat }: { chat: Chat }) {
           {shown && <span class="quiet"> {size(shown.max_context_tokens)}</span>}
         </span>
       )}
-      <span class={isReachable && models.length ? "dot ready" : "dot"} aria-hidden="true" />
+      <span class={isReachable && shown ? "dot ready" : "dot"} aria-hidden="true" />
       <span class="quiet small">
         {!isReachable ? "reconnecting" : shown && stateOf(shown)}
       </span>

@@ -1,44 +1,37 @@
 // The chat's state and the user's actions. The view renders the state; nothing here knows how.
 import * as session from "../common/session";
+import { type Settings, knobsOf } from "./chat_settings";
+import { Connection, LOOK_AGAIN_MS } from "./connection";
 import { Conversations, isKeptHere } from "./conversations";
-import { type Shelf, TabShelf } from "./shelf";
+import { KEY as KEPT_KEY, type Shelf, TabShelf, titleOf } from "./shelf";
 import * as service from "./service";
-import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
-import { type Opened, StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
-import { EMPTY, added, changed, history as asSent, path, pathTo, remembered, switched, turn, type Said, type Turn } from "./tree";
+import { PLAIN, STORED, type State, type User, idOf, name, newId } from "./state";
+import { StoredShelf } from "./stored";
+import { EMPTY, path, remembered, restored, switched } from "./tree";
+import { Writing } from "./writing";
 
-const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
-const LOOK_AGAIN_MS = 1500;
-const REDRAW_MS = 40;
-/** How long a stopped answer may take to end at the service before this tab stops following it. */
-const STOPPED_MS = 2000;
-
-/** The answer that this tab generates or follows. */
-interface Running {
-  abort: AbortController;
-  isStopped: boolean;
-  /** The service's id of the answer; empty: unknown yet, or the service does not store it. */
-  responseId: string;
-}
-
-type Pieces = AsyncGenerator<service.Piece>;
+const SAVE_AFTER_MS = 500;
 
 export class Chat {
   state: State;
   private readonly listeners = new Set<() => void>();
   readonly conversations = new Conversations(this);
+  readonly connection = new Connection(this);
+  readonly writing = new Writing(this);
   readonly tab: TabShelf;
   private readonly stored = new StoredShelf(newId);
   /** Tells the other tabs which stored conversation has changed. */
   readonly others = new BroadcastChannel("redoubt");
-  private running: Running | null = null;
-  private isGoingOn = false;
-  private isOver = false;
+  isOver = false;
+  /** The settings of new chats. */
+  private usual: Settings = { model: "", knobs: PLAIN };
+  /** The question that the service has not taken yet: until then it is kept as a draft. */
+  private pending = "";
   private saving: ReturnType<typeof setTimeout> | undefined;
+  private setting: ReturnType<typeof setTimeout> | undefined;
   private isKnown = () => {};
   /** Resolves when the user and the conversation in the address are known. */
   private readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
-  private looking: Promise<void> | null = null;
   /** Counts the user's choices of a conversation: one that is loaded after a later choice is not shown. */
   private choices = 0;
   /** Resolves when the conversation chosen last is loaded. */
@@ -52,7 +45,8 @@ export class Chat {
     this.tab = new TabShelf(isKept ? localStorage : storage, newId);
     this.state = {
       user: null, models: [], model: "", isReachable: true, needsKey: false, knobs: PLAIN, key: "", id: "", tree: EMPTY, draft: "",
-      writing: "", entries: [], words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
+      writing: "", entries: [], hasMore: false, words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
+      refused: null,
     };
     // What a user has left in the tab is hidden until it is known that the user is here.
     if (session.isNobodys(storage)) this.state = { ...this.state, ...this.left() };
@@ -62,12 +56,12 @@ export class Chat {
   /** Loads this tab's storage. */
   private left(): Pick<State, "model" | "knobs" | "key" | "id" | "draft"> {
     const { storage } = this;
-    const kept = parsed(storage.getItem("redoubt.settings")) as Partial<service.Knobs & { model: string }> | null;
-    const { model = "", ...knobs } = kept ?? {};
+    const kept = storage.getItem("redoubt.settings");
+    this.usual = { model: storage.getItem("redoubt.model") ?? "", knobs: knobsOf(kept) };
     const key = storage.getItem("redoubt.key") ?? "";
     service.useKey(key);
     const [id, draft] = [storage.getItem("redoubt.open") ?? "", storage.getItem("redoubt.draft") ?? ""];
-    return { model, knobs: { ...PLAIN, ...knobs }, key, id, draft };
+    return { ...(this.tab.settingsOf(id) ?? this.usual), key, id, draft };
   }
 
   subscribe(listener: () => void): () => void {
@@ -81,12 +75,12 @@ export class Chat {
   }
 
   /** Whether the service stores this chat. */
-  private get isStored(): boolean {
+  get isStored(): boolean {
     return this.state.user !== null && !this.state.isTemporary;
   }
 
   /** The service's id of this chat; empty if there is none. */
-  private get storedId(): string {
+  get storedId(): string {
     return this.isStored && this.state.id.startsWith(STORED) ? this.state.id : "";
   }
 
@@ -94,56 +88,33 @@ export class Chat {
     return this.state.user === null ? this.tab : this.stored;
   }
 
+  /** The open chat's title; empty: it is new, or kept nowhere. */
+  get title(): string {
+    const { id, tree, entries, isTemporary } = this.state;
+    if (isTemporary || !path(tree).length) return "";
+    return entries.find((one) => one.id === id)?.title ?? titleOf(tree);
+  }
+
   /** Restores the state before a reload, and loads the service's. `id`: of the conversation in the address. */
   async begin(id: string): Promise<void> {
     this.others.onmessage = ({ data }: MessageEvent<string>) => void this.known.then(() => this.follow(data));
     await this.whoIsIt();
     if (this.state.user !== null) {
-      this.state.id = "";
+      this.set({ id: "", ...this.usual });
       if (id) await this.open(id).catch(() => this.set({ notice: "There is no such conversation." }));
     } else if (this.state.id) {
       await this.tab.open(this.state.id).then((tree) => this.set({ tree }), () => this.set({ id: "" }));
     }
     this.isKnown();
     this.conversations.follow();
-    document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible" && !this.state.writing) void this.look(); // models come, go and sleep
-    });
+    this.connection.follow();
+    addEventListener("storage", ({ key }) => key === KEPT_KEY && this.joinOthers());
     addEventListener("popstate", () => {
       const named = idOf(location);
       if (named && named !== this.state.id) void this.visit(named, false);
       else if (!named) this.newChat(false);
     });
-    await Promise.all([this.look(), this.conversations.list()]);
-  }
-
-  /** Loads the models, with retries until the service answers. */
-  look(): Promise<void> {
-    this.looking ??= this.lookUntilThere().finally(() => (this.looking = null));
-    return this.looking;
-  }
-
-  private async lookUntilThere(): Promise<void> {
-    for (;;) {
-      try {
-        const models = await service.models();
-        const chatting = models.filter(service.canChat);
-        const isServed = chatting.some((one) => one.id === this.state.model);
-        const model = isServed ? this.state.model : ((chatting[0] ?? models[0])?.id ?? this.state.model);
-        const isReachable = await service.isHealthy();
-        this.set({ models, model, isReachable, needsKey: false });
-        if (isReachable) return;
-      } catch (error) {
-        if (this.isOver || service.isLoggedOut(error)) {
-          this.set({ isReachable: true });
-          if (this.hasAccounts && !this.state.key) this.over();
-          else this.set({ needsKey: true });
-          return;
-        }
-        this.set({ isReachable: false });
-      }
-      await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
-    }
+    await Promise.all([this.connection.look(), this.conversations.list()]);
   }
 
   // --- actions of the user
@@ -151,44 +122,44 @@ export class Chat {
   async ask(text: string): Promise<void> {
     const question = text.trim();
     await this.known; // else a user's question would be sent as a guest's
-    if (!question || this.state.writing || this.isOver) return; // over: it stays a draft
+    const { writing, refused, tree } = this.state;
+    if (!question || writing || this.isOver) return; // over: it stays a draft
     this.draft("");
-    await this.branch(path(this.state.tree).at(-1)?.id ?? "", question);
+    const last = path(tree).at(-1)?.id ?? "";
+    await this.writing.ask(refused && !refused.question && !refused.goOn ? refused.parent : last, question);
+  }
+
+  /** Asks again for what the service has refused. */
+  async again(): Promise<void> {
+    const { refused, draft } = this.state;
+    if (refused?.goOn) await this.writing.goOn(refused.goOn);
+    else if (refused?.question) await this.answer(refused.question);
+    else if (refused) await this.ask(draft);
   }
 
   /** Asks an edited earlier question: a branch beside it. */
   async edit(id: string, text: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old === undefined || !text.trim() || this.state.writing) return;
-    await this.branch(old.parent, text.trim());
+    await this.writing.ask(old.parent, text.trim());
   }
 
-  /** Generates another version of an answer. */
-  async retry(id: string): Promise<void> {
+  /** Generates another version of an answer, by this model or by the chat's. */
+  async retry(id: string, model = this.state.model): Promise<void> {
     const old = this.state.tree.turns[id];
-    if (old !== undefined && !this.state.writing) await this.answer(old.parent);
+    if (old !== undefined && !this.state.writing) await this.writing.answer(old.parent, model);
   }
 
-  /** Continues an answer that reached its limit. */
+  async answer(question: string): Promise<void> {
+    if (!this.state.writing) await this.writing.answer(question);
+  }
+
   async goOn(id: string): Promise<void> {
-    const old = this.state.tree.turns[id];
-    if (old === undefined || this.state.writing) return;
-    const said = asSent(pathTo(this.state.tree, id));
-    await this.write(id, old.text, (signal) => this.sent([...said, { role: "user", content: GO_ON }], signal));
-    const { storedId } = this;
-    if (!storedId || this.state.tree.turns[id] === undefined) return;
-    const itemId = await placed(storedId, pathTo(this.state.tree, id)).catch(() => ""); // the next turn tries again
-    if (itemId && this.storedId === storedId) this.set({ tree: changed(this.state.tree, id, { itemId }) });
+    await this.writing.goOn(id);
   }
 
-  /** Ends the answer with what it has. */
   stop(): void {
-    const { running, storedId } = this;
-    if (running === null || running.isStopped) return;
-    running.isStopped = true;
-    if (!storedId || this.isGoingOn) return running.abort.abort();
-    const ending = running.responseId ? service.cancelled(running.responseId) : ended(storedId);
-    void ending.catch(() => undefined).then(() => setTimeout(() => running.abort.abort(), STOPPED_MS));
+    this.writing.stop();
   }
 
   show(id: string, step: number): void {
@@ -199,9 +170,21 @@ export class Chat {
 
   draft(draft: string): void {
     this.set({ draft });
-    this.storage.setItem("redoubt.draft", draft);
+    this.keepDraft();
   }
 
+  /** Keeps a question until the service has taken it; empty: it has. */
+  unsent(question: string): void {
+    this.pending = question;
+    this.keepDraft();
+  }
+
+  private keepDraft(): void {
+    if (this.isOver) return;
+    this.storage.setItem("redoubt.draft", [this.pending, this.state.draft].filter(Boolean).join("\n\n"));
+  }
+
+  /** Changes the settings of this chat; those of a chat without questions are those of new chats too. */
   change(values: Partial<service.Knobs>): void {
     this.set({ knobs: { ...this.state.knobs, ...values } });
     this.keepSettings();
@@ -217,12 +200,13 @@ export class Chat {
     this.storage.setItem("redoubt.key", key);
     service.useKey(key);
     this.set({ key });
-    await this.look();
+    await this.connection.look();
   }
 
   /** Ends the session and deletes its texts from this tab. */
   async signOut(): Promise<void> {
-    if (this.running?.responseId) await service.cancelled(this.running.responseId).catch(() => undefined);
+    const { running } = this.writing;
+    if (running?.responseId) await service.cancelled(running.responseId).catch(() => undefined);
     try {
       await service.ask("POST", "/v1/auth/logout", {});
     } catch (error) {
@@ -240,22 +224,29 @@ export class Chat {
     location.assign("/login");
   }
 
-  /** The session has ended, here or in another tab: nothing of it stays on the screen. A refused question becomes a draft again. */
+  /** The service wants to know who asks, or the session has ended. */
+  loggedOut(): void {
+    if (this.isOver || (this.hasAccounts && !this.state.key)) this.over();
+    else this.set({ needsKey: true });
+  }
+
+  /** The session has ended, here or in another tab: nothing of it stays on the screen. The draft stays in the tab. */
   private over(): void {
     if (this.isOver) return;
     this.isOver = true;
-    const { tree, writing, draft, id } = this.state;
-    const question = tree.turns[tree.turns[writing]?.parent ?? ""];
-    const isTaken = this.running === null || this.running.responseId !== "" || this.isGoingOn;
-    if (question && !isTaken && !draft && tree.children[question.id]?.length === 1) this.draft(question.text);
+    const { id } = this.state;
     this.clear();
     session.leave(id.startsWith(STORED) ? `/c/${id}` : "/");
   }
 
   private clear(): void {
-    this.running?.abort.abort();
-    this.running = null;
-    this.set({ id: "", tree: EMPTY, entries: [], words: "", notice: "", draft: "", writing: "", leaving: null, knobs: PLAIN });
+    this.writing.running?.abort.abort();
+    this.writing.running = null;
+    clearTimeout(this.setting);
+    this.set({
+      id: "", tree: EMPTY, entries: [], hasMore: false, words: "", notice: "", draft: "", writing: "", leaving: null, knobs: PLAIN,
+      refused: null,
+    });
   }
 
   // --- conversations
@@ -263,7 +254,7 @@ export class Chat {
   newChat(isNamed = true): void {
     this.choices += 1;
     this.leave();
-    this.set({ id: "", tree: EMPTY, notice: "", isTemporary: false });
+    this.set({ id: "", tree: EMPTY, notice: "", isTemporary: false, ...this.settled(this.usual) });
     this.storage.removeItem("redoubt.open");
     if (isNamed && this.state.user !== null && idOf(location)) history.pushState(null, "", "/");
   }
@@ -285,18 +276,28 @@ export class Chat {
     const choice = ++this.choices;
     const isGuest = this.state.user === null;
     if (isGuest) this.leave(); // which stores what it may open again
-    const loading: Promise<Opened> = isGuest ? this.tab.open(id).then((tree) => ({ tree, responseId: "" })) : this.stored.openWhole(id);
+    const loading = isGuest
+      ? this.tab.open(id).then((tree) => ({ tree, responseId: "", settings: this.tab.settingsOf(id) ?? this.usual }))
+      : this.stored.openWhole(id);
     this.opening = loading.catch(() => undefined);
-    const { tree, responseId } = await loading;
+    const { tree, responseId, settings } = await loading;
     if (choice !== this.choices || this.isOver) return;
     this.leave();
-    this.set({ id, tree, notice: "", isTemporary: false, isAnswered: responseId !== "" });
+    this.set({ id, tree, notice: "", isTemporary: false, isAnswered: responseId !== "", ...this.settled(settings) });
     if (isGuest) this.storage.setItem("redoubt.open", id);
     else if (isNamed) name(id);
-    if (responseId) void this.resume(responseId);
+    if (responseId) void this.writing.resume(responseId);
   }
 
   // --- internals
+
+  /** Settings of a chat, with a model that is served. */
+  private settled({ model, knobs }: Settings): Settings {
+    const { models } = this.state;
+    const isServed = (wanted: string) => wanted !== "" && (!models.length || models.some((one) => one.id === wanted && service.canChat(one)));
+    const usual = isServed(this.usual.model) ? this.usual.model : this.state.model;
+    return { model: isServed(model) ? model : usual, knobs };
+  }
 
   /** The user whose session the browser has; a guest has none. */
   private async whoIsIt(): Promise<void> {
@@ -327,8 +328,23 @@ export class Chat {
     await this.readAgain(id);
   }
 
+  /** Takes in what another tab has changed in a guest's chat that this browser keeps. */
+  private joinOthers(): void {
+    if (this.state.user !== null || !this.state.isKept) return;
+    const { id, tree, writing } = this.state;
+    const there = this.tab.joinedWith(id, tree);
+    if (there !== null) {
+      this.set({ tree: there.tree });
+      if (there.isMore && !this.pending) this.save(); // two tabs have written at once
+    } else if (this.tab.hasHad(id) && !writing) {
+      this.newChat();
+      this.set({ notice: "This chat was deleted in another tab." });
+    }
+    void this.conversations.list();
+  }
+
   /** Reads the open conversation again; once more if this tab has changed it meanwhile. */
-  private async readAgain(id: string): Promise<void> {
+  async readAgain(id: string): Promise<void> {
     for (;;) {
       const { tree } = this.state;
       if (id !== this.state.id || !id || this.state.writing) return;
@@ -341,188 +357,64 @@ export class Chat {
       });
       if (found === null || id !== this.state.id || this.state.writing) return;
       if (tree !== this.state.tree) continue;
-      this.set({ tree: remembered(found.tree, tree), isAnswered: found.responseId !== "" });
-      if (found.responseId) await this.resume(found.responseId);
+      const settings = this.setting === undefined ? this.settled(found.settings) : {};
+      this.set({ tree: remembered(found.tree, tree), isAnswered: found.responseId !== "", ...settings });
+      if (found.responseId) await this.writing.resume(found.responseId);
       return;
     }
   }
 
-  /** Stops following an answer. One that the service stores continues. */
+  /** Stops following an answer. One that the service stores continues; a question that it has not taken is a draft again. */
   private leave(): void {
-    this.running?.abort.abort();
-    this.running = null;
-    this.flush();
-    this.set({ writing: "" });
-  }
-
-  private async branch(parent: string, question: string): Promise<void> {
-    const asked = turn({ id: newId(), parent, role: "user", text: question, askedAtMs: Date.now() });
-    if (!this.state.id) {
-      this.set({ id: newId() });
-      if (this.state.user === null) this.storage.setItem("redoubt.open", this.state.id);
-    }
-    this.set({ tree: added(this.state.tree, asked) });
-    await this.answer(asked.id);
-  }
-
-  /** Answers a question of this chat. */
-  async answer(question: string): Promise<void> {
-    const turns = pathTo(this.state.tree, question);
-    const one = turn({ id: newId(), parent: question, role: "assistant", model: this.state.model });
-    this.set({ tree: added(this.state.tree, one) });
-    const { id } = this.state;
-    const begin = this.isStored
-      ? (signal: AbortSignal) => this.keptTurn(id, turns, signal)
-      : (signal: AbortSignal) => this.sent(asSent(turns), signal);
-    await this.write(one.id, "", begin);
-  }
-
-  /** Follows an answer that the service is generating in this conversation, and that this tab has not started. */
-  private async resume(responseId: string): Promise<void> {
-    const { id, tree: before } = this.state;
-    const place = await Promise.all([service.placeOf(responseId), questionOf(responseId)]).catch(() => null);
-    if (id !== this.state.id) return;
-    this.set({ isAnswered: false });
-    if (place === null || this.state.writing) return;
-    if (before !== this.state.tree) return this.readAgain(id); // which may have the answer by now
-    const [found, question] = place;
-    let { tree } = this.state;
-    const last = path(tree).at(-1)?.id ?? "";
-    const parent = found === "root" ? "" : (Object.values(tree.turns).find((one) => one.itemId === found)?.id ?? last);
-    let asked = (tree.children[parent] ?? []).find((each) => tree.turns[each]?.text === question);
-    if (asked === undefined) {
-      asked = newId();
-      tree = added(tree, turn({ id: asked, parent, role: "user", text: question }));
-    }
-    const answer = turn({ id: newId(), parent: asked, role: "assistant", model: this.state.model });
-    this.set({ tree: added({ ...tree, chosen: { ...tree.chosen, [parent]: asked } }, answer) });
-    await this.write(answer.id, "", (signal) => service.resumed(responseId, signal), true);
-  }
-
-  /** Streams an answer into its turn, after the text that it already has. */
-  private async write(id: string, before: string, begin: (signal: AbortSignal) => Pieces, isResumed = false): Promise<void> {
-    const running: Running = { abort: new AbortController(), isStopped: false, responseId: "" };
-    this.running = running;
-    this.isGoingOn = before !== "";
-    const { signal } = running.abort;
-    let text = before;
-    let thought = "";
-    let drawnAtMs = 0;
-    const isStored = this.isStored;
-    const isShown = () => this.state.tree.turns[id] !== undefined && this.running === running;
-    const update = (values: Partial<Turn>) => {
-      if (isShown()) this.set({ tree: changed(this.state.tree, id, values) });
-    };
-    const { [id]: old } = this.state.tree.turns;
-    if (old === undefined) return;
-    const { failure: _, usage: __, itemId: ___, progress: ____, ...kept } = old;
-    const fresh: Turn = { ...kept, status: "waiting", askedAtMs: Date.now(), firstAtMs: 0, thoughtUntilMs: 0, endedAtMs: 0 };
-    const thoughtBefore = old.thought ? `${old.thought}\n\n` : "";
-    const texts = () => ({ text, ...(thought ? { thought: thoughtBefore + thought } : {}) });
-    this.set({ writing: id, tree: { ...this.state.tree, turns: { ...this.state.tree.turns, [id]: fresh } } });
-    this.save();
-    let status: Turn["status"] = "done";
-    try {
-      // A question asked while the service is down, or before the models are known, waits, unless it is stopped.
-      if (!this.state.model || this.looking) {
-        const stopped = new Promise<never>((_, reject) => signal.addEventListener("abort", reject));
-        await Promise.race([this.look(), stopped]);
-      }
-      for await (const piece of service.whenThere(begin, signal)) {
-        if (piece.kind === "admitted") {
-          if (text === before && !thought) update({ status: "reading", model: this.state.model });
-          this.set({ isReachable: true });
-        } else if (piece.kind === "progress") update({ progress: piece.progress });
-        else if (piece.kind === "lost") this.set({ isReachable: false });
-        else if (piece.kind === "response") {
-          running.responseId = piece.id;
-          if (running.isStopped) void service.cancelled(piece.id).catch(() => undefined);
-          if (isStored && !isResumed) this.others.postMessage(this.state.id);
-        } else if (piece.kind === "item") update({ itemId: piece.id });
-        else if (piece.kind === "usage") update({ usage: piece.usage });
-        else if (piece.kind === "end") status = piece.isStopped ? "stopped" : piece.isCut ? "cut" : "done";
-        else {
-          const isFirst = text === before && !thought;
-          if (isFirst) this.woken(this.state.tree.turns[id]?.model ?? "");
-          const nowMs = Date.now();
-          if (isFirst && !isResumed) update({ firstAtMs: nowMs });
-          if (piece.kind === "text" && text === before && thought && !isResumed) update({ thoughtUntilMs: nowMs });
-          if (piece.kind === "thought") thought += piece.text;
-          else text = piece.kind === "whole" ? before + piece.text : text + piece.text;
-          if (piece.kind === "whole") thought = piece.thought;
-          if (nowMs - drawnAtMs < REDRAW_MS) continue;
-          update({ ...texts(), status: "writing" });
-          drawnAtMs = nowMs;
-          this.save();
-        }
-      }
-      update({ ...texts(), status, endedAtMs: Date.now() });
-      this.set({ isReachable: true });
-    } catch (error) {
-      update(texts());
-      if (signal.aborted) update({ status: "stopped", endedAtMs: Date.now() });
-      else this.fail(update, error);
-    } finally {
-      const conversation = isShown() ? this.storedId : "";
-      if (this.running === running) {
-        this.running = null;
-        this.set({ writing: "" });
-      }
-      this.flush();
-      if (conversation) this.others.postMessage(conversation);
-      void this.conversations.list();
-    }
-  }
-
-  /** Answers a question in a conversation that the service stores, or will store from now on. */
-  private async *keptTurn(id: string, turns: Turn[], signal: AbortSignal): Pieces {
-    let conversation = id;
-    if (!id.startsWith(STORED)) {
-      conversation = await created();
-      signal.throwIfAborted();
-      this.set({ id: conversation });
-      name(conversation);
-    }
-    const { model, knobs } = this.state;
-    yield* turnOf(conversation, turns, model, knobs, signal);
-  }
-
-  private sent(said: Said[], signal: AbortSignal): Pieces {
-    const { model, knobs } = this.state;
-    return service.completed(model, said, knobs, knobs.seed ?? newSeed(), signal);
-  }
-
-  /** Notes that a model has answered, and so does not sleep. */
-  private woken(model: string): void {
-    const { models } = this.state;
-    if (!models.some((one) => one.id === model && one.asleep)) return;
-    this.set({ models: models.map((one) => (one.id === model ? { ...one, asleep: false } : one)) });
-  }
-
-  private fail(update: (values: Partial<Turn>) => void, error: unknown): void {
-    const failure = error instanceof service.AnswerFailure ? error : null;
-    const message = failure?.message ?? "Something went wrong on this page.";
-    update({ status: "failed", endedAtMs: Date.now(), failure: { message, requestId: failure?.requestId ?? "" } });
-    if (failure?.status !== 200) update({ itemId: "" }); // the service has told nothing of what it has
-    if (this.isOver) return;
-    if (service.isLoggedOut(error)) this.set({ needsKey: true });
-    else if (failure === null || failure.status === 200 || failure.status === 0 || failure.status >= 500) void this.look();
-    if (failure?.code === "model_not_found") void this.look();
+    if (this.setting !== undefined) this.sendSettings();
+    const { pending } = this;
+    this.pending = "";
+    if (pending) this.draft([pending, this.state.draft].filter(Boolean).join("\n\n"));
+    this.writing.leave();
   }
 
   private keepSettings(): void {
-    this.storage.setItem("redoubt.settings", JSON.stringify({ ...this.state.knobs, model: this.state.model }));
+    const { model, knobs, tree } = this.state;
+    if (!path(tree).length) {
+      this.usual = { model, knobs };
+      this.storage.setItem("redoubt.settings", JSON.stringify(knobs));
+      this.storage.setItem("redoubt.model", model);
+    }
+    if (!this.isStored) return this.save();
+    clearTimeout(this.setting);
+    if (this.storedId) this.setting = setTimeout(() => this.sendSettings(), SAVE_AFTER_MS);
   }
 
-  private save(): void {
-    this.saving ??= setTimeout(() => this.flush(), 500);
+  /** Stores the settings with the user's chat now. */
+  private sendSettings(): void {
+    clearTimeout(this.setting);
+    this.setting = undefined;
+    const { storedId, state } = this;
+    if (!storedId) return;
+    void this.stored.keepSettings(storedId, state).then(
+      (isKept) => {
+        if (isKept) this.others.postMessage(storedId);
+        else this.set({ notice: "The system prompt is too long to be kept with this chat: it holds until you leave it." });
+      },
+      () => this.set({ notice: "The settings could not be kept with this chat." }),
+    );
   }
 
-  /** Stores the conversation now. */
-  flush(): void {
+  save(): void {
+    this.saving ??= setTimeout(() => this.flush(), SAVE_AFTER_MS);
+  }
+
+  /** Stores a guest's conversation now, and the settings. `isEnding`: the page is being left. */
+  flush(isEnding = false): void {
     clearTimeout(this.saving);
     this.saving = undefined;
-    const isOurs = this.state.user === null && !this.state.isTemporary;
-    if (isOurs && this.state.id && path(this.state.tree).length) this.tab.keep(this.state.id, this.state.tree);
+    if (isEnding && this.setting !== undefined) this.sendSettings();
+    const { user, isTemporary, id, tree, model, knobs } = this.state;
+    if (user !== null || isTemporary || !id || this.pending || !path(tree).length) return;
+    const whole = this.tab.keep(id, isEnding ? (restored(tree) ?? tree) : tree, { model, knobs });
+    this.storage.setItem("redoubt.open", id);
+    if (isEnding) return;
+    if (whole === null) this.set({ notice: "There is no room to keep this chat: it ends when you leave the page. Delete or export others." });
+    else if (whole !== tree) this.set({ tree: whole });
   }
 }

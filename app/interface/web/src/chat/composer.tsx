@@ -1,10 +1,11 @@
-// The input for messages, and the remaining context.
+// The input for messages, with what it costs below.
 import { useEffect, useRef } from "preact/hooks";
 
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
+import { Meter } from "./meter";
 import { isMute } from "./service";
-import { path } from "./tree";
+import { ThinkSwitch } from "./think";
 
 export function Composer({ chat }: { chat: Chat }) {
   const { draft, writing, models, model } = chat.state;
@@ -34,42 +35,21 @@ export function Composer({ chat }: { chat: Chat }) {
           }}
         />
         {writing ? (
-          <button type="button" class="main round" aria-label="Stop" title="Stop (Escape)" onClick={() => chat.stop()}>
+          // With keys: the click that stops must not find a button that sends in its place.
+          <button key="stop" type="button" class="main round" aria-label="Stop" title="Stop (Escape)" onClick={() => chat.stop()}>
             <Icon name="stop" />
           </button>
         ) : (
-          <button class="main round" aria-label="Send" disabled={!draft.trim() || isMute(models, model)}>
+          <button key="send" class="main round" aria-label="Send" disabled={!draft.trim() || isMute(models, model)}>
             <Icon name="send" />
           </button>
         )}
       </div>
       <div class="row apart small quiet below">
+        <ThinkSwitch chat={chat} />
         <Meter chat={chat} />
         <span class="hint">Enter sends, Shift+Enter: new line</span>
       </div>
     </form>
   );
-}
-
-/** How much of the context the conversation uses, and how much of that was cached. */
-function Meter({ chat }: { chat: Chat }) {
-  const { tree, models, model } = chat.state;
-  const usage = path(tree).filter((one) => one.usage).at(-1)?.usage;
-  const size = models.find((one) => one.id === model)?.max_context_tokens;
-  if (!usage || !size) return <span />;
-  const used = usage.promptTokens + usage.answerTokens;
-  const remembered = usage.rememberedTokens ? `, ${short(usage.rememberedTokens)} remembered` : "";
-  return (
-    <span class="meter" title={`${used.toLocaleString("en")} of ${size.toLocaleString("en")} tokens`}>
-      <progress aria-label="Context used" max={size} value={used} />
-      {`${short(used)}/${Math.round(size / 1024)}k${remembered}`}
-    </span>
-  );
-}
-
-/** "312", "1.2k", "128k". */
-export function short(tokens: number): string {
-  if (tokens < 1000) return String(tokens);
-  const thousands = tokens / 1000;
-  return `${thousands < 10 ? Number(thousands.toFixed(1)) : Math.round(thousands)}k`;
 }

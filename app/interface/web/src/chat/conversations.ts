@@ -12,6 +12,8 @@ const UNDO_MS = 10_000;
 /** The interval of refreshing the list while an answer is generated in a chat that is not open. */
 const LIST_AGAIN_MS = 4000;
 const KEPT = "redoubt.kept";
+/** How many conversations are listed before anybody scrolls to them. */
+const MOST_UNASKED = 1000;
 const MOST_IMPORTED_BYTES = 64e6;
 
 type Timer = ReturnType<typeof setTimeout> | undefined;
@@ -39,6 +41,11 @@ export class Conversations {
   /** The number of lists asked for, and the one that is shown: an older one that comes later is not. */
   private asked = 0;
   private shown = 0;
+  /** What the next part of the list is asked for after; empty: there is none. */
+  private after = "";
+  private loading: Promise<void> | null = null;
+  /** The words of the list that is shown. */
+  private listed = "";
 
   constructor(private readonly chat: Open) {}
 
@@ -49,18 +56,49 @@ export class Conversations {
     this.searching = setTimeout(() => void this.list(), SEARCH_AFTER_MS);
   }
 
+  /** Loads the beginning of the list anew; what was loaded after it stays. */
   async list(): Promise<void> {
     const { words } = this.chat.state;
     const number = ++this.asked;
-    const entries = await this.chat.shelf.list(words).catch(() => null);
+    const found = await this.chat.shelf.list(words, "").catch(() => null);
     if (number < this.shown) return;
-    if (entries !== null && words === this.chat.state.words) {
+    if (found !== null && words === this.chat.state.words) {
       this.shown = number;
-      this.chat.set({ entries });
+      const isSame = words === this.listed;
+      const older = isSame && found.after ? olderThan(found.entries, this.chat.state.entries) : [];
+      if (!older.length) this.after = found.after;
+      this.listed = words;
+      this.chat.set({ entries: [...found.entries, ...older], hasMore: this.after !== "" });
+      if (!words && this.after) void this.loadPart();
     }
     clearTimeout(this.listing);
-    const isAnswering = entries?.some((one) => one.isAnswering && one.id !== this.chat.state.id) ?? false;
+    const isAnswering = found?.entries.some((one) => one.isAnswering && one.id !== this.chat.state.id) ?? false;
     if (isAnswering) this.listing = setTimeout(() => void this.list(), LIST_AGAIN_MS);
+  }
+
+  /** Loads the next part of the list. */
+  more(): Promise<void> {
+    this.loading ??= this.loadMore().finally(() => (this.loading = null));
+    return this.loading;
+  }
+
+  private async loadMore(): Promise<void> {
+    const { after, listed: words, shown } = this;
+    if (!after) return;
+    const found = await this.chat.shelf.list(words, after).catch(() => null);
+    if (words !== this.listed || after !== this.after) return;
+    if (found === null && shown === this.shown) this.after = ""; // until the list is loaded anew
+    if (found !== null) {
+      this.after = found.after;
+      const known = new Set(this.chat.state.entries.map((one) => one.id));
+      this.chat.set({ entries: [...this.chat.state.entries, ...found.entries.filter((one) => !known.has(one.id))] });
+    }
+    this.chat.set({ hasMore: this.after !== "" });
+  }
+
+  /** Loads what most people have, so that pinned chats are at the top; the rest comes when it is scrolled to. */
+  private async loadPart(): Promise<void> {
+    while (this.after && !this.listed && this.chat.state.entries.length < MOST_UNASKED) await this.more();
   }
 
   /** Whether this browser keeps a guest's chats when the tab is closed. */
@@ -106,6 +144,10 @@ export class Conversations {
       const ids: string[] = [];
       try {
         for (const { title, tree } of found) ids.push(await this.chat.shelf.add(title, tree));
+      } catch (error) {
+        for (const id of ids) await this.chat.shelf.discard(id).catch(() => undefined);
+        const reason = error instanceof Error ? error.message : "That did not work.";
+        throw new Error(`Nothing was imported. ${reason}`, { cause: error });
       } finally {
         this.chat.others.postMessage("");
         await this.list();
@@ -156,4 +198,11 @@ export class Conversations {
     await this.list();
     return isMade;
   }
+}
+
+/** What was listed before and is older than the beginning of the list. */
+function olderThan(first: Entry[], listed: Entry[]): Entry[] {
+  const ids = new Set(first.map((one) => one.id));
+  const sinceMs = first.at(-1)?.updatedAtMs ?? 0;
+  return listed.filter((one) => one.updatedAtMs <= sinceMs && !ids.has(one.id));
 }

@@ -11,6 +11,7 @@ const PATHS = {
   left: "M15 6l-6 6 6 6",
   right: "M9 6l6 6-6 6",
   down: "M12 5v14M6 13l6 6 6-6",
+  open: "M6 9l6 6 6-6",
   settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 5v4M9 15v4",
   more: "M6 12h.01M12 12h.01M18 12h.01",
   pin: "M9 4h6l-1 7 3 3H7l3-3zM12 14v6",

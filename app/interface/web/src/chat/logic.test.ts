@@ -1,13 +1,16 @@
 // @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
 
+import { PLAIN, asMetadata, knobsOf, ofMetadata, withoutSettings } from "./chat_settings";
 import { EventParser } from "./events";
 import { GrowingBlocks, blocks, fragment } from "./markdown";
 import { TabShelf } from "./shelf";
+import { leaves, short } from "./meter";
+import { cutBy } from "./outcome";
 import { treeOfItems } from "./stored";
 import { apart } from "./thought";
 import { asMarkdown, exported, imported } from "./transfer";
-import { EMPTY, type Tree, added, changed, history, path, pathTo, restored, switched, treeOf, turn } from "./tree";
+import { EMPTY, type Tree, type Turn, added, changed, firstSeen, history, joined, path, pathTo, removed, restored, switched, treeOf, turn } from "./tree";
 
 const shown = (text: string) => {
   const place = document.createElement("div");
@@ -64,6 +67,37 @@ describe("a tree of turns", () => {
     let count = 0;
     const tree = treeOf([{ role: "user", content: "a" }, { role: "assistant", content: "b" }], () => `n${(count += 1)}`);
     expect(path(tree).map((one) => one.text)).toEqual(["a", "b"]);
+  });
+
+  test("loses a turn that was taken back, and shows what was shown before", () => {
+    const twice = added(answered, turn({ id: "a2", parent: "q1", role: "assistant" }));
+    expect(path(removed(twice, "a2", "a1"))).toEqual(path(answered));
+    expect(removed(removed(answered, "a1"), "q1").turns).toEqual({});
+    expect(removed(answered, "q1")).toBe(answered);
+  });
+
+  test("joins what two tabs have added to it", () => {
+    const said = (tree: Tree, id: string, parent: string, role: Turn["role"] = "user") => added(tree, turn({ id, parent, role, text: id }));
+    const here = changed(said(answered, "q2", "a1"), "a1", { text: "one" });
+    const there = said(said(JSON.parse(JSON.stringify(answered)) as Tree, "q3", "a1"), "a3", "q3", "assistant");
+    const both = joined(here, there, answered);
+    expect(both.children.a1).toEqual(["q3", "q2"]);
+    expect(path(both).map((one) => one.text)).toEqual(["One?", "one", "q2"]);
+    expect(path(switched(both, "q2", -1)).map((one) => one.text)).toEqual(["One?", "one", "q3", "a3"]);
+    expect(path(joined(answered, there, answered)).map((one) => one.id)).toEqual(["q1", "a1", "q3", "a3"]);
+  });
+
+  test("tells the first turn that the model still sees", () => {
+    const said = (count: number, leftOut: number) => Array.from({ length: 2 * count }, (_, place) => {
+      const context = place === 2 * count - 1 ? { context: { leftOut, limitTokens: 9 } } : {};
+      return turn({ id: `t${place}`, parent: "", role: place % 2 ? "assistant" : "user", text: "x", ...context });
+    });
+    expect([firstSeen(said(5, 0)), firstSeen(said(5, 3)), firstSeen(said(5, 4))]).toEqual(["", "t6", "t8"]);
+    const unanswered = said(5, 3);
+    unanswered[1]!.text = ""; // the model has not been sent this question
+    expect(firstSeen(unanswered)).toBe("t8");
+    const asked = [...said(5, 3), turn({ id: "q", parent: "", role: "user", text: "?" }), turn({ id: "a", parent: "q", role: "assistant" })];
+    expect(firstSeen(asked)).toBe("t6");
   });
 });
 
@@ -180,6 +214,22 @@ describe("a stored conversation", () => {
     expect(tree.children[""]).toHaveLength(1);
   });
 
+  test("tells how its answers came about", () => {
+    const usage = { input_tokens: 10, output_tokens: 5, input_tokens_details: { cached_tokens: 3 } };
+    const context = { left_out_turns: 2, limit_tokens: 100 };
+    const of = (response: object) => [message("1", "user", "One?"), { ...message("2", "assistant", "1"), status: "incomplete", response }];
+    const end = (response: object) => path(treeOfItems(of(response), newId))[1];
+    const counted = { promptTokens: 10, answerTokens: 5, rememberedTokens: 3 };
+    expect(end({ model: "m", status: "completed", usage, context })).toMatchObject({ model: "m", usage: counted, context: { leftOut: 2, limitTokens: 100 } });
+    const incomplete_details = { reason: "max_output_tokens" };
+    expect(end({ status: "incomplete", incomplete_details })).toMatchObject({ status: "cut", cutBy: "length" });
+    expect(end({ status: "incomplete", incomplete_details, context: { ...context, full: true } })).toMatchObject({ status: "cut", cutBy: "context" });
+    expect([end({ status: "cancelled" })?.status, end({})?.status]).toEqual(["stopped", "part"]);
+    const thought = { id: "r", type: "reasoning", content: [{ text: "hm" }], response: { status: "incomplete", incomplete_details } };
+    const [, only] = path(treeOfItems([message("1", "user", "One?"), thought], newId));
+    expect(only).toMatchObject({ role: "assistant", text: "", thought: "hm", status: "cut", cutBy: "length", itemId: "r" });
+  });
+
   test("leaves out what is no message, and stands a parent that was deleted", () => {
     const call = { id: "c", type: "function_call" };
     const stored = [message("1", "user", "One?"), call, message("2", "assistant", "1"), message("3", "user", "Two?", "gone")];
@@ -252,15 +302,32 @@ describe("the tab's shelf", () => {
     const shelf = new TabShelf(sessionStorage, () => "new");
     shelf.keep("one", treeOf([{ role: "user", content: "Sorting in Python" }], () => "x"));
     shelf.keep("two", treeOf([{ role: "user", content: "A poem" }], () => "y"));
-    expect((await shelf.list("")).map((one) => one.title).sort()).toEqual(["A poem", "Sorting in Python"]);
-    const [found] = await shelf.list("PYTHON");
+    const listed = async (words: string) => (await shelf.list(words)).entries;
+    expect((await listed("")).map((one) => one.title).sort()).toEqual(["A poem", "Sorting in Python"]);
+    const [found] = await listed("PYTHON");
     expect(found?.id).toBe("one");
     await shelf.rename(found!, "Sorted");
-    expect((await shelf.list("sorted"))[0]?.title).toBe("Sorted");
+    expect((await listed("sorted"))[0]?.title).toBe("Sorted");
     expect(path(await shelf.open("one"))[0]?.text).toBe("Sorting in Python");
     await shelf.remove("one");
-    expect((await shelf.list("")).map((one) => one.id)).toEqual(["two"]);
+    expect((await shelf.list("")).entries.map((one) => one.id)).toEqual(["two"]);
     await expect(shelf.open("one")).rejects.toThrow();
+  });
+
+  test("keeps what two tabs say in one chat, and its settings", async () => {
+    sessionStorage.clear();
+    const [one, two] = [new TabShelf(sessionStorage, () => "new"), new TabShelf(sessionStorage, () => "new")];
+    const begun = treeOf([{ role: "user", content: "Hi" }], () => "x");
+    const settings = { model: "m", knobs: { ...PLAIN, system: "Be short." } };
+    one.keep("c", begun, settings);
+    const seen = await two.open("c");
+    one.keep("c", added(begun, turn({ id: "mine", parent: "x", role: "assistant", text: "one" })), settings);
+    const whole = two.keep("c", added(seen, turn({ id: "theirs", parent: "x", role: "assistant", text: "two" })), settings);
+    expect(whole?.children.x).toEqual(["mine", "theirs"]);
+    expect(Object.keys((await one.open("c")).turns).sort()).toEqual(["mine", "theirs", "x"]);
+    expect(one.settingsOf("c")).toEqual(settings);
+    expect((await one.list("be")).entries).toEqual([]);
+    expect((await one.list("TWO")).entries[0]?.passage).toBe("two");
   });
 
   test("keeps the others where one is too large, and refuses an imported one", async () => {
@@ -276,11 +343,47 @@ describe("the tab's shelf", () => {
     const shelf = new TabShelf(small, () => "new");
     const long = treeOf([{ role: "user", content: "x".repeat(3000) }], () => "z");
     shelf.keep("one", treeOf([{ role: "user", content: "Sorting in Python" }], () => "x"));
-    shelf.keep("two", long);
-    expect((await shelf.list("")).map((one) => one.id)).toEqual(["one"]);
+    expect(shelf.keep("two", long)).toBeNull();
+    expect((await shelf.list("")).entries.map((one) => one.id)).toEqual(["one"]);
     await expect(shelf.add("Long", long)).rejects.toThrow(/no room/);
-    expect((await shelf.list("")).map((one) => one.id)).toEqual(["one"]);
+    expect((await shelf.list("")).entries.map((one) => one.id)).toEqual(["one"]);
     shelf.moveTo(small);
-    expect((await shelf.list("")).map((one) => one.id)).toEqual(["one"]);
+    expect((await shelf.list("")).entries.map((one) => one.id)).toEqual(["one"]);
+  });
+});
+
+describe("settings of a chat", () => {
+  test("come back from metadata, however long they are", () => {
+    for (const system of ["", "Be short.", "\u{1F600}ü".repeat(1500)]) {
+      const settings = { model: "m", knobs: { ...PLAIN, system, temperature: 0, think: "short" as const } };
+      const metadata = asMetadata(settings)!;
+      expect(Object.values(metadata).every((value) => [...value].length <= 512)).toBe(true);
+      expect(ofMetadata({ title: "T", ...metadata })).toEqual(settings);
+      expect(withoutSettings({ title: "T", pinned: "yes", ...metadata })).toEqual({ title: "T", pinned: "yes" });
+    }
+    expect(asMetadata({ model: "m", knobs: { ...PLAIN, system: "x".repeat(7000) } })).toBeNull();
+    expect(ofMetadata({})).toEqual({ model: "", knobs: PLAIN });
+  });
+
+  test.each(["", "{", "null", '{"temperature":"1","think":"much","seed":null}'])("that are none are the usual ones: %j", (text) => {
+    expect(knobsOf(text)).toEqual(PLAIN);
+  });
+});
+
+describe("what is told of an answer", () => {
+  const cut = (values: Partial<Turn>) => cutBy(turn({ id: "a", parent: "q", role: "assistant", text: "x", status: "cut", ...values }));
+  const usage = { promptTokens: 100, answerTokens: 1200, rememberedTokens: 0 };
+
+  test("is by what it was cut", () => {
+    expect(cut({ cutBy: "length", usage })).toBe("Cut at the longest answer, 1,200 tokens.");
+    expect(cut({ cutBy: "context" })).toBe("Cut where the context ends.");
+    expect(cut({ text: "", thought: "hm", cutBy: "length", usage })).toContain("still thinking when the longest answer, 1,200 tokens, was reached");
+    expect(cut({ text: "", thought: "hm", cutBy: "context" })).toContain("Let it think less.");
+  });
+
+  test("is what the next question leaves", () => {
+    const answer = turn({ id: "a", parent: "q", role: "assistant", text: "x".repeat(2600), usage });
+    expect([leaves([answer], answer, 2000, ""), leaves([answer], answer, 2000, "y".repeat(200)), leaves([answer], answer, 1300, "y")]).toEqual([700, 592, -9]);
+    expect([short(999), short(1300), short(8192), short(131_072)]).toEqual(["999", "1.3k", "8k", "128k"]);
   });
 });

@@ -1,6 +1,7 @@
 // The page `/`: the chat.
 import { render } from "preact";
 
+import cards from "./cards.css?inline";
 import style from "./style.css?inline";
 import { App } from "./app";
 import { Chat } from "./chat";
@@ -22,12 +23,12 @@ function fit(place: HTMLElement): void {
 function mount(): void {
   // The styles come with the script: one request less before the page can be used.
   const sheet = new CSSStyleSheet();
-  sheet.replaceSync(style);
+  sheet.replaceSync(style + cards);
   document.adoptedStyleSheets = [sheet];
   const place = document.getElementById("surface")!;
   const chat = new Chat(sessionStorage, document.querySelector('meta[name="redoubt-accounts"]') !== null);
   fit(place);
-  addEventListener("pagehide", () => chat.flush());
+  addEventListener("pagehide", () => chat.flush(true));
   const id = idOf(location);
   void chat.begin(id);
   render(<App chat={chat} />, place);

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 
 import { percent, waits } from "./answer";
-import { type Piece, completed, responded, whenThere } from "./service";
+import { type Piece, type Think, completed, responded, whenThere } from "./service";
 import { PLAIN } from "./state";
 import { type Turn, turn } from "./tree";
 
@@ -33,7 +33,9 @@ async function all(pieces: AsyncGenerator<Piece>): Promise<Piece[]> {
 
 afterEach(() => vi.unstubAllGlobals());
 
-const END = { kind: "end", isCut: false, isStopped: false };
+const END = { kind: "end", cut: null, isStopped: false };
+const ASKED = { model: "m", knobs: PLAIN, seed: 1, shortTokens: null };
+const there = () => Promise.resolve();
 
 describe("what comes before the first word", () => {
   const { signal } = new AbortController();
@@ -45,7 +47,7 @@ describe("what comes before the first word", () => {
       { choices: [{ index: 0, delta: { content: "Hi" }, finish_reason: "stop" }] },
       "[DONE]",
     ]);
-    const pieces = await all(completed("m", [{ role: "user", content: "Hello" }], PLAIN, 1, signal));
+    const pieces = await all(completed(ASKED, [{ role: "user", content: "Hello" }], signal));
     expect(pieces).toEqual([{ kind: "admitted" }, ...PROGRESS, { kind: "text", text: "Hi" }, END]);
     expect(asked[0]?.return_progress).toBe(true);
   });
@@ -57,7 +59,7 @@ describe("what comes before the first word", () => {
       { type: "response.output_text.delta", delta: "Hi" },
       { type: "response.completed", response: { status: "completed" } },
     ]);
-    const pieces = await all(responded("m", { id: "conv_1", parent: "root" }, "Hello", PLAIN, 1, signal));
+    const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hello", signal));
     expect(pieces).toEqual([{ kind: "admitted" }, ...PROGRESS, { kind: "text", text: "Hi" }, END]);
     expect(asked[0]?.return_progress).toBe(true);
   });
@@ -65,7 +67,7 @@ describe("what comes before the first word", () => {
   test("is a thought where the model thinks, in a chat", async () => {
     const delta = (values: object, finish_reason: string | null = null) => ({ choices: [{ index: 0, delta: values, finish_reason }] });
     serving([delta({ role: "assistant", content: "" }), delta({ reasoning_content: "h" }), delta({ reasoning_content: "m" }), delta({ content: "Hi" }, "stop"), "[DONE]"]);
-    const pieces = await all(completed("m", [{ role: "user", content: "Hello" }], PLAIN, 1, signal));
+    const pieces = await all(completed(ASKED, [{ role: "user", content: "Hello" }], signal));
     const thoughts = [{ kind: "thought", text: "h" }, { kind: "thought", text: "m" }];
     expect(pieces).toEqual([{ kind: "admitted" }, ...thoughts, { kind: "text", text: "Hi" }, END]);
   });
@@ -82,7 +84,7 @@ describe("what comes before the first word", () => {
       { type: "response.output_text.delta", delta: "Hi" },
       { type: "response.completed", response: { status: "completed", output } },
     ]);
-    const pieces = await all(responded("m", { id: "conv_1", parent: "root" }, "Hello", PLAIN, 1, signal));
+    const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hello", signal));
     const item = { kind: "item", id: "msg_1" };
     expect(pieces).toEqual([
       { kind: "admitted" }, { kind: "thought", text: "hm" }, item, { kind: "text", text: "Hi" }, item,
@@ -90,7 +92,37 @@ describe("what comes before the first word", () => {
     ]);
   });
 
+  test("is how much the model is to think, and that a chat may be longer than the context", async () => {
+    const asked = serving(["[DONE]"]);
+    const ask = async (think: Think | null, shortTokens: number | null) => {
+      await all(completed({ ...ASKED, knobs: { ...PLAIN, think }, shortTokens }, [], signal));
+      const { enable_thinking, thinking_budget, on_overflow } = asked.at(-1)!;
+      return [enable_thinking, thinking_budget, on_overflow];
+    };
+    expect(await ask(null, 128)).toEqual([undefined, undefined, "shift"]);
+    expect(await ask("off", 128)).toEqual([false, undefined, "shift"]);
+    expect(await ask("short", 128)).toEqual([true, 128, "shift"]);
+    expect(await ask("full", 128)).toEqual([true, -1, "shift"]);
+    expect(await ask("off", null)).toEqual([undefined, undefined, "shift"]); // of another model, which does not think
+  });
+
+  test("and by what the answer was cut comes at its end", async () => {
+    const context = { left_out_turns: 3, limit_tokens: 3072, full: true };
+    const told = { kind: "context", context: { leftOut: 3, limitTokens: 3072 } };
+    serving([
+      { choices: [{ delta: { reasoning_content: "hm" } }] }, { choices: [{ delta: { reasoning_cut: "budget" } }] },
+      { choices: [{ delta: { content: "Hi" }, finish_reason: "length" }] }, { choices: [], context }, "[DONE]",
+    ]);
+    const pieces = await all(completed(ASKED, [], signal));
+    expect(pieces.slice(2)).toEqual([{ kind: "thoughtCut" }, { kind: "text", text: "Hi" }, told, { kind: "end", cut: "context", isStopped: false }]);
+    const response = { status: "incomplete", incomplete_details: { reason: "max_output_tokens" }, context, output: [{ id: "rs_1", type: "reasoning", cut: "budget" }] };
+    serving([{ type: "response.incomplete", response }]);
+    const stored = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hi", signal));
+    expect(stored.slice(1)).toEqual([{ kind: "thoughtCut" }, told, { kind: "end", cut: "context", isStopped: false }]);
+  });
+
   test("is put into words", () => {
+    expect(waits(turn({ id: "a", parent: "q", role: "assistant" }), false)).toBe("Waiting for the service");
     const one = (values: Partial<Turn>) => turn({ id: "a", parent: "q", role: "assistant", status: "reading", ...values });
     expect(waits(one({ status: "waiting" }))).toBe("Waiting for a place");
     expect(waits(one({}))).toBe("Reading the prompt");
@@ -123,7 +155,7 @@ describe("an answer that the service keeps", () => {
       if (!Array.isArray(part)) throw new TypeError("away");
       return new Response(part.map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""));
     });
-    const pieces = await all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal));
+    const pieces = await all(responded(ASKED, place, "Hi", new AbortController().signal));
     vi.useRealTimers();
     expect(pieces.map((one) => one.kind)).toEqual(["admitted", "response", "text", "lost", "admitted", "text", "item", "whole", "end"]);
     expect(pieces.find((one) => one.kind === "whole")).toEqual({ kind: "whole", text: "Hello", thought: "" });
@@ -137,14 +169,14 @@ describe("an answer that the service keeps", () => {
     const parts = [away, new Response([created, end].map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""))];
     vi.stubGlobal("fetch", async () => parts.shift());
     const { signal } = new AbortController();
-    const pieces = await all(whenThere((given) => responded("m", place, "Hi", PLAIN, 1, given), signal));
+    const pieces = await all(whenThere((given) => responded(ASKED, place, "Hi", given), signal, there));
     expect(pieces.map((one) => one.kind)).toEqual(["lost", "admitted", "response", "end"]);
   });
 
   test("is no item of the conversation where it has failed without a word", async () => {
     const failed = event(1, { type: "response.failed", response: { id: "resp_1", status: "failed", output: [], error: { message: "Gone." } } });
     vi.stubGlobal("fetch", async () => new Response([created, failed].map((data) => `data: ${JSON.stringify(data)}\n\n`).join("")));
-    const pieces = responded("m", place, "Hi", PLAIN, 1, new AbortController().signal);
+    const pieces = responded(ASKED, place, "Hi", new AbortController().signal);
     const kinds: unknown[] = [];
     await expect((async () => { for await (const one of pieces) kinds.push(one); })()).rejects.toThrow("Gone.");
     expect(kinds.at(-1)).toEqual({ kind: "item", id: "" });
@@ -153,6 +185,6 @@ describe("an answer that the service keeps", () => {
   test("that the service has lost is told so", async () => {
     const parts = [new Response(`data: ${JSON.stringify(created)}\n\n`), new Response("{}", { status: 404 })];
     vi.stubGlobal("fetch", async () => parts.shift());
-    await expect(all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal))).rejects.toThrow(/It may have been deleted/);
+    await expect(all(responded(ASKED, place, "Hi", new AbortController().signal))).rejects.toThrow(/It may have been deleted/);
   });
 });

@@ -1,8 +1,9 @@
 // The chat's calls to /v1: models, health, streamed answers. Knows no page.
-import { asUser, isOver } from "../common/session";
-import { inWordsOf, settingOf } from "../common/words";
+import { AnswerFailure, ask, send, worded } from "./calls";
 import { eventsOf } from "./events";
-import type { Progress, Said, Usage } from "./tree";
+import type { Context, Cut, Progress, Said, Usage } from "./tree";
+
+export { AnswerFailure, ask, isLoggedOut, onOver, send, useKey } from "./calls";
 
 export interface Model {
   id: string;
@@ -12,7 +13,20 @@ export interface Model {
   sampling: { temperature?: number | null; top_p?: number | null };
   /** Whether its next request wakes it, which takes a moment. */
   asleep: boolean;
+  /** What can be said to it of thinking; null or absent: nothing. */
+  thinking?: Thinking | null;
 }
+
+export interface Thinking {
+  /** Whether it can be told not to think. */
+  switch: boolean;
+  /** The most tokens of a short thought. */
+  short_tokens: number;
+  /** What holds where nothing is said. */
+  default: Think;
+}
+
+export type Think = "off" | "short" | "full";
 
 export interface Knobs {
   system: string;
@@ -20,6 +34,8 @@ export interface Knobs {
   topP: number | null;
   maxTokens: number | null;
   seed: number | null;
+  /** Null: the model's own. */
+  think: Think | null;
 }
 
 /** Callbacks of an answer. */
@@ -35,77 +51,11 @@ export type Piece =
   | { kind: "item"; id: string }
   /** The connection broke off and is being resumed. */
   | { kind: "lost" }
-  | { kind: "end"; isCut: boolean; isStopped: boolean }
+  | { kind: "end"; cut: Cut | null; isStopped: boolean }
+  | { kind: "context"; context: Context }
+  /** The thought reached its limit, and the answer follows. */
+  | { kind: "thoughtCut" }
   | { kind: "usage"; usage: Usage };
-
-/** A failure with its id in the service's log. */
-export class AnswerFailure extends Error {
-  constructor(
-    message: string,
-    readonly status: number,
-    readonly code: string | null,
-    readonly requestId: string,
-    readonly retryAfterS: number | null = null,
-  ) {
-    super(message);
-  }
-}
-
-let apiKey = "";
-let tellOver = () => {};
-
-/** Calls `over` when the service says that the page's session has ended. */
-export function onOver(over: () => void): void {
-  tellOver = over;
-}
-
-/** The API key of further calls; empty: the session's cookie, if there is one. */
-export function useKey(key: string): void {
-  apiKey = key;
-}
-
-function headers(): Record<string, string> {
-  const common = { "Content-Type": "application/json", ...asUser() };
-  return apiKey ? { ...common, Authorization: `Bearer ${apiKey}` } : common;
-}
-
-/** Returns a call's answer as JSON. Throws AnswerFailure; status 0: the service was not reached. */
-export async function ask<Answer>(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Answer> {
-  const response = await send(method, path, body, signal);
-  return (await response.json()) as Answer;
-}
-
-/** Returns a successful response. `keepalive`: the request is sent even if the page is left now. */
-export async function send(method: string, path: string, body?: object, signal?: AbortSignal, keepalive = false): Promise<Response> {
-  let response: Response;
-  try {
-    const text = body === undefined ? null : JSON.stringify(body);
-    response = await fetch(path, { method, headers: headers(), body: text, signal: signal ?? null, keepalive });
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new AnswerFailure("The service cannot be reached.", 0, null, "");
-  }
-  if (response.ok) return response;
-  const answer = (await response.json().catch(() => null)) as { error?: Wire } | null;
-  const wait = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
-  const { message, code, retryAfterS } = worded(answer?.error, response.status, Number.isNaN(wait) ? null : wait);
-  throw new AnswerFailure(message, response.status, code, response.headers.get("x-request-id") ?? "", retryAfterS);
-}
-
-interface Wire {
-  message?: string;
-  code?: string | null;
-  param?: string | null;
-}
-
-/** Words a failure of the service for users. `status` 200: an answer broke off. */
-function worded(wire: Wire | null | undefined, status: number, retryAfterS: number | null = null) {
-  const code = wire?.code ?? null;
-  if (isOver(code)) tellOver();
-  const setting = status === 400 && code !== "context_length_exceeded" ? settingOf(wire?.param) : "";
-  const plain = inWordsOf({ status, code, message: wire?.message ?? "The answer broke off.", retryAfterS });
-  return { message: setting ? `"${setting}" has a value that this model does not take: change it in the settings.` : plain, code, retryAfterS };
-}
 
 /** Whether it has a chat template. */
 export const canChat = (model: Model): boolean => model.capabilities.includes("chat");
@@ -129,12 +79,36 @@ export async function isHealthy(): Promise<boolean> {
   }
 }
 
-function sampling(knobs: Knobs): Record<string, number> {
-  const set: Record<string, number> = {};
+/** Who answers and how. */
+export interface Asked {
+  model: string;
+  knobs: Knobs;
+  seed: number;
+  /** The tokens of the model's short thought; null: it has no switch. */
+  shortTokens: number | null;
+}
+
+/** A chat never ends: where it is longer than the context its oldest turns are left out. */
+const ENDLESS = { on_overflow: "shift" };
+
+function settings({ model, knobs, seed, shortTokens }: Asked): Record<string, unknown> {
+  const set: Record<string, unknown> = { model, stream: true, return_progress: true, seed };
   if (knobs.temperature !== null) set.temperature = knobs.temperature;
   if (knobs.topP !== null) set.top_p = knobs.topP;
+  if (knobs.think !== null && shortTokens !== null) {
+    set.enable_thinking = knobs.think !== "off";
+    if (knobs.think !== "off") set.thinking_budget = knobs.think === "short" ? shortTokens : -1;
+  }
   return set;
 }
+
+export interface WireContext {
+  left_out_turns: number;
+  limit_tokens: number;
+  full?: boolean;
+}
+
+export const contextOf = (wire: WireContext): Context => ({ leftOut: wire.left_out_turns, limitTokens: wire.limit_tokens });
 
 interface WireUsage {
   prompt_tokens: number;
@@ -148,26 +122,32 @@ interface WireProgress {
   queued_ahead: number | null;
 }
 
+interface Delta {
+  content?: string | null;
+  reasoning_content?: string | null;
+  reasoning_cut?: "budget" | "length";
+}
+
 interface Chunk {
-  choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
+  choices?: { delta?: Delta; finish_reason?: string | null }[];
   usage?: WireUsage | null;
+  context?: WireContext | null;
   prompt_progress?: WireProgress;
   error?: { message?: string; code?: string | null };
 }
 
 /** Generates an answer by /v1/chat/completions from the client's history: the service stores nothing. Throws AnswerFailure. */
-export async function* completed(
-  model: string, said: Said[], knobs: Knobs, seed: number, signal: AbortSignal,
-): AsyncGenerator<Piece> {
+export async function* completed(asked: Asked, said: Said[], signal: AbortSignal): AsyncGenerator<Piece> {
+  const { knobs } = asked;
   const system: Said[] = knobs.system.trim() ? [{ role: "system", content: knobs.system }] : [];
   const body = {
-    model, messages: [...system, ...said], stream: true, stream_options: { include_usage: true }, return_progress: true, seed,
-    ...sampling(knobs), ...(knobs.maxTokens === null ? {} : { max_completion_tokens: knobs.maxTokens }),
+    ...settings(asked), ...ENDLESS, messages: [...system, ...said], stream_options: { include_usage: true },
+    ...(knobs.maxTokens === null ? {} : { max_completion_tokens: knobs.maxTokens }),
   };
   const response = await send("POST", "/v1/chat/completions", body, signal);
   const requestId = response.headers.get("x-request-id") ?? "";
   yield { kind: "admitted" };
-  let isWhole = false;
+  let [isWhole, isFull, isCut] = [false, false, false];
   for await (const data of events(response, signal)) {
     if (data === "[DONE]") {
       isWhole = true;
@@ -180,8 +160,13 @@ export async function* completed(
     const thought = choice?.delta?.reasoning_content ?? "";
     const text = choice?.delta?.content ?? "";
     if (thought) yield { kind: "thought", text: thought };
+    if (choice?.delta?.reasoning_cut === "budget") yield { kind: "thoughtCut" };
     if (text) yield { kind: "text", text };
-    if (choice?.finish_reason) yield { kind: "end", isCut: choice.finish_reason === "length", isStopped: false };
+    if (choice?.finish_reason) isCut = choice.finish_reason === "length";
+    if (chunk.context) {
+      isFull = chunk.context.full ?? false;
+      yield { kind: "context", context: contextOf(chunk.context) };
+    }
     if (chunk.usage) {
       const { prompt_tokens, completion_tokens, prompt_tokens_details } = chunk.usage;
       const rememberedTokens = prompt_tokens_details?.cached_tokens ?? 0;
@@ -189,6 +174,7 @@ export async function* completed(
     }
   }
   if (!isWhole) throw broken(requestId);
+  yield { kind: "end", cut: isCut ? (isFull ? "context" : "length") : null, isStopped: false };
 }
 
 interface ResponseBody {
@@ -196,9 +182,19 @@ interface ResponseBody {
   status?: string;
   error?: { message?: string; code?: string } | null;
   incomplete_details?: { reason?: string } | null;
-  output?: { id: string; type: string; content?: { text?: string }[] }[];
-  usage?: { input_tokens: number; output_tokens: number; input_tokens_details?: { cached_tokens?: number } } | null;
+  output?: { id: string; type: string; content?: { text?: string }[]; cut?: "budget" | "max_output_tokens" }[];
+  context?: WireContext | null;
+  usage?: WireResponseUsage | null;
 }
+
+export interface WireResponseUsage {
+  input_tokens: number;
+  output_tokens: number;
+  input_tokens_details?: { cached_tokens?: number } | null;
+}
+
+export const usageOf = ({ input_tokens, output_tokens, input_tokens_details }: WireResponseUsage): Usage => (
+  { promptTokens: input_tokens, answerTokens: output_tokens, rememberedTokens: input_tokens_details?.cached_tokens ?? 0 });
 
 interface ResponseEvent {
   type: string;
@@ -219,10 +215,11 @@ const COME_BACK_MS = 1000;
  * connection is resumed. Throws AnswerFailure.
  */
 export async function* responded(
-  model: string, conversation: { id: string; parent: string }, question: string, knobs: Knobs, seed: number, signal: AbortSignal,
+  asked: Asked, conversation: { id: string; parent: string }, question: string, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
+  const { knobs } = asked;
   const body = {
-    model, conversation, input: question, stream: true, background: true, return_progress: true, seed, ...sampling(knobs),
+    ...settings(asked), conversation, input: question, background: true,
     ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
     ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
   };
@@ -231,20 +228,50 @@ export async function* responded(
   yield* followed("", response, signal);
 }
 
-/** Restarts the request while no worker is up. */
-export async function* whenThere(begin: (signal: AbortSignal) => AsyncGenerator<Piece>, signal: AbortSignal): AsyncGenerator<Piece> {
-  const untilMs = Date.now() + LOST_AFTER_MS;
-  for (;;) {
+/** Waits. Rejects when `signal` is aborted. */
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signal.throwIfAborted();
+    setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => reject(signal.reason as Error), { once: true });
+  });
+}
+
+/** How often a request may break while the service is there, before that counts as a failure. */
+const MOST_BROKEN = 5;
+
+/**
+ * Begins an answer when the service is there: a request that it did not take is sent again when it is back. `again`: what is
+ * done then, since it may have taken the request before the connection broke.
+ */
+export async function* whenThere(
+  begin: (signal: AbortSignal) => AsyncGenerator<Piece>,
+  signal: AbortSignal,
+  there: (signal: AbortSignal) => Promise<void>,
+  again = begin,
+): AsyncGenerator<Piece> {
+  let untilMs = Date.now() + LOST_AFTER_MS;
+  let broken = 0;
+  for (let isFirst = true; ; isFirst = false) {
+    let hasBegun = false;
     try {
-      yield* begin(signal);
+      for await (const piece of (isFirst ? begin : again)(signal)) {
+        hasBegun ||= piece.kind === "admitted";
+        yield piece;
+      }
       return;
     } catch (error) {
-      // Refused before it began: an answer that began and broke off has another status.
-      if (!(error instanceof AnswerFailure) || error.status !== 503 || Date.now() > untilMs) throw error;
+      const status = error instanceof AnswerFailure ? error.status : -1;
+      const mayWait = status === 0 ? ++broken < MOST_BROKEN : status === 503 && Date.now() < untilMs;
+      if (hasBegun || !mayWait) throw error;
     }
     yield { kind: "lost" };
-    await new Promise((resolve) => setTimeout(resolve, COME_BACK_MS));
-    signal.throwIfAborted();
+    await pause(COME_BACK_MS, signal);
+    const sinceMs = Date.now();
+    await there(signal);
+    const awayMs = Date.now() - sinceMs;
+    untilMs += awayMs;
+    if (awayMs > COME_BACK_MS) broken = 0;
   }
 }
 
@@ -285,6 +312,7 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
         if (event.type === "response.created" && event.response?.id) {
           responseId = event.response.id;
           yield { kind: "response", id: responseId };
+          if (event.response.context) yield { kind: "context", context: contextOf(event.response.context) };
         }
         if (event.prompt_progress) yield progressOf(event.prompt_progress);
         if (event.type === "response.output_item.added" && event.item?.type === "message") yield { kind: "item", id: event.item.id };
@@ -323,14 +351,11 @@ function* endOf(response: ResponseBody): Generator<Piece> {
   const [thought, text] = [textOf(outputOf(response, "reasoning")), textOf(message)];
   if (message) yield { kind: "item", id: message.id };
   if (text || thought) yield { kind: "whole", text, thought };
-  yield {
-    kind: "end", isCut: response.incomplete_details?.reason === "max_output_tokens", isStopped: response.status === "cancelled",
-  };
-  const usage = response.usage;
-  if (usage) {
-    const rememberedTokens = usage.input_tokens_details?.cached_tokens ?? 0;
-    yield { kind: "usage", usage: { promptTokens: usage.input_tokens, answerTokens: usage.output_tokens, rememberedTokens } };
-  }
+  if (outputOf(response, "reasoning")?.cut === "budget") yield { kind: "thoughtCut" };
+  if (response.context) yield { kind: "context", context: contextOf(response.context) };
+  const isCut = response.incomplete_details?.reason === "max_output_tokens";
+  yield { kind: "end", cut: isCut ? (response.context?.full ? "context" : "length") : null, isStopped: response.status === "cancelled" };
+  if (response.usage) yield { kind: "usage", usage: usageOf(response.usage) };
 }
 
 /** Yields the rest of a response's events, once the service is back. Throws AnswerFailure. */
@@ -344,8 +369,7 @@ async function again(responseId: string, seen: number, signal: AbortSignal): Pro
       const isAway = status === 0 || status >= 500 || code === "response_in_progress";
       if (!isAway || Date.now() > untilMs) throw error;
     }
-    await new Promise((resolve) => setTimeout(resolve, COME_BACK_MS));
-    signal.throwIfAborted();
+    await pause(COME_BACK_MS, signal);
   }
 }
 
@@ -359,9 +383,4 @@ async function* events(response: Response, signal: AbortSignal): AsyncGenerator<
     if (signal.aborted) throw error;
     throw broken("");
   }
-}
-
-/** Whether a failure means that nobody is logged in, or the key is wrong. */
-export function isLoggedOut(error: unknown): boolean {
-  return error instanceof AnswerFailure && error.status === 401;
 }

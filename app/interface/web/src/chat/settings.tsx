@@ -1,17 +1,18 @@
-// The generation settings, which are sent with each question. An empty field leaves it to the model.
+// The generation settings of the open chat, which are sent with each question. An empty field leaves it to the model.
 import { useLayoutEffect, useRef } from "preact/hooks";
 
 import type { Chat } from "./chat";
 import type { Knobs } from "./service";
+import { path } from "./tree";
 
 export function Settings({ chat, close }: { chat: Chat; close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   // At once: one that is closed before it was shown would be shown afterwards.
   useLayoutEffect(() => dialog.current?.showModal(), []);
-  const { knobs, models, model, key, user } = chat.state;
+  const { knobs, models, model, key, user, tree } = chat.state;
   const sampling = models.find((one) => one.id === model)?.sampling;
   const usual = (value: number | null | undefined, off: string) => `The model's: ${value ?? off}`;
-  const number = (name: keyof Omit<Knobs, "system">, label: string, hint: string, most: number, step: number, least = 0) => (
+  const number = (name: keyof Omit<Knobs, "system" | "think">, label: string, hint: string, most: number, step: number, least = 0) => (
     <label>
       {label}
       <input
@@ -26,7 +27,10 @@ export function Settings({ chat, close }: { chat: Chat; close: () => void }) {
   return (
     <dialog ref={dialog} class="settings" aria-labelledby="settings-title" onClose={close}>
       <form method="dialog">
-        <h2 id="settings-title">Settings</h2>
+        <div>
+          <h2 id="settings-title">Settings</h2>
+          <p class="quiet small">{path(tree).length ? "Of this chat." : "Of this chat, and of those that you begin after it."}</p>
+        </div>
         <label>
           System prompt
           <textarea rows={3} value={knobs.system} onInput={(event) => chat.change({ system: event.currentTarget.value })} />

@@ -1,5 +1,6 @@
 // Stores conversations in the browser, for one tab or permanently. Knows no page.
-import { path, restored, type Tree } from "./tree";
+import type { Settings } from "./chat_settings";
+import { type Tree, joined, path, restored } from "./tree";
 
 export interface Entry {
   id: string;
@@ -9,16 +10,27 @@ export interface Entry {
   isPinned: boolean;
   /** Whether an answer is being generated in it. */
   isAnswering?: boolean;
+  /** In a list of what was searched: the text around what was found; absent: the title has it. */
+  passage?: string;
+}
+
+/** A part of a list of conversations. */
+export interface Listed {
+  entries: Entry[];
+  /** What the next part is asked for after; empty: this is the last one. */
+  after: string;
 }
 
 /** A store of conversations. */
 export interface Shelf {
-  /** Last updated first. `words` are searched in titles and texts. */
-  list(words: string): Promise<Entry[]>;
+  /** Last updated first. `words` are searched in titles and texts. after: of the part before; empty: from the first one. */
+  list(words: string, after: string): Promise<Listed>;
   open(id: string): Promise<Tree>;
   rename(entry: Entry, title: string): Promise<void>;
   pin(entry: Entry, isPinned: boolean): Promise<void>;
   remove(id: string): Promise<void>;
+  /** Removes a conversation for good. */
+  discard(id: string): Promise<void>;
   /** Restores a conversation that was removed some seconds ago. */
   restore(id: string): Promise<void>;
   /** Stores an imported conversation under a new id. */
@@ -27,29 +39,57 @@ export interface Shelf {
 
 interface Kept extends Entry {
   tree: Tree;
+  settings?: Settings;
 }
 
-const KEY = "redoubt.conversations";
+export const KEY = "redoubt.conversations";
 
 /** Conversations of one tab, deleted when it is closed; or of a browser, if the user wants that. */
 export class TabShelf implements Shelf {
   private removed: Kept | undefined;
+  /** Each conversation as this tab and the storage last agreed on it. */
+  private readonly joins = new Map<string, Tree>();
+  /** What this tab has written last: another tab has written nothing since if that is still there. */
+  private written = "";
 
   constructor(
     private storage: Storage,
     private readonly newId: () => string,
   ) {}
 
-  async list(words: string): Promise<Entry[]> {
+  async list(words: string): Promise<Listed> {
     const wanted = words.trim().toLowerCase();
     const all = Object.values(this.read()).sort((one, other) => other.updatedAtMs - one.updatedAtMs);
-    return wanted ? all.filter((one) => textOf(one).includes(wanted)) : all;
+    return { entries: wanted ? all.flatMap((one) => foundIn(one, wanted)) : all, after: "" };
   }
 
   async open(id: string): Promise<Tree> {
     const tree = restored(this.read()[id]?.tree);
     if (tree === null) throw new Error("There is no such conversation.");
+    this.joins.set(id, tree);
     return tree;
+  }
+
+  /** The settings of a conversation; null: it has none of its own. */
+  settingsOf(id: string): Settings | null {
+    return this.read()[id]?.settings ?? null;
+  }
+
+  /**
+   * Returns a conversation with what another tab has changed in it, and whether that tab's is without some of its turns; null: it
+   * is there no more.
+   */
+  joinedWith(id: string, tree: Tree): { tree: Tree; isMore: boolean } | null {
+    const there = restored(this.read()[id]?.tree, true);
+    if (there === null) return null;
+    const whole = joined(tree, there, this.joins.get(id) ?? tree);
+    this.joins.set(id, whole);
+    return { tree: whole, isMore: Object.keys(whole.turns).length > Object.keys(there.turns).length };
+  }
+
+  /** Whether this tab has stored or opened a conversation. */
+  hasHad(id: string): boolean {
+    return this.joins.has(id);
   }
 
   async rename(entry: Entry, title: string): Promise<void> {
@@ -63,6 +103,11 @@ export class TabShelf implements Shelf {
   async remove(id: string): Promise<void> {
     const { [id]: removed, ...others } = this.read();
     this.removed = removed;
+    this.write(others);
+  }
+
+  async discard(id: string): Promise<void> {
+    const { [id]: _, ...others } = this.read();
     this.write(others);
   }
 
@@ -92,12 +137,19 @@ export class TabShelf implements Shelf {
     return id;
   }
 
-  /** Stores a conversation. If the storage is full the oldest ones are evicted, if that makes room. */
-  keep(id: string, tree: Tree): void {
+  /**
+   * Stores a conversation, with what other tabs have changed in it, and returns it so; null: there is no room for it. If the
+   * storage is full the oldest ones are evicted, if that makes room.
+   */
+  keep(id: string, tree: Tree, settings: Settings | null = null): Tree | null {
+    const isAlone = this.storage.getItem(KEY) === this.written;
+    const whole = isAlone ? tree : (this.joinedWith(id, tree)?.tree ?? tree);
     const all = this.read();
     const old = all[id];
-    const title = old?.title || titleOf(tree);
-    this.write({ ...all, [id]: { id, title, isPinned: old?.isPinned ?? false, updatedAtMs: Date.now(), tree } });
+    const title = old?.title || titleOf(whole);
+    const kept = { id, title, isPinned: old?.isPinned ?? false, updatedAtMs: Date.now(), tree: whole, ...(settings && { settings }) };
+    this.joins.set(id, whole);
+    return this.write({ ...all, [id]: kept }) ? whole : null;
   }
 
   private change(id: string, values: Partial<Kept>): void {
@@ -115,21 +167,24 @@ export class TabShelf implements Shelf {
   }
 
   /** Evicts the oldest ones if there is no room, pinned ones last; none for one that does not fit alone. */
-  private write(all: Record<string, Kept>): void {
+  private write(all: Record<string, Kept>): boolean {
     const newest = Object.values(all).reduce<Kept | null>((one, other) => (one && one.updatedAtMs > other.updatedAtMs ? one : other), null);
     const oldestFirst = Object.values(all).filter((one) => one !== newest);
     oldestFirst.sort((one, other) => Number(one.isPinned) - Number(other.isPinned) || one.updatedAtMs - other.updatedAtMs);
     const kept = { ...all };
     for (const oldest of [null, ...oldestFirst]) {
       if (oldest !== null) delete kept[oldest.id];
-      if (this.isWritten(kept)) return;
+      if (this.isWritten(kept)) return true;
     }
+    return false;
   }
 
   /** Returns whether it fits; if not, the previous content stays. */
   private isWritten(all: Record<string, Kept>): boolean {
     try {
-      this.storage.setItem(KEY, JSON.stringify(all));
+      const text = JSON.stringify(all);
+      this.storage.setItem(KEY, text);
+      this.written = text;
       return true;
     } catch {
       return false;
@@ -143,7 +198,22 @@ export function titleOf(tree: Tree): string {
   return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first || "New chat";
 }
 
-function textOf(one: Kept): string {
-  const texts = Object.values(one.tree.turns).map((each) => each.text);
-  return [one.title, ...texts].join("\n").toLowerCase();
+/** Finds lower-case words in a conversation: the entry, with the passage if the title does not have them. */
+function foundIn(one: Kept, wanted: string): Entry[] {
+  if (one.title.toLowerCase().includes(wanted)) return [one];
+  for (const { text } of Object.values(one.tree.turns)) {
+    const place = text.toLowerCase().indexOf(wanted);
+    if (place >= 0) return [{ ...one, passage: passage(text, place) }];
+  }
+  return [];
+}
+
+const BEFORE_CHARS = 24;
+const PASSAGE_CHARS = 120;
+
+/** The text around a place, on one line. */
+function passage(text: string, place: number): string {
+  const start = Math.max(0, place - BEFORE_CHARS);
+  const part = text.slice(start, start + PASSAGE_CHARS).replace(/\s+/g, " ").trim();
+  return `${start ? "…" : ""}${part}${start + PASSAGE_CHARS < text.length ? "…" : ""}`;
 }

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { bytes } from "../common/numbers";
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
+import { List, onSearchKey } from "./list";
 import { ask } from "./service";
 import type { Entry } from "./shelf";
 
@@ -14,9 +15,7 @@ interface Props {
 }
 
 export function Sidebar({ chat, close, openSettings }: Props) {
-  const { words, user, leaving, isTemporary } = chat.state;
-  const { entries } = chat.state;
-  const groups = grouped(entries);
+  const { entries, words, user, leaving, isTemporary } = chat.state;
   return (
     <nav class="sidebar" aria-label="Conversations">
       <div class="row apart">
@@ -33,21 +32,12 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       )}
       <input
         id="search" type="search" placeholder="Search  (Ctrl+K)" aria-label="Search conversations" value={words}
-        onInput={(event) => chat.conversations.search(event.currentTarget.value)}
+        onInput={(event) => chat.conversations.search(event.currentTarget.value)} onKeyDown={onSearchKey}
       />
-      <div class="list">
-        {groups.map(([day, ones]) => (
-          <section key={day} aria-label={day}>
-            <h2>{day}</h2>
-            <ul>
-              {ones.map((one) => (
-                <Row key={one.id} chat={chat} entry={one} close={close} />
-              ))}
-            </ul>
-          </section>
-        ))}
-        {entries.length === 0 && <p class="quiet small">{words ? "Nothing found." : user ? "Your chats will be here." : "Your chats of this tab will be here."}</p>}
-      </div>
+      <List
+        chat={chat} row={(one) => <Row key={one.id} chat={chat} entry={one} close={close} />}
+        empty={words ? "Nothing found." : user ? "Your chats will be here." : "Your chats of this tab will be here."}
+      />
       {leaving && (
         <div class="card undo" role="status">
           <p>Deleted.</p>
@@ -87,10 +77,11 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
     );
   }
   return (
-    <li class={isOpen ? "here" : ""}>
-      <button class="title" aria-current={isOpen ? "page" : undefined} onClick={() => (void chat.visit(entry.id), close())}>
+    <li class={`${isOpen ? "here" : ""}${entry.passage ? " found" : ""}`}>
+      <button class="title" title={entry.title} aria-current={isOpen ? "page" : undefined} onClick={() => (void chat.visit(entry.id), close())}>
         {entry.isAnswering && <span class="pulse" role="img" aria-label="Being answered" />}
         {entry.title}
+        {entry.passage && <small class="quiet">{entry.passage}</small>}
       </button>
       <details
         onToggle={(event) => event.currentTarget.open && event.currentTarget.querySelector("button")?.focus()}
@@ -125,20 +116,6 @@ function Memory({ count }: { count: number }) {
       <progress aria-label="Memory used" max={Math.max(1, use.quota_bytes)} value={use.bytes} />
     </a>
   );
-}
-
-/** Pinned ones first, then by day, newest first. */
-export function grouped(entries: Entry[], nowMs = Date.now()): [string, Entry[]][] {
-  const groups = new Map<string, Entry[]>();
-  const today = new Date(nowMs).setHours(0, 0, 0, 0);
-  const add = (name: string, one: Entry) => groups.set(name, [...(groups.get(name) ?? []), one]);
-  for (const one of entries) if (one.isPinned) add("Pinned", one);
-  for (const one of entries) {
-    if (one.isPinned) continue;
-    const days = Math.ceil((today - one.updatedAtMs) / 86_400_000);
-    add(days <= 0 ? "Today" : days === 1 ? "Yesterday" : days <= 7 ? "Last 7 days" : "Earlier", one);
-  }
-  return [...groups];
 }
 
 export function focusComposer(): void {

@@ -1,7 +1,9 @@
 // The chat's state and its helpers. Knows no page.
 import type * as service from "./service";
 import type { Entry } from "./shelf";
-import type { Tree } from "./tree";
+import type { Failure, Tree } from "./tree";
+
+export { PLAIN } from "./chat_settings";
 
 export interface User {
   user_id: string;
@@ -17,6 +19,7 @@ export interface State {
   model: string;
   isReachable: boolean;
   needsKey: boolean;
+  /** The settings of the open chat. */
   knobs: service.Knobs;
   key: string;
   /** Empty: a new chat. */
@@ -26,6 +29,8 @@ export interface State {
   /** The answer that is being generated; empty: none. */
   writing: string;
   entries: Entry[];
+  /** Whether there are more conversations than `entries`. */
+  hasMore: boolean;
   words: string;
   notice: string;
   /** Whether a guest's chats stay in this browser when the tab is closed. */
@@ -36,9 +41,20 @@ export interface State {
   isTemporary: boolean;
   /** The last deleted conversation, which can be restored. */
   leaving: Entry | null;
+  /** What the service has not taken; null: nothing. */
+  refused: Refused | null;
 }
 
-export const PLAIN: service.Knobs = { system: "", temperature: null, topP: null, maxTokens: null, seed: null };
+/** A question, or another answer, that the service has refused. */
+export interface Refused {
+  failure: Failure;
+  /** The turn below which the draft is asked again. */
+  parent: string;
+  /** The question of this chat that was to be answered; empty: the one that is a draft again. */
+  question: string;
+  /** The answer that was to be continued. */
+  goOn?: string;
+}
 
 export const newId = () => crypto.getRandomValues(new Uint32Array(3)).reduce((text, part) => text + part.toString(36), "");
 export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0]! & 0x7fffffff;

@@ -1,8 +1,11 @@
 // Conversations that the service stores for a user: /v1/conversations. Each item names its parent, so that the versions
 // of a question and of an answer are stored too.
-import type { Entry, Shelf } from "./shelf";
-import { AnswerFailure, type Knobs, type Piece, ask, cancelled, responded, send } from "./service";
-import { newSeed } from "./state";
+import { type Settings, asMetadata, ofMetadata, withoutSettings } from "./chat_settings";
+import type { Entry, Listed, Shelf } from "./shelf";
+import {
+  AnswerFailure, type Asked, type Piece, type WireContext, type WireResponseUsage, ask, cancelled, contextOf, placeOf, responded, resumed,
+  send, usageOf,
+} from "./service";
 import { apart } from "./thought";
 import { EMPTY, type Said, type Tree, type Turn, added, history, turn } from "./tree";
 
@@ -11,8 +14,12 @@ interface Conversation {
   title: string;
   updated_at: number;
   metadata: Record<string, string>;
+  /** The number of its items. */
+  items: number;
   /** The id of the answer that is being generated in it; null: none. */
   response_id: string | null;
+  /** In a search: the text around what was found; null: the title has it. */
+  passage?: string | null;
 }
 
 export interface Item {
@@ -23,6 +30,16 @@ export interface Item {
   status?: string;
   /** The item's parent, or "root"; absent: the item before it. */
   parent?: string;
+  /** Of an answer's last item: how it came about. */
+  response?: Told;
+}
+
+interface Told {
+  model?: string;
+  status?: string;
+  incomplete_details?: { reason?: string } | null;
+  usage?: WireResponseUsage | null;
+  context?: WireContext | null;
 }
 
 interface List<One> {
@@ -36,6 +53,7 @@ export interface Opened {
   tree: Tree;
   /** The id of the answer that is being generated in it; empty: none. */
   responseId: string;
+  settings: Settings;
 }
 
 const MOST_LISTED = 100;
@@ -54,13 +72,16 @@ export class StoredShelf implements Shelf {
 
   constructor(private readonly newId: () => string) {}
 
-  async list(words: string): Promise<Entry[]> {
-    const query = words.trim() ? `&q=${encodeURIComponent(words.trim())}` : "";
-    const { data } = await ask<List<Conversation>>("GET", `/v1/conversations?limit=${MOST_LISTED}${query}`);
-    return data.map((one) => ({
+  async list(words: string, after: string): Promise<Listed> {
+    const query = `${words.trim() ? `&q=${encodeURIComponent(words.trim())}` : ""}${after ? `&after=${encodeURIComponent(after)}` : ""}`;
+    const { data, last_id, has_more } = await ask<List<Conversation>>("GET", `/v1/conversations?limit=${MOST_LISTED}${query}`);
+    // One without anything is of a question that the service has not taken.
+    const shown = data.filter((one) => one.items !== 0 || one.response_id || one.metadata.title);
+    const entries = shown.map((one): Entry => ({
       id: one.id, title: one.title || "New chat", updatedAtMs: one.updated_at * 1000,
-      isPinned: one.metadata.pinned === "yes", isAnswering: Boolean(one.response_id),
+      isPinned: one.metadata.pinned === "yes", isAnswering: Boolean(one.response_id), ...(one.passage && { passage: one.passage }),
     }));
+    return { entries, after: has_more ? last_id : "" };
   }
 
   async open(id: string): Promise<Tree> {
@@ -68,20 +89,32 @@ export class StoredShelf implements Shelf {
   }
 
   async openWhole(id: string): Promise<Opened> {
-    const { response_id } = await ask<Conversation>("GET", address(id));
-    return { tree: treeOfItems(await items(address(id)), this.newId), responseId: response_id ?? "" };
+    const { response_id, metadata } = await ask<Conversation>("GET", address(id));
+    const tree = treeOfItems(await items(address(id)), this.newId);
+    return { tree, responseId: response_id ?? "", settings: ofMetadata(metadata) };
   }
 
   async rename(entry: Entry, title: string): Promise<void> {
-    await this.change(entry.id, { title });
+    await this.change(entry.id, (metadata) => ({ ...metadata, title }));
   }
 
   async pin(entry: Entry, isPinned: boolean): Promise<void> {
-    await this.change(entry.id, { pinned: isPinned ? "yes" : "no" });
+    await this.change(entry.id, (metadata) => ({ ...metadata, pinned: isPinned ? "yes" : "no" }));
+  }
+
+  /** Keeps the settings with the conversation. Returns false if they are too long for that. */
+  async keepSettings(id: string, settings: Settings): Promise<boolean> {
+    const kept = asMetadata(settings);
+    if (kept !== null) await this.change(id, (metadata) => ({ ...withoutSettings(metadata), ...kept }));
+    return kept !== null;
   }
 
   async remove(id: string): Promise<void> {
     await send("DELETE", `${address(id)}?undo=true`, undefined, undefined, true);
+  }
+
+  async discard(id: string): Promise<void> {
+    await discarded(id);
   }
 
   async restore(id: string): Promise<void> {
@@ -90,6 +123,16 @@ export class StoredShelf implements Shelf {
 
   async add(title: string, tree: Tree): Promise<string> {
     const id = await created(title ? { title } : {});
+    try {
+      await this.fill(id, tree);
+    } catch (error) {
+      await discarded(id).catch(() => undefined);
+      throw error;
+    }
+    return id;
+  }
+
+  private async fill(id: string, tree: Tree): Promise<void> {
     const places: Record<string, string> = {};
     // From the first turn on, so that each parent is stored before its children.
     const rest = [...(tree.children[""] ?? [])];
@@ -105,13 +148,12 @@ export class StoredShelf implements Shelf {
       const ids = await put(id, line.map((one) => ({ role: one.role, content: one.text })), places[parent] ?? ROOT);
       line.forEach((one, place) => (places[one.id] = ids[place] ?? ROOT));
     }
-    return id;
   }
 
-  private async change(id: string, values: Record<string, string>): Promise<void> {
+  private async change(id: string, values: (metadata: Record<string, string>) => Record<string, string>): Promise<void> {
     const made = this.changing.then(async () => {
       const { metadata } = await ask<Conversation>("GET", address(id));
-      await ask("POST", address(id), { metadata: { ...metadata, ...values } });
+      await ask("POST", address(id), { metadata: values(metadata) });
     });
     this.changing = made.catch(() => undefined);
     await made;
@@ -121,6 +163,11 @@ export class StoredShelf implements Shelf {
 /** Returns a new conversation's id. */
 export async function created(metadata: Record<string, string> = {}): Promise<string> {
   return (await ask<Conversation>("POST", "/v1/conversations", { metadata })).id;
+}
+
+/** Deletes a conversation that nobody has seen, for good. */
+export async function discarded(id: string): Promise<void> {
+  await send("DELETE", address(id), undefined, undefined, true);
 }
 
 /**
@@ -138,12 +185,12 @@ export async function placed(id: string, turns: Turn[]): Promise<string> {
 const END = turn({ id: "", parent: "", role: "user", text: "." });
 
 /** Answers the last of these turns, which is a question. It continues if nobody listens any more. */
-export async function* turnOf(id: string, turns: Turn[], model: string, knobs: Knobs, signal: AbortSignal): AsyncGenerator<Piece> {
+export async function* turnOf(id: string, turns: Turn[], asked: Asked, signal: AbortSignal): AsyncGenerator<Piece> {
   const question = turns.at(-1)?.text ?? "";
   for (let attempt = 1; ; attempt += 1) {
     try {
       const parent = await placed(id, turns.slice(0, -1));
-      yield* responded(model, { id, parent }, question, knobs, knobs.seed ?? newSeed(), signal);
+      yield* responded(asked, { id, parent }, question, signal);
       return;
     } catch (error) {
       const isOpen = error instanceof AnswerFailure && error.code === "conversation_conflict";
@@ -151,6 +198,48 @@ export async function* turnOf(id: string, turns: Turn[], model: string, knobs: K
       await new Promise((resolve) => setTimeout(resolve, CONFLICT_MS));
     }
   }
+}
+
+/**
+ * As `turnOf`, after a connection that broke before it was known whether the service has taken the question: one that it has
+ * taken is not asked again. `versions`: how many answers of the question it had before.
+ */
+export async function* turnAgain(
+  id: string, turns: Turn[], asked: Asked, versions: number, signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const question = turns.at(-1)?.text ?? "";
+  const parent = turns.slice(0, -1).filter((one) => one.itemId).at(-1)?.itemId ?? ROOT;
+  const { response_id } = await ask<Conversation>("GET", address(id));
+  if (response_id && (await placeOf(response_id)) === parent && (await questionOf(response_id)) === question) {
+    yield* resumed(response_id, signal);
+    return;
+  }
+  const answers = answersOf(await items(address(id)), parent, question);
+  const answer = answers.length > versions ? answers.at(-1) : undefined;
+  if (answer === undefined) {
+    yield* turnOf(id, turns, asked, signal);
+    return;
+  }
+  yield { kind: "admitted" };
+  yield { kind: "item", id: answer.id };
+  yield { kind: "whole", text: textOf(answer), thought: "" };
+  yield { kind: "end", cut: null, isStopped: answer.status === "incomplete" };
+}
+
+/** The answers to a question that follows an item, oldest first. */
+function answersOf(stored: Item[], parent: string, question: string): Item[] {
+  const found: Item[] = [];
+  let isAsked = false;
+  stored.forEach((item, place) => {
+    const said = saidOf(item);
+    const isBelow = (item.parent ?? stored[place - 1]?.id ?? ROOT) === parent;
+    if (said?.role === "user") isAsked = isBelow && said.content === question;
+    else if (said?.role === "assistant" && isAsked) {
+      found.push(item);
+      isAsked = false;
+    }
+  });
+  return found;
 }
 
 /** Ends the answer that is being generated in a conversation, or about to be. */
@@ -173,7 +262,7 @@ export async function questionOf(responseId: string): Promise<string> {
 
 /**
  * Builds the tree of stored items. The same question with the same parent is one question with several answers. A thought
- * becomes part of the answer that follows it; other items that are not messages are dropped.
+ * becomes part of the answer that follows it, or is an answer without a text; other items that are not messages are dropped.
  */
 export function treeOfItems(stored: Item[], newId: () => string): Tree {
   let tree = EMPTY;
@@ -188,15 +277,18 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
     const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places.get(item.parent) ?? before);
     const said = saidOf(item);
     const same = (tree.children[parent] ?? []).find((id) => said?.role === "user" && tree.turns[id]?.text === said.content);
-    if (said === null) before = parent;
+    if (item.type === "reasoning" && item.response) { // all that came
+      before = newId();
+      tree = added(tree, turn({ id: before, parent, role: "assistant", thought: textOf(item), ...toldOf(item), itemId: item.id }));
+    } else if (said === null) before = parent;
     else if (same !== undefined) {
       tree = { ...tree, chosen: { ...tree.chosen, [parent]: same } };
       before = same;
     } else {
       before = newId();
-      const status = item.status === "incomplete" ? "part" : "done";
+      const told = toldOf(item);
       const texts = said.role === "user" ? { text: said.content } : thought ? { text: said.content, thought } : apart(said.content);
-      tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, status, itemId: item.id }));
+      tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, ...told, itemId: item.id }));
     }
     places.set(item.id, before);
   }
@@ -204,6 +296,17 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
   const chosen = { ...tree.chosen };
   for (let one = tree.turns[before]; one !== undefined; one = tree.turns[one.parent]) chosen[one.parent] = one.id;
   return { ...tree, chosen };
+}
+
+/** How an answer ended, and what the service has counted. */
+function toldOf({ status, response }: Item): Partial<Turn> {
+  const reason = response?.incomplete_details?.reason;
+  const isStopped = response?.status === "cancelled";
+  const end: Partial<Turn> = reason
+    ? { status: "cut", cutBy: response?.context?.full ? "context" : "length" }
+    : { status: isStopped ? "stopped" : status === "incomplete" ? "part" : "done" };
+  const { model, usage, context } = response ?? {};
+  return { ...end, ...(model && { model }), ...(usage && { usage: usageOf(usage) }), ...(context && { context: contextOf(context) }) };
 }
 
 const address = (id: string) => `/v1/conversations/${encodeURIComponent(id)}`;

@@ -7,7 +7,8 @@ import { Icon } from "./icons";
 import { Question } from "./question";
 import { focusComposer } from "./sidebar";
 import { isMute } from "./service";
-import { path } from "./tree";
+import { RefusedCard } from "./outcome";
+import { firstSeen, path } from "./tree";
 
 const NEAR_PX = 48;
 const STARTERS = [
@@ -17,8 +18,9 @@ const STARTERS = [
 ];
 
 export function Thread({ chat }: { chat: Chat }) {
-  const { tree, id, writing, isAnswered } = chat.state;
+  const { tree, id, writing, isAnswered, isReachable, refused } = chat.state;
   const turns = path(tree);
+  const seen = firstSeen(turns);
   const frame = useRef<HTMLDivElement>(null);
   const isFollowing = useRef(true);
   const [isAway, setAway] = useState(false);
@@ -31,7 +33,7 @@ export function Thread({ chat }: { chat: Chat }) {
   useEffect(() => {
     isFollowing.current = true;
     toEnd();
-  }, [id, turns.length]);
+  }, [id, turns.length, refused]);
   useEffect(() => {
     const place = frame.current;
     const content = place?.firstElementChild;
@@ -67,13 +69,15 @@ export function Thread({ chat }: { chat: Chat }) {
           {turns.map((one) => {
             const siblings = tree.children[one.parent] ?? [];
             const version = { place: siblings.indexOf(one.id), count: siblings.length, isBusy: writing !== "" };
-            return one.role === "user" ? (
+            const shown = one.role === "user" ? (
               <Question key={one.id} chat={chat} turn={one} {...version} />
             ) : (
-              <Answer key={one.id} chat={chat} turn={one} {...version} isLast={one === last} />
+              <Answer key={one.id} chat={chat} turn={one} {...version} isLast={one === last} isReachable={isReachable} />
             );
+            return one.id === seen ? [<p key="seen" class="seen small quiet" role="note">The model no longer sees what is above</p>, shown] : shown;
           })}
-          {last?.role === "user" && !writing && !isAnswered && (
+          <RefusedCard chat={chat} isBusy={writing !== ""} />
+          {last?.role === "user" && !writing && !isAnswered && !refused && (
             <div class="card">
               <p>There is no answer.</p>
               <button onClick={() => void chat.answer(last.id)}>Answer</button>

@@ -5,12 +5,25 @@ import { apart } from "./thought";
 
 export type Status = "waiting" | "reading" | "writing" | "done" | "stopped" | "cut" | "part" | "failed";
 
+/** The longest answer, or the context's end. */
+export type Cut = "length" | "context";
+
 const OPEN: Status[] = ["waiting", "reading", "writing"];
 
 export interface Failure {
   message: string;
   /** The request's id in the service's log; empty: unknown. */
   requestId: string;
+  /** When the service wants to be asked again, in Unix milliseconds; absent: it has not said. */
+  retryAtMs?: number;
+}
+
+/** What the model saw of a chat for an answer. */
+export interface Context {
+  /** How many of the oldest turns, each a question with its answer, the model did not see. */
+  leftOut: number;
+  /** When a chat takes more tokens than this its oldest turns are left out. */
+  limitTokens: number;
 }
 
 export interface Usage {
@@ -42,7 +55,13 @@ export interface Turn {
   firstAtMs: number;
   thoughtUntilMs: number;
   endedAtMs: number;
+  /** The model that wrote an answer; empty: unknown. */
   model: string;
+  /** What ended an answer whose status is "cut"; absent: unknown. */
+  cutBy?: Cut;
+  /** Whether the thought was ended by the limit of thoughts; the answer came all the same. */
+  isThoughtCut?: boolean;
+  context?: Context;
   /** The id in the service's store; absent or empty: it is not stored there, or it is a question of this tab. */
   itemId?: string;
   failure?: Failure;
@@ -84,6 +103,37 @@ export function added(tree: Tree, one: Turn): Tree {
 export function changed(tree: Tree, id: string, values: Partial<Turn>): Tree {
   const old = tree.turns[id];
   return old === undefined ? tree : { ...tree, turns: { ...tree.turns, [id]: { ...old, ...values } } };
+}
+
+/** Removes a turn without turns below it, and shows `shown` in its place if that is still there. */
+export function removed(tree: Tree, id: string, shown?: string): Tree {
+  const { [id]: one, ...turns } = tree.turns;
+  if (one === undefined || tree.children[id]?.length) return tree;
+  const siblings = (tree.children[one.parent] ?? []).filter((each) => each !== id);
+  const { [one.parent]: was, ...chosen } = tree.chosen;
+  const next = shown !== undefined && siblings.includes(shown) ? shown : was !== id ? was : siblings.at(-1);
+  return { turns, children: { ...tree.children, [one.parent]: siblings }, chosen: next === undefined ? chosen : { ...chosen, [one.parent]: next } };
+}
+
+/**
+ * Joins two versions of a tree that were both made of `base`, by two tabs: what only one of them changed is as that one has it;
+ * what both did is as it is here.
+ */
+export function joined(here: Tree, there: Tree, base: Tree): Tree {
+  const one = <Value>(key: string, of: (tree: Tree) => Record<string, Value>): Value | undefined => {
+    const [mine, theirs] = [of(here)[key], of(there)[key]];
+    return mine === of(base)[key] ? (theirs ?? mine) : (mine ?? theirs);
+  };
+  const all = <Value>(of: (tree: Tree) => Record<string, Value>): Record<string, Value> => {
+    const keys = new Set([...Object.keys(of(there)), ...Object.keys(of(here))]);
+    return Object.fromEntries([...keys].flatMap((key) => [[key, one(key, of)!] as const]));
+  };
+  const children: Tree["children"] = Object.fromEntries(
+    [...new Set([...Object.keys(there.children), ...Object.keys(here.children)])].map((key) => {
+      return [key, [...new Set([...(there.children[key] ?? []), ...(here.children[key] ?? [])])]];
+    }),
+  );
+  return { turns: all((tree) => tree.turns), children, chosen: all((tree) => tree.chosen) };
 }
 
 /** Adds to a tree from the service what this tab knows of the same answers and the service does not store: how they ended, times, usage. */
@@ -142,14 +192,28 @@ export function history(turns: Turn[]): Said[] {
   return said;
 }
 
+/** How many questions from the beginning of a branch the model did not see for its last answer, and has not seen since. */
+export function leftOut(turns: Turn[]): number {
+  return turns.filter((one) => one.context).at(-1)?.context?.leftOut ?? 0;
+}
+
+/** The first turn of a branch that the model still sees; empty: it sees all. */
+export function firstSeen(turns: Turn[]): string {
+  let left = leftOut(turns);
+  if (!left) return "";
+  const isSent = (place: number) => turns[place + 1]?.role === "assistant" && turns[place + 1]!.text.trim() !== "";
+  const isQuestion = (one: Turn, place: number) => one.role === "user" && (isSent(place) || place === turns.length - 1);
+  return turns.find((one, place) => isQuestion(one, place) && left-- === 0)?.id ?? "";
+}
+
 /** Reads a stored tree; null: it is invalid. An answer that was being generated then has broken off. */
-export function restored(kept: unknown): Tree | null {
+export function restored(kept: unknown, isOpenKept = false): Tree | null {
   const tree = kept as Tree | null;
   if (typeof tree !== "object" || tree === null || !tree.turns || !tree.children || !tree.chosen) return null;
   const turns: Record<string, Turn> = {};
   for (const one of Object.values(tree.turns)) {
     if (typeof one.text !== "string" || (one.role !== "user" && one.role !== "assistant")) return null;
-    const isOpen = OPEN.includes(one.status);
+    const isOpen = OPEN.includes(one.status) && !isOpenKept;
     const parted = one.role === "assistant" && one.thought === undefined ? { ...one, ...apart(one.text) } : one;
     turns[one.id] = isOpen ? { ...parted, status: "stopped" } : parted;
   }

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { inWordsOf, settingOf } from "./words";
+import { inWordsOf, settingOf, withoutWait } from "./words";
 
 test.each([
   [401, "session_expired", "You were signed out. Log in."],
@@ -16,6 +16,8 @@ test.each([
 test("a wait is told", () => {
   const used = inWordsOf({ status: 429, code: "insufficient_quota", message: "", retryAfterS: 20_000 });
   expect(used).toBe("You have used all that you may use in a day. Try again in 6 hours.");
+  expect(withoutWait(used)).toBe("You have used all that you may use in a day.");
+  expect(withoutWait("The service failed on this. Try again.")).toBe("The service failed on this. Try again.");
 });
 
 test("fields have the names of the settings", () => {

@@ -15,7 +15,7 @@ const WORDS: Record<string, string> = {
   password_change_required: "Log in, and choose a password of your own.",
   admin_only: "This is for administrators only.",
   conversation_conflict: "An answer is being written in this chat already. Try again when it has ended.",
-  context_length_exceeded: "This chat is too long for the model. Begin a new chat, or choose a shorter answer in the settings.",
+  context_length_exceeded: "This question is too long for the model, with the system prompt in the settings. Shorten one of them.",
   request_too_large: "This message is too long to be sent.",
   request_timeout: "The connection is too slow: the message did not arrive in time.",
   model_not_found: "This model is not there any more. Choose another one.",
@@ -53,6 +53,9 @@ export function inWordsOf({ status, code, message, retryAfterS = null }: Failed)
   if (status === 0 || status >= 500) return "The service is not available. Try again in a moment.";
   return message;
 }
+
+/** The words without when to try again, where that is counted down beside them. */
+export const withoutWait = (words: string): string => words.replace(/ Try again [^.]+\.$/, "");
 
 /** The setting that sends a request's field; empty: none does. */
 export const settingOf = (param: string | null | undefined): string => SETTINGS[param ?? ""] ?? "";

@@ -175,12 +175,12 @@ export class Chat {
 
   /** Keeps a question until the service has taken it; empty: it has. */
   unsent(question: string): void {
+    if (this.isOver) return; // it is a draft for the next login
     this.pending = question;
     this.keepDraft();
   }
 
   private keepDraft(): void {
-    if (this.isOver) return;
     this.storage.setItem("redoubt.draft", [this.pending, this.state.draft].filter(Boolean).join("\n\n"));
   }
 

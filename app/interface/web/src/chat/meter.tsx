@@ -20,7 +20,7 @@ export function Meter({ chat }: { chat: Chat }) {
   return (
     <span class="meter" title={`${used.toLocaleString("en")} of ${size.toLocaleString("en")} tokens`}>
       <progress aria-label="Context used" max={size} value={Math.min(used, size)} />
-      {`${short(used)}/${short(size)}${remembered}${next}`}
+      <span>{`${short(used)}/${short(size)}`}{remembered && <span class="remembered">{remembered}</span>}{next}</span>
     </span>
   );
 }

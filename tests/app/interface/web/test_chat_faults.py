@@ -1,7 +1,6 @@
 """What the chat page does with refusals, a service that is away, a second tab and a stop, against a fake `/v1`."""
 
 import re
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -80,9 +79,7 @@ def test_a_service_that_is_away_loses_nothing(browser: Browser) -> None:
             expect(page.locator(".answer .tools")).to_have_count(1)
             port = int(fake.url.rsplit(":", 1)[1])
             first.close()
-            gone_s = time.monotonic()
             expect(page.get_by_text("Reconnecting to the service")).to_be_visible()
-            assert time.monotonic() - gone_s < 2
             expect(page.locator("header .dot.ready")).to_have_count(0)
             expect(page.locator("header")).to_contain_text("fake-model")
             ask(page, "Two?")

@@ -2,8 +2,10 @@
 import * as service from "./service";
 import type { State } from "./state";
 
-/** The interval of asking again while the service is away, and of asking whether it is still there. */
+/** The interval of asking again while the service is away. */
 export const LOOK_AGAIN_MS = 1000;
+/** The interval of asking whether it is still there: the page says within two seconds that it is not. */
+const BEAT_MS = 1500;
 
 /** The chat, as far as the connection needs it. */
 interface Open {
@@ -29,18 +31,19 @@ export class Connection {
     return this.looking;
   }
 
-  /** Asks all the time whether the service is still there, while the page is visible. */
+  /** Asks all the time whether the service is still there, while the page is visible and follows no answer, whose end tells it too. */
   follow(): void {
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible") void this.look(); // models come, go and sleep
     });
     addEventListener("offline", () => this.lost());
     const beat = async () => {
-      const isAsked = document.visibilityState === "visible" && this.looking === null && !this.chat.state.needsKey;
+      const { needsKey, writing } = this.chat.state;
+      const isAsked = document.visibilityState === "visible" && this.looking === null && !needsKey && !writing;
       if (isAsked && !(await service.isHealthy())) this.lost();
-      setTimeout(() => void beat(), LOOK_AGAIN_MS);
+      setTimeout(() => void beat(), BEAT_MS);
     };
-    setTimeout(() => void beat(), LOOK_AGAIN_MS);
+    setTimeout(() => void beat(), BEAT_MS);
   }
 
   /** The service does not answer. */

@@ -249,6 +249,37 @@ def test_tabs_agree(page: Page) -> None:
     expect(other.locator(".bubble")).to_have_text(["hi", "no"])
 
 
+def test_a_chat_past_the_context_goes_on_and_still_says_so_after_a_reload(page: Page) -> None:
+    for number in range(6):
+        answered(page, f"question {number} about {'cats and dogs ' * 8}", number + 1)
+    line = page.get_by_text("The model no longer sees what is above")
+    below = line.evaluate("line => line.nextElementSibling.textContent")
+    assert re.match("question [1-5] ", below)
+    meter = page.locator(".meter").inner_text()
+    expect(page.locator(".answer .tools").last).to_contain_text("tiny")
+    page.reload()
+    assert line.evaluate("line => line.nextElementSibling.textContent") == below
+    expect(page.locator(".meter")).to_have_text(meter)
+    expect(page.locator(".answer .tools").last).to_contain_text("tiny")
+    assert page.get_by_role("alert").count() == 0
+
+
+def test_settings_are_kept_with_the_chat_on_all_devices(page: Page) -> None:
+    answered(page, "hi", 1)
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("System prompt").fill("Be short. " * 200)
+    with page.expect_response(lambda answer: answer.request.method == "POST" and "/v1/conversations/" in answer.url):
+        page.get_by_role("button", name="Done").click()
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator(".bubble")).to_have_text(["hi"])
+    other.get_by_role("button", name="Settings").click()
+    expect(other.get_by_label("System prompt")).to_have_value("Be short. " * 200)
+    expect(other.get_by_label("Longest answer, in tokens")).to_have_value("4")
+    (kept,) = page.request.get("/v1/conversations").json()["data"]
+    assert "Be short." in kept["metadata"]["settings"]
+
+
 def test_a_temporary_chat_is_kept_nowhere(page: Page) -> None:
     page.get_by_label("Temporary chat").check()
     answered(page, "hi", 1)

@@ -61,7 +61,7 @@ describe("what comes before the first word", () => {
     ]);
     const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hello", signal));
     expect(pieces).toEqual([{ kind: "admitted" }, ...PROGRESS, { kind: "text", text: "Hi" }, END]);
-    expect(asked[0]?.return_progress).toBe(true);
+    expect(asked[0]).toMatchObject({ return_progress: true, on_overflow: "shift" });
   });
 
   test("is a thought where the model thinks, in a chat", async () => {

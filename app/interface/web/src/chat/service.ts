@@ -92,7 +92,7 @@ export interface Asked {
 const ENDLESS = { on_overflow: "shift" };
 
 function settings({ model, knobs, seed, shortTokens }: Asked): Record<string, unknown> {
-  const set: Record<string, unknown> = { model, stream: true, return_progress: true, seed };
+  const set: Record<string, unknown> = { model, stream: true, return_progress: true, seed, ...ENDLESS };
   if (knobs.temperature !== null) set.temperature = knobs.temperature;
   if (knobs.topP !== null) set.top_p = knobs.topP;
   if (knobs.think !== null && shortTokens !== null) {
@@ -141,7 +141,7 @@ export async function* completed(asked: Asked, said: Said[], signal: AbortSignal
   const { knobs } = asked;
   const system: Said[] = knobs.system.trim() ? [{ role: "system", content: knobs.system }] : [];
   const body = {
-    ...settings(asked), ...ENDLESS, messages: [...system, ...said], stream_options: { include_usage: true },
+    ...settings(asked), messages: [...system, ...said], stream_options: { include_usage: true },
     ...(knobs.maxTokens === null ? {} : { max_completion_tokens: knobs.maxTokens }),
   };
   const response = await send("POST", "/v1/chat/completions", body, signal);

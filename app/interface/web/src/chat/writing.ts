@@ -33,8 +33,10 @@ interface Asking {
   begin: Begin;
   /** As `begin`, where the service may have taken the question already. */
   again?: Begin;
-  /** Called if the service has not taken it. */
+  /** Called if the service has not taken it, and the chat is still open. */
   takeBack?: (failure: service.AnswerFailure | null) => void;
+  /** Called if the service has not taken it: deletes the conversation that was made for it. */
+  forget?: () => void;
 }
 
 /** The open chat, as far as its answers need it. */
@@ -72,7 +74,6 @@ export class Writing {
       chat.unsent("");
       if (failure) chat.set({ refused: { failure: failureOf(failure), parent, question: "" } });
       if (before) return;
-      if (now.id.startsWith(STORED)) void discarded(now.id).catch(() => undefined);
       chat.set({ id: "" });
       if (now.user && location.pathname !== "/") history.replaceState(null, "", "/");
     });
@@ -93,9 +94,11 @@ export class Writing {
     };
     const versions = (chat.state.tree.children[question] ?? []).filter((each) => chat.state.tree.turns[each]?.itemId).length;
     const asked = () => this.asked(model);
-    const begin: Begin = chat.isStored ? (signal) => this.keptTurn(id, turns, asked(), signal) : (signal) => service.completed(asked(), asSent(turns), signal);
+    let made = "";
+    const forget = () => void (made && discarded(made).catch(() => undefined));
+    const begin: Begin = chat.isStored ? (signal) => this.keptTurn(id, turns, asked(), signal, (one) => (made = one)) : (signal) => service.completed(asked(), asSent(turns), signal);
     const again: Begin = (signal) => (chat.storedId ? turnAgain(chat.storedId, turns, asked(), versions, signal) : begin(signal));
-    await this.write(one.id, "", { begin, again, takeBack });
+    await this.write(one.id, "", { begin, again, takeBack, forget });
   }
 
   /** Continues an answer that was stopped or cut. */
@@ -227,7 +230,9 @@ export class Writing {
       chat.set({ isReachable: true });
     } catch (error) {
       const failure = error instanceof service.AnswerFailure ? error : null;
-      if (!running.isTaken && asking.takeBack && (signal.aborted || failure) && isShown()) {
+      const isRefused = !running.isTaken && (signal.aborted || failure !== null);
+      if (isRefused) asking.forget?.();
+      if (isRefused && asking.takeBack && isShown()) {
         chat.set({ writing: "" });
         asking.takeBack(signal.aborted ? null : failure);
         if (failure) this.told(failure);
@@ -250,12 +255,12 @@ export class Writing {
   }
 
   /** Answers a question in a conversation that the service stores, or will store from now on. */
-  private async *keptTurn(id: string, turns: Turn[], asked: service.Asked, signal: AbortSignal): Pieces {
+  private async *keptTurn(id: string, turns: Turn[], asked: service.Asked, signal: AbortSignal, made: (id: string) => void): Pieces {
     let conversation = id;
     const { chat } = this;
     if (!id.startsWith(STORED)) {
       conversation = await created(asMetadata(chat.state) ?? {});
-      if (signal.aborted) void discarded(conversation).catch(() => undefined);
+      made(conversation);
       signal.throwIfAborted();
       chat.set({ id: conversation });
       name(conversation);

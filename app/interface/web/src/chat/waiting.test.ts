@@ -178,3 +178,19 @@ test("the dot is false within two seconds of the service being away", async () =
   await vi.waitFor(() => expect(chat.state.isReachable).toBe(false), { timeout: 5000 });
   expect(Date.now() - sinceMs).toBeLessThanOrEqual(2000);
 });
+
+test.each([true, false])("a model is told not to think only if it can be (%s)", async (canBe) => {
+  const thinking = { switch: canBe, short_tokens: 64, default: "full" };
+  served["GET /v1/models"] = [{ data: [{ ...MODELS.data[0], thinking }] }];
+  const answer = (finish_reason: string) => new Response(`data: ${JSON.stringify({ choices: [{ delta: { content: "One," }, finish_reason }] })}\n\ndata: [DONE]\n\n`);
+  served["POST /v1/chat/completions"] = [answer("length"), answer("stop"), answer("stop")];
+  const chat = await begun(false);
+  chat.change({ think: "short" });
+  await chat.ask("Count");
+  await chat.goOn(path(chat.state.tree)[1]!.id); // it has thought already
+  chat.change({ think: "off" });
+  await chat.ask("More");
+  const told = posts("/v1/chat/completions").map(({ body }) => [body.enable_thinking, body.thinking_budget]);
+  const off = canBe ? [false, undefined] : [undefined, undefined];
+  expect(told).toEqual([[true, 64], off, off]);
+});

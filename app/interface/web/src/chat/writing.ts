@@ -96,7 +96,9 @@ export class Writing {
     const asked = () => this.asked(model);
     let made = "";
     const forget = () => void (made && discarded(made).catch(() => undefined));
-    const begin: Begin = chat.isStored ? (signal) => this.keptTurn(id, turns, asked(), signal, (one) => (made = one)) : (signal) => service.completed(asked(), asSent(turns), signal);
+    const begin: Begin = chat.isStored
+      ? (signal) => this.keptTurn(id, turns, asked(), signal, (one) => (made = one))
+      : (signal) => service.completed(asked(), asSent(turns), signal);
     const again: Begin = (signal) => (chat.storedId ? turnAgain(chat.storedId, turns, asked(), versions, signal) : begin(signal));
     await this.write(one.id, "", { begin, again, takeBack, forget });
   }
@@ -107,9 +109,7 @@ export class Writing {
     const old = chat.state.tree.turns[id];
     if (old === undefined || chat.state.writing) return;
     const said: Said[] = [...asSent(pathTo(chat.state.tree, id)), { role: "user", content: GO_ON }];
-    const asked = this.asked(old.model || chat.state.model);
-    // It has thought already.
-    if (asked.shortTokens !== null) asked.knobs = { ...asked.knobs, think: "off" };
+    const asked = this.asked(old.model || chat.state.model, "off"); // it has thought already
     const takeBack = (failure: service.AnswerFailure | null) => {
       if (chat.state.tree.turns[id]) chat.set({ tree: { ...chat.state.tree, turns: { ...chat.state.tree.turns, [id]: old } } });
       if (failure) chat.set({ refused: { failure: failureOf(failure), parent: "", question: "", goOn: id } });
@@ -268,11 +268,13 @@ export class Writing {
     yield* turnOf(conversation, turns, asked, signal);
   }
 
-  private asked(model: string): service.Asked {
+  /** think: instead of the chat's own. */
+  private asked(model: string, think = this.chat.state.knobs.think): service.Asked {
     const { knobs, models } = this.chat.state;
     const served = this.served(model);
     const thinking = models.find((one) => one.id === served)?.thinking;
-    return { model: served, knobs, seed: knobs.seed ?? newSeed(), shortTokens: thinking?.short_tokens ?? null };
+    const canBe = think !== "off" || thinking?.switch;
+    return { model: served, knobs: { ...knobs, think: canBe ? think : null }, seed: knobs.seed ?? newSeed(), shortTokens: thinking?.short_tokens ?? null };
   }
 
   /** The model, or the chat's if that one is not there any more. */

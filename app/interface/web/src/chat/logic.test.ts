@@ -225,6 +225,8 @@ describe("a stored conversation", () => {
     expect(end({ status: "incomplete", incomplete_details })).toMatchObject({ status: "cut", cutBy: "length" });
     expect(end({ status: "incomplete", incomplete_details, context: { ...context, full: true } })).toMatchObject({ status: "cut", cutBy: "context" });
     expect([end({ status: "cancelled" })?.status, end({})?.status]).toEqual(["stopped", "part"]);
+    const short = { id: "r", type: "reasoning", content: [{ text: "hm" }], cut: "budget" };
+    expect(path(treeOfItems([message("1", "user", "One?"), short, message("2", "assistant", "1")], newId))[1]).toMatchObject({ thought: "hm", isThoughtCut: true });
     const thought = { id: "r", type: "reasoning", content: [{ text: "hm" }], response: { status: "incomplete", incomplete_details } };
     const [, only] = path(treeOfItems([message("1", "user", "One?"), thought], newId));
     expect(only).toMatchObject({ role: "assistant", text: "", thought: "hm", status: "cut", cutBy: "length", itemId: "r" });

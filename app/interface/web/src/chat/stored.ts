@@ -30,6 +30,8 @@ export interface Item {
   status?: string;
   /** The item's parent, or "root"; absent: the item before it. */
   parent?: string;
+  /** Of a thought: what has ended it; absent: the model. */
+  cut?: string;
   /** Of an answer's last item: how it came about. */
   response?: Told;
 }
@@ -267,12 +269,12 @@ export async function questionOf(responseId: string): Promise<string> {
 export function treeOfItems(stored: Item[], newId: () => string): Tree {
   let tree = EMPTY;
   const places = new Map<string, string>();
-  const thoughts = new Map<string, string>();
+  const thoughts = new Map<string, Item>();
   let before = "";
   let last = "";
   for (const item of stored) {
-    const thought = thoughts.get(item.parent ?? last);
-    if (item.type === "reasoning") thoughts.set(item.id, textOf(item));
+    const thinking = thoughts.get(item.parent ?? last);
+    if (item.type === "reasoning") thoughts.set(item.id, item);
     last = item.id;
     const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places.get(item.parent) ?? before);
     const said = saidOf(item);
@@ -287,7 +289,8 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
     } else {
       before = newId();
       const told = toldOf(item);
-      const texts = said.role === "user" ? { text: said.content } : thought ? { text: said.content, thought } : apart(said.content);
+      const thought: Partial<Turn> = thinking ? { thought: textOf(thinking), ...(thinking.cut === "budget" && { isThoughtCut: true }) } : {};
+      const texts = said.role === "user" ? { text: said.content } : thought.thought ? { text: said.content, ...thought } : apart(said.content);
       tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, ...told, itemId: item.id }));
     }
     places.set(item.id, before);

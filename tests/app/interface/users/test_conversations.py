@@ -371,7 +371,8 @@ def test_a_ring_of_parents_is_not_followed_for_ever() -> None:
 
 
 def test_a_passage_is_the_text_around_what_was_found() -> None:
-    said: list[Any] = [{"content": "First."}, {"content": [{"text": "A" * 50 + "\n\nthe  Straße is long " + "b" * 200}]}]
+    long = "A" * 50 + "\n\nthe  Straße is long " + "b" * 200
+    said: list[Any] = [{"content": "First."}, {"content": [{"text": long}]}]
     assert passage_of(said, "strasse is") == "…" + "A" * 18 + " the Straße is long " + "b" * 84 + "…"
     assert passage_of(said, "first") == "First."
     assert passage_of(said, "second") is None

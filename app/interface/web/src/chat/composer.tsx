@@ -25,7 +25,7 @@ export function Composer({ chat }: { chat: Chat }) {
     <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
       <div class="box">
         <textarea
-          id="message" ref={box} rows={1} aria-label="Message" placeholder="Message…" value={draft} enterkeyhint="send"
+          id="message" ref={box} rows={1} dir="auto" aria-label="Message" placeholder="Message…" value={draft} enterkeyhint="send"
           disabled={isMute(models, model)}
           onInput={(event) => chat.draft(event.currentTarget.value)}
           onKeyDown={(event) => {

@@ -3,7 +3,6 @@ import { describe, expect, test } from "vitest";
 
 import { PLAIN, asMetadata, knobsOf, ofMetadata, withoutSettings } from "./chat_settings";
 import { EventParser } from "./events";
-import { GrowingBlocks, blocks, fragment } from "./markdown";
 import { TabShelf } from "./shelf";
 import { leaves, short } from "./meter";
 import { cutBy } from "./outcome";
@@ -11,12 +10,6 @@ import { treeOfItems } from "./stored";
 import { apart } from "./thought";
 import { asMarkdown, exported, imported } from "./transfer";
 import { EMPTY, type Tree, type Turn, added, changed, firstSeen, history, joined, path, pathTo, removed, restored, switched, treeOf, turn } from "./tree";
-
-const shown = (text: string) => {
-  const place = document.createElement("div");
-  for (const block of blocks(text)) if (block.kind === "html") place.append(fragment(block));
-  return place;
-};
 
 describe("events", () => {
   test("come whole, however their bytes are cut", () => {
@@ -131,55 +124,6 @@ describe("thoughts", () => {
     const [again] = imported(exported("T", tree), () => `n${(count += 1)}`);
     expect(path(again?.tree ?? EMPTY).map((one) => [one.text, one.thought])).toEqual(path(tree).map((one) => [one.text, one.thought]));
     expect(asMarkdown("T", tree)).toContain("## Thought\n\nhm\n\n## Answer\n\nYes");
-  });
-});
-
-describe("Markdown", () => {
-  test("leaves earlier blocks as they are while it grows", () => {
-    const text = "# Title\n\nOne *two*.\n\n```py\nprint(1)\n```\n\n- a\n- b\n\nEnd";
-    const whole = blocks(text);
-    for (let size = 1; size < text.length; size += 1) {
-      const some = blocks(text.slice(0, size));
-      some.slice(0, -1).forEach((block, place) => expect(block.raw.trim()).toBe(whole[place]?.raw.trim()));
-    }
-    expect(whole.map((block) => block.kind)).toEqual(["html", "html", "code", "html", "html"]);
-  });
-
-  test("is the same when only its end is read again", () => {
-    const text = "# Title\n\n1. one\n\n   more\n2. two\n\n> quoted\nlazy\n\n| a | b |\n| - | - |\n| 1 | 2 |\n\n```py\na = 1\n\nb = 2\n```\n\n$$\nx\n$$\n\n- a\n\n- b\n\n\n\nEnd\n===\n\nMore <b>html</b>\n\n<div>\n\nx\n\n</div>\n";
-    for (const step of [1, 2, 3, 7]) {
-      const growing = new GrowingBlocks();
-      for (let size = 0; size <= text.length; size += step) {
-        const [some, all] = [growing.of(text.slice(0, size)), blocks(text.slice(0, size))];
-        expect(some.map((block) => [block.kind, block.raw.trim()])).toEqual(all.map((block) => [block.kind, block.raw.trim()]));
-      }
-      expect(growing.of("Another")).toEqual(blocks("Another"));
-    }
-  });
-
-  test("finds formulas and leaves money alone", () => {
-    const formulas = (text: string) => [...shown(text).querySelectorAll(".formula")].map((one) => one.textContent);
-    expect(formulas("$a_1$ and \\(b\\) and $$c$$")).toEqual(["a_1", "b", "c"]);
-    expect(formulas("\\[\nx^2\n\\]")).toEqual(["x^2"]);
-    expect(formulas("$$\nx<y\n$$")).toEqual(["x<y"]);
-    expect(formulas("It costs $5 or $10.")).toEqual([]);
-    expect(formulas("`$a$`")).toEqual([]);
-  });
-
-  test("runs and loads nothing", () => {
-    const place = shown(
-      '<img src=x onerror=alert(1)> <script>alert(1)</script> ![p](http://evil.test/p.png) [j](javascript:alert(1))\n\n<svg onload=alert(1)>',
-    );
-    expect(place.querySelector("img, script, svg, [onerror]")).toBeNull();
-    expect([...place.querySelectorAll("a")].map((one) => one.getAttribute("href"))).toEqual(["http://evil.test/p.png", null]);
-    expect(place.querySelector("a")?.rel).toBe("noopener noreferrer");
-  });
-
-  test("has tables in frames and tasks that cannot be ticked", () => {
-    const place = shown("| a | b |\n| - | - |\n| 1 | 2 |\n\n- [x] done\n- [ ] open");
-    expect(place.querySelector("div.table > table")).not.toBeNull();
-    const boxes = [...place.querySelectorAll("input")];
-    expect(boxes.map((one) => [one.checked, one.disabled])).toEqual([[true, true], [false, true]]);
   });
 });
 

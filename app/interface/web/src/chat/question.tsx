@@ -23,7 +23,7 @@ export const Question = memo(function Question({ chat, turn, place, count, isBus
     return (
       <form class="question editing" onSubmit={(event) => (event.preventDefault(), done())}>
         <textarea
-          aria-label="Edit the question" autofocus rows={Math.min(12, text.split("\n").length + 1)} value={text}
+          aria-label="Edit the question" dir="auto" autofocus rows={Math.min(12, text.split("\n").length + 1)} value={text}
           onInput={(event) => setText(event.currentTarget.value)}
           onKeyDown={(event) => {
             if (event.key === "Escape") setText(null);
@@ -41,7 +41,7 @@ export const Question = memo(function Question({ chat, turn, place, count, isBus
   }
   return (
     <article class="question" aria-label="You asked">
-      <div class="bubble">{turn.text}</div>
+      <div class="bubble" dir="auto">{turn.text}</div>
       <div class="tools">
         <button class="bare" aria-label="Edit" title="Edit" disabled={isBusy} onClick={() => setText(turn.text)}>
           <Icon name="edit" />

@@ -26,7 +26,7 @@ class Admissions:
         """Counts the request if it is admitted. now_s: Unix seconds."""
         user_id, limits = identity.user_id, identity.limits
         until_tomorrow_s = _DAY_S - now_s % _DAY_S
-        running = sum(users[user_id] for users in self._open.values())
+        running = self.running(user_id)
         refusal = None
         if limits.tokens_per_day is not None and tokens_today >= limits.tokens_per_day:
             message = f"The {limits.tokens_per_day} tokens of the day (UTC) are used up."
@@ -43,6 +43,17 @@ class Admissions:
         if refusal is None:
             self._open.setdefault(ingress, Counter())[user_id] += 1
         return Admission(identity, self._rates(user_id, limits, tokens_today, now_s), refusal)
+
+    def running(self, user_id: str) -> int:
+        """Returns how many requests of the user run."""
+        return sum(users[user_id] for users in self._open.values())
+
+    def of_minute(self, identity: Identity) -> int | None:
+        """Returns how many requests were admitted in the last minute; None where that has no limit."""
+        most = identity.limits.requests_per_minute
+        if most is None:
+            return None
+        return most - self._window.get_window_stats(RateLimitItemPerMinute(most), identity.user_id).remaining
 
     def release(self, ingress: str, user_id: str) -> None:
         """Ends one running request."""

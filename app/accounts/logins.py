@@ -162,8 +162,10 @@ class Logins:
         cost = PasswordCost(**orjson.loads(row.params))
         return Challenge(user_id, row.id, row.salt, cost, row.wrapped_umk, row.expires)
 
-    def log_in(self, challenge: Challenge, stretched: bytes, address: str | None = None) -> Session:
-        """Creates a session. address: the client's, for the audit.
+    def log_in(
+        self, challenge: Challenge, stretched: bytes, address: str | None = None, device: str | None = None
+    ) -> Session:
+        """Creates a session. address: the client's, for the audit. device: for the user's list of sessions.
 
         Raises AccountsError `invalid_login` or `password_expired`.
         """
@@ -188,6 +190,7 @@ class Logins:
                     created=now_s,
                     seen=now_s,
                     expires=now_s + store.settings.session_max_s,
+                    device_sealed=None if device is None else key.seal(device.encode(), _device_of(credential.id)),
                 )
             )
             store.note(connection, user.id, "login", credential.id, address=address)
@@ -258,6 +261,7 @@ class Logins:
                     row.seen,
                     row.expires,
                     row.token_hash == known.credential.token_hash,
+                    _device(known, row),
                 )
                 for row in connection.execute(found)
             ]
@@ -382,6 +386,20 @@ def _has(kind: str) -> Label[bool]:
     other = tables.credentials.alias(kind)
     owned = (other.c.user_id == tables.users.c.id) & (other.c.kind == kind)
     return select(other.c.id).where(owned).correlate(tables.users).exists().label(f"has_{kind}")
+
+
+def _device_of(session: str) -> str:
+    return f"device of session {session}"
+
+
+def _device(known: Authenticated, row: Row[Any]) -> str | None:
+    """Opens the device of a session's row; None if it is unknown, or from before a reset, whose key is gone."""
+    if row.device_sealed is None:
+        return None
+    try:
+        return known.key.unseal(row.device_sealed, _device_of(session_id(row.token_hash))).decode()
+    except SealError:
+        return None
 
 
 def end_sessions(

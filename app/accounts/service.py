@@ -30,6 +30,7 @@ from app.messages.accounts import (
     Forgotten,
     Identity,
     KeyInfo,
+    LimitsUsed,
     NewKey,
     Refusal,
     Revocations,
@@ -148,13 +149,15 @@ class AccountsService(StoredService):
 
     # --- the user's own credentials and conversations
 
-    async def login(self, name: str, password: str, address: str | None = None) -> Session | Refusal:
-        return await self._try_password(_tried(name), lambda: self._log_in(name, password, address))
+    async def login(
+        self, name: str, password: str, address: str | None = None, device: str | None = None
+    ) -> Session | Refusal:
+        return await self._try_password(_tried(name), lambda: self._log_in(name, password, address, device))
 
-    async def _log_in(self, name: str, password: str, address: str | None) -> Session | Refusal:
+    async def _log_in(self, name: str, password: str, address: str | None, device: str | None) -> Session | Refusal:
         challenge = await self._in_database(lambda: self._accounts.logins.challenge(name))
         stretched = await self._stretched(lambda: challenge.stretched(password))
-        session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched, address))
+        session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched, address, device))
         if isinstance(session, Refusal):
             outcome = "expired" if session.code == "password_expired" else "refused"
             self._note_failure(challenge, lambda: self._accounts.logins.note_failure(challenge, address, outcome))
@@ -227,6 +230,20 @@ class AccountsService(StoredService):
         if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
             self._failures.add(subject)
             self._later(note)  # after the answer, whose timing must not reveal whether the user exists
+
+    async def limits_used(self, secret: str) -> LimitsUsed | Refusal:
+        def counted() -> LimitsUsed:
+            identity = self._accounts.logins.identify(secret)
+            user_id = identity.user_id
+            return LimitsUsed(
+                requests_of_minute=self._admissions.of_minute(identity),
+                tokens_of_day=self._accounts.usage.tokens_today(user_id),
+                running=self._admissions.running(user_id),
+                stored_bytes=self._accounts.stored_conversations.stored_bytes(user_id),
+                most_stored_bytes=self._accounts.store.settings.stored_bytes_per_user,
+            )
+
+        return await self._answer(counted)
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo] | Refusal:
         return await self._answer(lambda: self._accounts.logins.sessions(secret))

@@ -300,15 +300,17 @@ class StoredConversations:
             bytes=row.bytes + more_bytes,
         )
 
+    def stored_bytes(self, user_id: str) -> int:
+        """Returns the size of all that is stored of a user."""
+        with self._store.transaction() as connection:
+            return _stored_bytes(connection, user_id)
+
     def check_room(self, connection: Connection, known: Authenticated, more_bytes: int) -> None:
         """Raises AccountsError `insufficient_quota` if `more_bytes` exceed the user's storage."""
         user_id, most = known.identity.user_id, self._store.settings.stored_bytes_per_user
         if more_bytes <= 0:
             return
-        used = 0
-        for table in (tables.conversations, tables.responses):
-            taken = select(func.coalesce(func.sum(table.c.bytes), 0)).where(table.c.user_id == user_id)
-            used += int(connection.execute(taken).scalar_one())
+        used = _stored_bytes(connection, user_id)
         if used + more_bytes > most:
             message = (
                 f"Your stored conversations and responses take {used} of {most} bytes, too many for {more_bytes} more:"
@@ -343,6 +345,14 @@ class StoredConversations:
         if item is None:
             raise AccountsError("not_found", "There is no such item.", param=param)
         return item
+
+
+def _stored_bytes(connection: Connection, user_id: str) -> int:
+    used = 0
+    for table in (tables.conversations, tables.responses):
+        taken = select(func.coalesce(func.sum(table.c.bytes), 0)).where(table.c.user_id == user_id)
+        used += int(connection.execute(taken).scalar_one())
+    return used
 
 
 def of_no_hidden(responses: Any) -> ColumnElement[bool]:

@@ -50,6 +50,7 @@ sessions = Table(
     Column("created", _Seconds, nullable=False),
     Column("seen", _Seconds, nullable=False),
     Column("expires", _Seconds, nullable=False),
+    Column("device_sealed", LargeBinary),  # null if unknown
 )
 
 conversations = Table(

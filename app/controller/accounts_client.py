@@ -11,6 +11,7 @@ from app.messages.accounts import (
     Forgotten,
     Identity,
     KeyInfo,
+    LimitsUsed,
     NewKey,
     Revocations,
     Role,
@@ -39,8 +40,8 @@ class ServeAccounts(ServeConversationStore):
     async def revocations(self, instance: str, position: int) -> Revocations:
         return await self._call(Revocations, "revocations", self._ingress, instance, position)
 
-    async def login(self, name: str, password: str, address: str | None) -> Session:
-        return await self._call(Session, "login", name, password, address)
+    async def login(self, name: str, password: str, address: str | None, device: str | None = None) -> Session:
+        return await self._call(Session, "login", name, password, address, device)
 
     async def logout(self, secret: str, *, everywhere: bool) -> int:
         return await self._call(int, "logout", secret, everywhere)
@@ -52,6 +53,9 @@ class ServeAccounts(ServeConversationStore):
 
     async def new_recovery_code(self, secret: str, password: str) -> str:
         return await self._call(str, "new_recovery_code", secret, password)
+
+    async def limits_used(self, secret: str) -> LimitsUsed:
+        return await self._call(LimitsUsed, "limits_used", secret)
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
         return await self._call(list[SessionInfo], "sessions", secret)

@@ -180,6 +180,22 @@ class SessionInfo:
     expires: int
     is_current: bool
     """Whether it is the session that asks."""
+    device: str | None
+    """Where it was begun, such as "Firefox on Linux"; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsUsed:
+    """What a user's limits have been used of."""
+
+    requests_of_minute: int | None
+    """None: they are counted only where they have a limit."""
+    tokens_of_day: int
+    running: int
+    """Requests at present."""
+    stored_bytes: int
+    """Size of the stored conversations and responses; the next one is its limit."""
+    most_stored_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +331,8 @@ class AccountsClient(Protocol):
     async def revocations(self, instance: str, position: int) -> Revocations:
         """Waits for changed credentials, at most some seconds."""
 
-    async def login(self, name: str, password: str, address: str | None) -> Session:
-        """Logs a user in. address: the client's, for the audit log.
+    async def login(self, name: str, password: str, address: str | None, device: str | None = None) -> Session:
+        """Logs a user in. address: the client's, for the audit log. device: for the user's list of sessions.
 
         Refuses with `invalid_login`, `password_expired` or `too_many_logins`.
         """
@@ -335,6 +351,9 @@ class AccountsClient(Protocol):
 
     async def new_recovery_code(self, secret: str, password: str) -> str:
         """Replaces the user's recovery code. Refuses with `invalid_login` or `too_many_logins`."""
+
+    async def limits_used(self, secret: str) -> LimitsUsed:
+        """What the user's limits have been used of."""
 
     async def sessions(self, secret: str) -> Sequence[SessionInfo]:
         """The user's valid sessions, latest first."""

@@ -33,6 +33,7 @@ from app.interface.wire.accounts import (
     ResetRequest,
     SessionList,
     UsageList,
+    UsedLimits,
     UserChangeRequest,
     UserList,
     UserObject,
@@ -206,6 +207,7 @@ def account_routes(accounts: AccountsGate) -> Sequence[Route]:
         ),
         Route("POST", "/v1/auth/logout", users.logout, "Ends sessions.", EndedSessions, LogoutRequest),
         Route("GET", "/v1/auth/session", users.session, "Who you are.", UserSession),
+        Route("GET", "/v1/auth/limits", users.limits, "Your limits, and what is used of them.", UsedLimits),
         Route("GET", "/v1/auth/sessions", users.sessions, "Your sessions.", SessionList),
         Route("DELETE", "/v1/auth/sessions/{id}", users.end_session, "Ends a session.", Done, refuses={404: none}),
         Route(

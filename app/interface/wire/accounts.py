@@ -79,6 +79,8 @@ class SessionObject(BaseModel):
     expires_at: int
     current: bool
     """Whether this request uses it."""
+    device: str | None
+    """Where it was begun, such as "Firefox on Linux"; null if unknown."""
 
 
 class SessionList(BaseModel):
@@ -168,6 +170,27 @@ class LimitsObject(BaseModel):
     tokens_per_day: int | None
     concurrent: int | None
     memory_bytes: int | None
+
+
+class UsedLimit(BaseModel):
+    """A limit and what is used of it; null: unlimited, or not counted."""
+
+    limit: int | None
+    used: int | None
+
+
+class UsedLimits(BaseModel):
+    """`GET /v1/auth/limits`."""
+
+    object: Literal["limits"] = "limits"
+    requests_per_minute: UsedLimit
+    """Used: in the last minute; counted where there is a limit."""
+    tokens_per_day: UsedLimit
+    """The day is UTC's."""
+    concurrent: UsedLimit
+    """Used: requests that run now."""
+    stored_bytes: UsedLimit
+    """The size of stored conversations and responses."""
 
 
 class LimitsRequest(Wire):

@@ -135,6 +135,7 @@ def test_an_audit_of_before_there_were_addresses_goes_on_with_them(anywhere: Wor
     with anywhere.accounts.store.transaction() as connection:
         for column in ("address_sealed", "address_digest"):
             connection.exec_driver_sql(f"ALTER TABLE audit DROP COLUMN {column}")
+        connection.exec_driver_sql("ALTER TABLE sessions DROP COLUMN device_sealed")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0005'")
         connection.execute(delete(tables.audit))
         previous = bytes(32)

@@ -13,6 +13,7 @@ from app.interface.request.body import read_body
 from app.interface.request.callers import Caller, caller_of
 from app.interface.request.client_address import known_address
 from app.interface.users.checks import SESSION_COOKIE, has_own_origin
+from app.interface.users.devices import device_of
 from app.interface.users.gate import AccountsGate
 from app.interface.users.kv_pages import AllSaved
 from app.interface.users.texts import Texts
@@ -33,6 +34,8 @@ from app.interface.wire.accounts import (
     RecoveryRequest,
     SessionList,
     SessionObject,
+    UsedLimit,
+    UsedLimits,
     UserSession,
 )
 from app.interface.wire.parse import Request as Body
@@ -71,7 +74,8 @@ class UserRoutes:
     async def login(self, request: Request) -> Response:
         """`POST /v1/auth/login`."""
         body = await body_of(request, LoginRequest)
-        session = await self._accounts.login(body.name, body.password, known_address(request))
+        device = device_of(request.headers.get("user-agent", ""))
+        session = await self._accounts.login(body.name, body.password, known_address(request), device)
         replaced = request.cookies.get(SESSION_COOKIE)
         if body.cookie and replaced is not None and has_own_origin(request):
             await self._gate.to_the_end(self._end_replaced(replaced, session.identity))
@@ -127,6 +131,18 @@ class UserRoutes:
         _, identity = user_of(request)
         return json_response(UserSession(**_session(identity)).model_dump())
 
+    async def limits(self, request: Request) -> Response:
+        """`GET /v1/auth/limits`."""
+        caller, identity = user_of(request)
+        used = await self._accounts.limits_used(caller.secret)
+        answer = UsedLimits(
+            requests_per_minute=UsedLimit(limit=identity.limits.requests_per_minute, used=used.requests_of_minute),
+            tokens_per_day=UsedLimit(limit=identity.limits.tokens_per_day, used=used.tokens_of_day),
+            concurrent=UsedLimit(limit=identity.limits.concurrent, used=used.running),
+            stored_bytes=UsedLimit(limit=used.most_stored_bytes, used=used.stored_bytes),
+        )
+        return json_response(answer.model_dump())
+
     async def sessions(self, request: Request) -> Response:
         """`GET /v1/auth/sessions`."""
         caller, _ = user_of(request)
@@ -137,6 +153,7 @@ class UserRoutes:
                 seen_at=each.seen,
                 expires_at=each.expires,
                 current=each.is_current,
+                device=each.device,
             )
             for each in await self._accounts.sessions(caller.secret)
         ]

@@ -6,8 +6,10 @@ from http.cookies import SimpleCookie
 
 import openai
 import pytest
+from sqlalchemy import select
 
 from app.accounts import service as accounts_service
+from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
 from app.messages.accounts import AuditRow, UserLimits
 from app.messages.memory import SavedPages
@@ -38,6 +40,7 @@ async def test_sessions_are_listed_and_ended_one_by_one(site: Site) -> None:
     first, second, other = await site.log_in("ann"), await site.log_in("ann"), await site.log_in("bob")
     listed = (await site.ask("GET", "/v1/auth/sessions", first)).json()["data"]
     assert sorted(each["current"] for each in listed) == [False, True]
+    assert {each["device"] for each in listed} == {"python-httpx2"}
     (rest,) = (each["id"] for each in listed if not each["current"])
     assert await site.code("DELETE", f"/v1/auth/sessions/{rest}", other) == "404 not_found"
     assert (await site.ask("DELETE", f"/v1/auth/sessions/{rest}", first)).status_code == 200
@@ -46,6 +49,59 @@ async def test_sessions_are_listed_and_ended_one_by_one(site: Site) -> None:
     (left,) = (await site.ask("GET", "/v1/auth/sessions", first)).json()["data"]
     assert left["current"] is True
     assert not {first, second} & {left["id"]}
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "device"),
+    [
+        ("Mozilla/5.0 (X11; Linux x86_64; rv:153.0) Gecko/20100101 Firefox/153.0", "Firefox on Linux"),
+        (
+            "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0"
+            " Safari/537.36 Edg/156.0.0.0",
+            "Edge on Windows",
+        ),
+        (
+            "Mozilla/5.0 (iPhone; CPU iPhone OS 19_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko)"
+            " Version/19.0 Mobile/15E148 Safari/604.1",
+            "Safari on iPhone",
+        ),
+        (
+            "Mozilla/5.0 (Linux; Android 16; Pixel 9) AppleWebKit/537.36 Chrome/156.0 Mobile Safari/537.36",
+            "Chrome on Android",
+        ),
+        ("curl/8.14.1", "curl"),
+        ("Mozilla/5.0", None),
+        ("<script>alert(1)</script>", None),
+        ("", None),
+    ],
+)
+async def test_a_session_says_where_it_was_begun(site: Site, user_agent: str, device: str | None) -> None:
+    site.add("ann")
+    login = {"name": "ann", "password": PASSWORD}
+    token = (await site.ask("POST", "/v1/auth/login", None, login, **{"User-Agent": user_agent})).json()["token"]
+    (session,) = (await site.ask("GET", "/v1/auth/sessions", token)).json()["data"]
+    assert session["device"] == device
+    if device is not None:
+        with site.inside.store.transaction() as connection:
+            (sealed,) = connection.execute(select(tables.sessions.c.device_sealed)).scalars()
+        assert device.encode() not in sealed
+
+
+async def test_limits_say_what_is_used_of_them(site: Site) -> None:
+    site.add("ann", limits=UserLimits(requests_per_minute=5, concurrent=3))
+    ann = await site.log_in("ann")
+    body = {"model": "tiny", "input": "hi"}
+    assert (await site.ask("POST", "/v1/responses", ann, body)).status_code == 200
+    await asyncio.gather(*site.gate._background_tasks)
+    shown = (await site.ask("GET", "/v1/auth/limits", ann)).json()
+    assert shown["requests_per_minute"] == {"limit": 5, "used": 1}
+    assert shown["concurrent"] == {"limit": 3, "used": 0}
+    assert shown["tokens_per_day"]["limit"] is None
+    assert shown["tokens_per_day"]["used"] > 0
+    assert shown["stored_bytes"]["limit"] == site.settings.stored_bytes_per_user
+    assert shown["stored_bytes"]["used"] > 0
+    site.add("bob")
+    assert (await site.ask("GET", "/v1/auth/limits", await site.log_in("bob"))).json()["tokens_per_day"]["used"] == 0
 
 
 async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> None:
@@ -78,6 +134,7 @@ CLOSED = (
     ("GET", "/v1/workers"),
     ("GET", "/metrics"),
     ("GET", "/v1/auth/session"),
+    ("GET", "/v1/auth/limits"),
     ("GET", "/v1/auth/sessions"),
     ("DELETE", "/v1/auth/sessions/0123456789abcdef"),
     ("GET", "/v1/conversations"),
@@ -376,6 +433,7 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         "/v1/auth/login",
         "/v1/auth/logout",
         "/v1/auth/session",
+        "/v1/auth/limits",
         "/v1/auth/sessions",
         "/v1/auth/sessions/{id}",
         "/v1/auth/password",

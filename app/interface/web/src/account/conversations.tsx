@@ -8,6 +8,9 @@ import { Confirm } from "../common/confirm";
 import { counted, day } from "../common/numbers";
 import { Told } from "../common/told";
 
+/** The service brings a deleted conversation back a little longer. */
+const UNDO_MS = 10_000;
+
 interface Conversation {
   id: string;
   title: string;
@@ -25,7 +28,7 @@ export function Conversations() {
   const [shown, setShown] = useState<Conversation[]>([]);
   const [hasMore, setHasMore] = useState(false);
   const [isAsking, setAsking] = useState(false);
-  const { isBusy, outcome, run } = useAction();
+  const { isBusy, outcome, run, dismiss } = useAction();
 
   async function look(before: Conversation[]) {
     const after = before.length ? `&after=${encodeURIComponent(before[before.length - 1]!.id)}` : "";
@@ -44,9 +47,15 @@ export function Conversations() {
 
   const remove = (conversation: Conversation) =>
     run(async () => {
-      await call("DELETE", `/v1/conversations/${encodeURIComponent(conversation.id)}`);
-      setShown(shown.filter((one) => one.id !== conversation.id));
-      return `Deleted: ${titleOf(conversation)}.`;
+      await call("DELETE", `/v1/conversations/${encodeURIComponent(conversation.id)}?undo=true`);
+      setShown((shown) => shown.filter((one) => one.id !== conversation.id));
+      return { text: `Deleted: ${titleOf(conversation)}.`, undo: () => void restore(conversation), forMs: UNDO_MS };
+    });
+  const restore = (conversation: Conversation) =>
+    run(async () => {
+      await call("POST", `/v1/conversations/${encodeURIComponent(conversation.id)}/restore`);
+      setShown((shown) => [...shown, conversation].sort((one, other) => other.updated_at - one.updated_at));
+      return `It is back: ${titleOf(conversation)}.`;
     });
   const save = (conversation: Conversation, kind: "md" | "json") =>
     run(async () => {
@@ -78,12 +87,13 @@ export function Conversations() {
                 <button class="link" aria-label={`Export ${titleOf(one)} as JSON`} onClick={() => save(one, "json")}>JSON</button>
               </span>
             </span>
-            <button class="bad" aria-label={`Delete ${titleOf(one)}`} disabled={isBusy} onClick={() => remove(one)}>Delete</button>
+            <button class="bad" aria-label={`Delete ${titleOf(one)}`} aria-disabled={isBusy} onClick={() => remove(one)}>Delete</button>
           </li>
         ))}
       </ul>
       {isAsking ? (
         <Confirm
+          of="delete"
           label="Delete everything"
           yes="Delete everything"
           no="Keep everything"
@@ -95,11 +105,11 @@ export function Conversations() {
         </Confirm>
       ) : (
         <div class="row">
-          {hasMore && <button disabled={isBusy} onClick={() => more(shown)}>Show more</button>}
-          <button class="bad" disabled={isBusy} onClick={() => setAsking(true)}>Delete everything…</button>
+          {hasMore && <button aria-disabled={isBusy} onClick={() => more(shown)}>Show more</button>}
+          <button class="bad" data-id="delete" aria-disabled={isBusy} onClick={() => setAsking(true)}>Delete everything…</button>
         </div>
       )}
-      <Told outcome={outcome} />
+      <Told outcome={outcome} dismiss={dismiss} />
     </section>
   );
 }

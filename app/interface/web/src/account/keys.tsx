@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
 import { call } from "../common/api";
+import { Confirm } from "../common/confirm";
 import { day } from "../common/numbers";
 import { Told } from "../common/told";
 
@@ -16,7 +17,8 @@ interface Key {
 export function Keys() {
   const [keys, setKeys] = useState<Key[]>([]);
   const [secret, setSecret] = useState("");
-  const { isBusy, outcome, run } = useAction();
+  const { isBusy, outcome, run, dismiss } = useAction();
+  const [leaving, setLeaving] = useState("");
 
   async function look() {
     setKeys((await call<{ data: Key[] }>("GET", "/v1/keys")).data);
@@ -44,6 +46,7 @@ export function Keys() {
   const revoke = (key: Key) =>
     run(async () => {
       await call("DELETE", `/v1/keys/${encodeURIComponent(key.id)}`);
+      setLeaving("");
       setSecret("");
       await look();
       return `Revoked: ${key.label || key.id}.`;
@@ -69,7 +72,15 @@ export function Keys() {
                 Added {day(key.created_at)}, {key.expires_at === null ? "does not expire" : `expires ${day(key.expires_at)}`}
               </span>
             </span>
-            <button class="bad" aria-label={`Revoke ${key.label || key.id}`} disabled={isBusy} onClick={() => revoke(key)}>Revoke</button>
+            {leaving === key.id ? (
+              <Confirm of={key.id} label="Revoke the key" yes="Revoke it" no="Keep it" isBusy={isBusy} onYes={() => void revoke(key)} onNo={() => setLeaving("")}>
+                What uses this key is refused from now on. It cannot be undone.
+              </Confirm>
+            ) : (
+              <button class="bad" aria-label={`Revoke ${key.label || key.id}`} data-id={key.id} aria-disabled={isBusy} onClick={() => setLeaving(key.id)}>
+                Revoke…
+              </button>
+            )}
           </li>
         ))}
       </ul>
@@ -78,14 +89,15 @@ export function Keys() {
           <p>Copy this key now. It is not shown again.</p>
           <p><code id="secret">{secret}</code></p>
           <button onClick={copy}>Copy</button>
+          <button class="dismiss" aria-label="Dismiss the key" onClick={() => setSecret("")}>×</button>
         </div>
       )}
       <form onSubmit={add}>
         <label>Label<input name="label" maxLength={100} autocomplete="off" /></label>
         <label>Days until it expires (empty: never)<input name="days" type="number" min={1} max={3650} autocomplete="off" /></label>
-        <div><button class="main" disabled={isBusy}>Add a key</button></div>
+        <div><button class="main" aria-disabled={isBusy}>Add a key</button></div>
       </form>
-      <Told outcome={outcome} />
+      <Told outcome={outcome} dismiss={dismiss} />
     </section>
   );
 }

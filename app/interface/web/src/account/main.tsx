@@ -4,26 +4,20 @@ import { useEffect, useState } from "preact/hooks";
 
 import "../common/style.css";
 import { ApiFailure, call } from "../common/api";
+import { keepFocus } from "../common/focus";
 import { believe, leave, own, watch } from "../common/session";
 import { Conversations } from "./conversations";
 import { Keys } from "./keys";
+import { Limits } from "./limits";
 import { Memory } from "./memory";
 import { Password } from "./password";
 import { Recovery } from "./recovery";
 import { Sessions } from "./sessions";
 
-interface Limits {
-  requests_per_minute: number | null;
-  tokens_per_day: number | null;
-  concurrent: number | null;
-  memory_bytes: number | null;
-}
-
 interface Session {
   user_id: string;
   name: string;
   role: "user" | "admin";
-  limits: Limits;
 }
 
 function Account() {
@@ -62,7 +56,7 @@ function Account() {
           <Keys />
           <Password name={session.name} />
           <Recovery name={session.name} />
-          <LimitsCard limits={session.limits} />
+          <Limits />
         </>
       )}
       <Sessions onEnd={() => setEnded(true)} />
@@ -70,22 +64,6 @@ function Account() {
   );
 }
 
-function LimitsCard({ limits }: { limits: Limits }) {
-  const shown: [string, number | null][] = [
-    ["Requests a minute", limits.requests_per_minute],
-    ["Tokens a day", limits.tokens_per_day],
-    ["Requests at once", limits.concurrent],
-  ];
-  return (
-    <section class="card" aria-labelledby="limits">
-      <h2 id="limits">Limits</h2>
-      <ul>
-        {shown.map(([label, limit]) => (
-          <li class="row apart" key={label}><span>{label}</span><span>{limit === null ? "No limit" : limit.toLocaleString("en")}</span></li>
-        ))}
-      </ul>
-    </section>
-  );
-}
-
-render(<Account />, document.getElementById("page")!);
+const page = document.getElementById("page")!;
+render(<Account />, page);
+keepFocus(page, () => null);

@@ -17,7 +17,7 @@ export function Memory() {
   const [use, setUse] = useState<Use | null>(null);
   const [isKept, setKept] = useState(true);
   const [isAsking, setAsking] = useState(false);
-  const { isBusy, outcome, run } = useAction();
+  const { isBusy, outcome, run, dismiss } = useAction();
 
   async function look() {
     setUse(await call<Use>("GET", "/v1/memory"));
@@ -62,17 +62,17 @@ export function Memory() {
       )}
       <p class="quiet small">What the model has read of your chats, encrypted with keys of yours, so that a chat goes on at once.</p>
       {isAsking ? (
-        <Confirm label="Forget all" yes="Destroy the keys" no="Keep them" isBusy={isBusy} onYes={forget} onNo={() => setAsking(false)}>
+        <Confirm of="forget" label="Forget all" yes="Destroy the keys" no="Keep them" isBusy={isBusy} onYes={forget} onNo={() => setAsking(false)}>
           This destroys the keys of all your saved pages. Nobody can open them again, also not from a copy of the disk. Your next
           messages are read anew, which takes longer once.
         </Confirm>
       ) : (
         <div class="row">
-          <button disabled={isBusy} onClick={save}>Save now</button>
-          <button class="bad" disabled={isBusy} onClick={() => setAsking(true)}>Forget all…</button>
+          <button aria-disabled={isBusy} onClick={save}>Save now</button>
+          <button class="bad" data-id="forget" aria-disabled={isBusy} onClick={() => setAsking(true)}>Forget all…</button>
         </div>
       )}
-      <Told outcome={outcome} />
+      <Told outcome={outcome} dismiss={dismiss} />
     </section>
   );
 }

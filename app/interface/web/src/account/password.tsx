@@ -4,7 +4,7 @@ import { call } from "../common/api";
 import { Told } from "../common/told";
 
 export function Password({ name }: { name: string }) {
-  const { isBusy, outcome, run } = useAction();
+  const { isBusy, outcome, run, dismiss } = useAction();
 
   function change(event: SubmitEvent) {
     event.preventDefault();
@@ -25,9 +25,9 @@ export function Password({ name }: { name: string }) {
         <input hidden name="username" autocomplete="username" value={name} readOnly />
         <label>Present password<input name="old" type="password" autocomplete="current-password" required /></label>
         <label>New password<input name="new" type="password" autocomplete="new-password" required /></label>
-        <div><button class="main" disabled={isBusy}>Change the password</button></div>
+        <div><button class="main" aria-disabled={isBusy}>Change the password</button></div>
       </form>
-      <Told outcome={outcome} />
+      <Told outcome={outcome} dismiss={dismiss} />
     </section>
   );
 }

@@ -7,7 +7,7 @@ import { Told } from "../common/told";
 
 export function Recovery({ name }: { name: string }) {
   const [code, setCode] = useState("");
-  const { isBusy, outcome, run } = useAction();
+  const { isBusy, outcome, run, dismiss } = useAction();
 
   function make(event: SubmitEvent) {
     event.preventDefault();
@@ -29,14 +29,15 @@ export function Recovery({ name }: { name: string }) {
         <div class="told">
           <p>Write it down now: it is shown this once, and the one before opens nothing any more.</p>
           <p><code id="code">{code}</code></p>
+          <button class="dismiss" aria-label="Dismiss the code" onClick={() => setCode("")}>×</button>
         </div>
       )}
       <form onSubmit={make}>
         <input hidden name="username" autocomplete="username" value={name} readOnly />
         <label>Your password<input name="password" type="password" autocomplete="current-password" required /></label>
-        <div><button disabled={isBusy}>Make a new code</button></div>
+        <div><button aria-disabled={isBusy}>Make a new code</button></div>
       </form>
-      <Told outcome={outcome} />
+      <Told outcome={outcome} dismiss={dismiss} />
     </section>
   );
 }

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { useAction } from "../common/action";
 import { call } from "../common/api";
 import { announce, believe } from "../common/session";
-import { counted, day } from "../common/numbers";
+import { counted, moment } from "../common/numbers";
 import { Told } from "../common/told";
 
 interface Ended {
@@ -18,13 +18,15 @@ interface Session {
   created_at: number;
   seen_at: number;
   current: boolean;
+  /** Where it was begun; null: unknown. */
+  device: string | null;
 }
 
 /** onEnd: called when the user is signed out, to hide all of the user's data. */
 export function Sessions({ onEnd }: { onEnd: () => void }) {
   const [hasEnded, setEnded] = useState(false);
   const [sessions, setSessions] = useState<Session[]>([]);
-  const { isBusy, outcome, run } = useAction();
+  const { isBusy, outcome, run, dismiss } = useAction();
 
   async function look() {
     setSessions((await call<{ data: Session[] }>("GET", "/v1/auth/sessions")).data);
@@ -58,18 +60,19 @@ export function Sessions({ onEnd }: { onEnd: () => void }) {
   return (
     <section class="card" aria-labelledby="sessions">
       <h2 id="sessions">Sessions</h2>
-      <Told outcome={outcome} />
+      <Told outcome={outcome} dismiss={dismiss} />
       {!hasEnded && (
         <ul>
           {sessions.map((session) => (
             <li class="row apart" key={session.id}>
               <span>
-                {session.current ? "This one" : "Another one"}
+                {session.device ?? "Unknown device"}
+                {session.current && <b> (this one)</b>}
                 <br />
-                <span class="quiet small">Since {day(session.created_at)}, last used {day(session.seen_at)}</span>
+                <span class="quiet small">Since {moment(session.created_at)}, last used {moment(session.seen_at)}</span>
               </span>
               {!session.current && (
-                <button class="bad" disabled={isBusy} onClick={() => end(session)} aria-label={`End the session since ${day(session.created_at)}`}>
+                <button class="bad" aria-disabled={isBusy} onClick={() => end(session)} aria-label={`End the session of ${session.device ?? "an unknown device"} since ${moment(session.created_at)}`}>
                   End
                 </button>
               )}
@@ -81,8 +84,8 @@ export function Sessions({ onEnd }: { onEnd: () => void }) {
         <a href="/login">Log in again</a>
       ) : (
         <div class="row">
-          <button disabled={isBusy} onClick={() => leave(false)}>Sign out</button>
-          <button class="bad" disabled={isBusy} onClick={() => leave(true)}>Sign out everywhere</button>
+          <button aria-disabled={isBusy} onClick={() => leave(false)}>Sign out</button>
+          <button class="bad" aria-disabled={isBusy} onClick={() => leave(true)}>Sign out everywhere</button>
         </div>
       )}
     </section>

@@ -79,7 +79,7 @@ function Waiting({ turn, isReachable }: { turn: Turn; isReachable: boolean }) {
   }, []);
   const seconds = Math.floor((Date.now() - turn.askedAtMs) / 1000);
   return (
-    <p class="waiting quiet" role="status">
+    <p class="waiting quiet">
       <span class="pulse" aria-hidden="true" />
       {waits(turn, isReachable)}
       {turn.progress?.ahead === null && <span aria-hidden="true">{`, ${percent(turn.progress)} %`}</span>}

@@ -1,12 +1,13 @@
 // The whole user interface: sidebar, header, thread, composer.
 import { useEffect, useLayoutEffect, useMemo, useReducer, useState } from "preact/hooks";
 
+import { Aloud } from "./aloud";
 import { Composer } from "./composer";
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
 import * as service from "./service";
 import { Settings } from "./settings";
-import { Sidebar } from "./sidebar";
+import { Sidebar, focusComposer } from "./sidebar";
 import { Thread } from "./thread";
 import { applyTheme, nextTheme } from "./theme";
 
@@ -15,14 +16,15 @@ export function App({ chat }: { chat: Chat }) {
   const [isOpen, setOpen] = useState(false);
   const [isSetting, setSetting] = useState(false);
   const [theme, setTheme] = useState(applyTheme());
+  const isDrawer = useMedia(NARROW);
   const { state } = chat;
   // With the first rendering, not after it is painted: the service may have answered by then.
   useLayoutEffect(() => chat.subscribe(() => redraw(undefined)), [chat]);
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-        if (chat.state.writing) chat.stop();
-        setOpen(false);
+        if (isOpen && isDrawer) setOpen(false);
+        else if (chat.state.writing) chat.stop();
       } else if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
         setOpen(true);
@@ -32,7 +34,7 @@ export function App({ chat }: { chat: Chat }) {
     };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
-  }, [chat]);
+  }, [chat, isOpen, isDrawer]);
 
   const { title } = chat;
   useEffect(() => void (document.title = title ? `${title} - Redoubt` : "Redoubt"), [title]);
@@ -46,15 +48,15 @@ export function App({ chat }: { chat: Chat }) {
   const turns = Object.keys(state.tree.turns).length;
   return (
     <div class={isOpen ? "app open" : "app"}>
+      <a class="skip" href="#message" onClick={(event) => (event.preventDefault(), focusComposer())}>Skip to the message</a>
       {sidebar}
       <button class="veil" tabIndex={-1} aria-label="Close the sidebar" onClick={() => setOpen(false)} />
-      <main>
+      <main inert={isOpen && isDrawer}>
         <header>
-          <button class="bare drawer" aria-label="Conversations" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+          <button class="bare drawer" data-id="drawer" aria-label="Conversations" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
             <Icon name="menu" />
           </button>
           <Models chat={chat} />
-          <span class="grow" />
           <button class="bare" aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`} onClick={() => setTheme(nextTheme(theme))}>
             <Icon name="theme" />
           </button>
@@ -64,22 +66,42 @@ export function App({ chat }: { chat: Chat }) {
         </header>
         <div role="status">
           {!state.isReachable && <p class="strip">Reconnecting to the service… Your chat is kept.</p>}
-          {state.notice && <p class="strip">{state.notice}</p>}
+          {state.notice && (
+            <div class="strip notice">
+              {state.notice}
+              <button class="bare" aria-label="Dismiss" onClick={() => chat.set({ notice: "" })}><Icon name="close" /></button>
+            </div>
+          )}
         </div>
         {state.needsKey && <KeyForm chat={chat} />}
         <Thread chat={chat} />
         <Composer chat={chat} />
+        <Aloud chat={chat} />
       </main>
       {isSetting && <Settings chat={chat} close={() => setSetting(false)} />}
     </div>
   );
 }
 
-/** The model's name; it stays when the service does not answer. */
+/** Where the sidebar is a drawer. */
+const NARROW = "(max-width: 800px)";
+
+function useMedia(query: string): boolean {
+  const [holds, setHolds] = useState(() => matchMedia(query).matches);
+  useEffect(() => {
+    const media = matchMedia(query);
+    const look = () => setHolds(media.matches);
+    media.addEventListener("change", look);
+    return () => media.removeEventListener("change", look);
+  }, [query]);
+  return holds;
+}
+
 function focusSearch() {
   document.getElementById("search")?.focus();
 }
 
+/** The model's name; it stays when the service does not answer. */
 function Models({ chat }: { chat: Chat }) {
   const { model, isReachable } = chat.state;
   const models = chat.state.models.filter(service.canChat);

@@ -6,6 +6,7 @@ import { Icon } from "./icons";
 import { Meter } from "./meter";
 import { isMute } from "./service";
 import { ThinkSwitch } from "./think";
+import { isSending, isTouched } from "./touch";
 
 export function Composer({ chat }: { chat: Chat }) {
   const { draft, writing, models, model } = chat.state;
@@ -17,7 +18,7 @@ export function Composer({ chat }: { chat: Chat }) {
     area.style.height = `${Math.min(area.scrollHeight, innerHeight * 0.4)}px`;
   }, [draft]);
   useEffect(() => {
-    if (matchMedia("(pointer: fine)").matches) box.current?.focus();
+    if (!isTouched()) box.current?.focus();
   }, []);
 
   const send = () => void chat.ask(draft);
@@ -25,11 +26,11 @@ export function Composer({ chat }: { chat: Chat }) {
     <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
       <div class="box">
         <textarea
-          id="message" ref={box} rows={1} dir="auto" aria-label="Message" placeholder="Message…" value={draft} enterkeyhint="send"
+          id="message" ref={box} rows={1} dir="auto" aria-label="Message" placeholder="Message…" value={draft} enterkeyhint={isTouched() ? "enter" : "send"}
           disabled={isMute(models, model)}
           onInput={(event) => chat.draft(event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+            if (!isSending(event)) return;
             event.preventDefault();
             send();
           }}

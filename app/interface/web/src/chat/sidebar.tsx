@@ -1,5 +1,5 @@
 // The conversations: a new one, a search, and the list by day.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { bytes } from "../common/numbers";
 import type { Chat } from "./chat";
@@ -61,13 +61,19 @@ export function Sidebar({ chat, close, openSettings }: Props) {
 
 function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => void }) {
   const [title, setTitle] = useState<string | null>(null);
+  const titleBox = useRef<HTMLInputElement>(null);
+  const isNaming = title !== null;
+  useLayoutEffect(() => {
+    titleBox.current?.focus();
+    titleBox.current?.select();
+  }, [isNaming]);
   const isOpen = chat.state.id === entry.id;
   if (title !== null) {
     return (
       <li>
         <form class="rename" onSubmit={(event) => (event.preventDefault(), setTitle(null), void chat.conversations.rename(entry, title))}>
           <input
-            aria-label="Title" value={title} autofocus maxLength={120}
+            aria-label="Title" value={title} ref={titleBox} data-id={`menu ${entry.id}`} maxLength={120}
             onInput={(event) => setTitle(event.currentTarget.value)}
             onKeyDown={(event) => event.key === "Escape" && (event.stopPropagation(), setTitle(null))}
           />
@@ -88,11 +94,17 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
         onBlur={(event) => {
           if (!event.currentTarget.contains(event.relatedTarget as Node | null)) event.currentTarget.open = false;
         }}
+        onKeyDown={(event) => {
+          if (event.key !== "Escape" || !event.currentTarget.open) return;
+          event.stopPropagation(); // what else Escape ends goes on
+          event.currentTarget.open = false;
+          event.currentTarget.querySelector("summary")?.focus();
+        }}
       >
-        <summary class="bare" aria-label={`Menu of ${entry.title}`}><Icon name="more" /></summary>
+        <summary class="bare" data-id={`menu ${entry.id}`} aria-label={`Menu of ${entry.title}`}><Icon name="more" /></summary>
         <div class="menu">
-          <button onClick={() => setTitle(entry.title)}>Rename</button>
-          <button onClick={() => void chat.conversations.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
+          <button data-id={`menu ${entry.id}`} onClick={() => setTitle(entry.title)}>Rename</button>
+          <button data-id={`menu ${entry.id}`} onClick={() => void chat.conversations.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
           <button onClick={() => void chat.conversations.saveAs(entry, "md")}>Export as text</button>
           <button onClick={() => void chat.conversations.saveAs(entry, "json")}>Export as JSON</button>
           <button class="bad" onClick={() => void chat.conversations.remove(entry)}>Delete</button>

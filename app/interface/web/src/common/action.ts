@@ -1,5 +1,5 @@
 // Runs one action on the service at a time, and shows its result.
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { ApiFailure, inWords } from "./api";
 import { isOver, leave } from "./session";
@@ -7,29 +7,50 @@ import { isOver, leave } from "./session";
 export interface Outcome {
   text: string;
   isFailure: boolean;
+  undo?: () => void;
 }
 
-/** `run` does the work and shows the sentence that it returns, or the failure; without a session it leads to /login. */
+/** A result that can be undone for some seconds. */
+export interface Undoable {
+  text: string;
+  undo: () => void;
+  forMs: number;
+}
+
+/**
+ * `run` does the work and shows what it returns, or the failure; without a session it leads to /login. While it works
+ * further calls do nothing: buttons say so with `aria-disabled`, since one that is disabled would lose the focus.
+ */
 export function useAction() {
   const [isBusy, setBusy] = useState(false);
   const [outcome, setOutcome] = useState<Outcome | null>(null);
+  const working = useRef(false);
+  const ending = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const tell = (told: Outcome | null) => (clearTimeout(ending.current), setOutcome(told));
 
-  async function run(work: () => Promise<string>): Promise<void> {
+  async function run(work: () => Promise<string | Undoable>): Promise<void> {
+    if (working.current) return;
+    working.current = true;
     setBusy(true);
-    setOutcome(null);
+    tell(null);
     try {
-      const text = await work();
-      setOutcome(text ? { text, isFailure: false } : null);
+      const done = await work();
+      if (typeof done === "string") tell(done ? { text: done, isFailure: false } : null);
+      else {
+        tell({ text: done.text, isFailure: false, undo: done.undo });
+        ending.current = setTimeout(() => setOutcome({ text: done.text, isFailure: false }), done.forMs);
+      }
     } catch (error) {
       if (error instanceof ApiFailure && (isOver(error.code) || error.status === 401 && error.code !== "invalid_login")) {
         leave(location.pathname);
         return;
       }
-      setOutcome({ text: inWords(error), isFailure: true });
+      tell({ text: inWords(error), isFailure: true });
     } finally {
+      working.current = false;
       setBusy(false);
     }
   }
 
-  return { isBusy, outcome, run };
+  return { isBusy, outcome, run, dismiss: () => tell(null) };
 }

@@ -17,6 +17,12 @@ export function counted(count: number, noun: string): string {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+/** A moment of Unix seconds, in this browser's time: "25 Nov 2026, 14:03". */
+export function moment(seconds: number): string {
+  const time = new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  return `${day(seconds)}, ${time}`;
+}
+
 /** A day of Unix seconds: "25 Nov 2026". */
 export function day(seconds: number): string {
   return new Date(seconds * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });

@@ -1,6 +1,16 @@
-// The result of an action, announced by screen readers too.
+// The result of an action, announced by screen readers too; it can be dismissed.
 import type { Outcome } from "./action";
 
-export function Told({ outcome }: { outcome: Outcome | null }) {
-  return <div role="status">{outcome && <p class={outcome.isFailure ? "told failed" : "told"}>{outcome.text}</p>}</div>;
+export function Told({ outcome, dismiss }: { outcome: Outcome | null; dismiss?: () => void }) {
+  return (
+    <div role="status">
+      {outcome && (
+        <div class={outcome.isFailure ? "told failed" : "told"}>
+          <p>{outcome.text}</p>
+          {outcome.undo && <button onClick={outcome.undo}>Undo</button>}
+          {dismiss && <button class="dismiss" aria-label="Dismiss" onClick={dismiss}>×</button>}
+        </div>
+      )}
+    </div>
+  );
 }

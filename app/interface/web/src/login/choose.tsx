@@ -48,7 +48,7 @@ export function Choose({ name, given, canRecover, onChosen }: Asked) {
         </>
       )}
       <Told outcome={outcome} />
-      <button class="main" disabled={isBusy}>Choose it</button>
+      <button class="main" aria-disabled={isBusy}>Choose it</button>
     </form>
   );
 }

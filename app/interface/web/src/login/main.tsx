@@ -26,6 +26,7 @@ function Login() {
 
   async function submit(event: SubmitEvent) {
     event.preventDefault();
+    if (isBusy) return;
     const form = event.currentTarget as HTMLFormElement;
     const entered = new FormData(form);
     const password = String(entered.get("password"));
@@ -67,7 +68,7 @@ function Login() {
               <input id="password" name="password" type="password" autocomplete="current-password" required />
             </label>
             <div role="alert">{failure && <p class="told failed">{failure}</p>}</div>
-            <button class="main" disabled={isBusy}>
+            <button class="main" aria-disabled={isBusy}>
               {isBusy ? "Logging in…" : "Log in"}
             </button>
           </form>

@@ -89,15 +89,14 @@ def answers(page: Page) -> list[str]:
     return page.locator("#surface .answer .body").all_inner_texts()
 
 
-def serious_violations(page: Page) -> list[str]:
-    """What axe-core finds on the page as it is now that is serious or critical: rule, element, and what is wrong."""
+def violations(page: Page) -> list[str]:
+    """What axe-core finds on the page as it is now: rule, element, and what is wrong."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     assert len(found["passes"]) > 5, "axe-core has found next to nothing to check"
     return sorted(
         f"{rule['id']}: {node['target']}: {node['failureSummary']}"
         for rule in found["violations"]
-        if rule["impact"] in ("serious", "critical")
         for node in rule["nodes"]
     )
 

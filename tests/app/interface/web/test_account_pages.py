@@ -114,7 +114,13 @@ def test_the_account(watched: tuple[Page, Watch], site: Site) -> None:
     assert not is_too_wide(page)
     headers = {"Authorization": f"Bearer {secret}"}
     assert page.request.get("/v1/keys", headers=headers).status == 200
-    page.get_by_role("button", name="Revoke <b>laptop</b>").click()
+    revoke = page.get_by_role("button", name="Revoke <b>laptop</b>")
+    revoke.click()
+    page.get_by_role("button", name="Keep it").click()
+    expect(revoke).to_be_focused()
+    assert page.request.get("/v1/keys", headers=headers).status == 200
+    revoke.click()
+    page.get_by_role("button", name="Revoke it").click()
     expect(page.get_by_text("Revoked: <b>laptop</b>.")).to_be_visible()
     assert page.request.get("/v1/keys", headers=headers).status == 401
 
@@ -149,12 +155,25 @@ def test_conversations_and_sessions(watched: tuple[Page, Watch]) -> None:
     with page.expect_download() as download:
         card.get_by_role("button", name="Export First as Markdown").click()
     assert download.value.suggested_filename.endswith(".md")
+    card.get_by_role("button", name="Delete First").press("Enter")
+    expect(card.get_by_role("listitem")).to_have_count(1)
+    expect(card.get_by_role("button", name="Export Second as Markdown")).to_be_focused()
+    card.get_by_role("button", name="Undo").click()
+    expect(card.get_by_role("listitem")).to_have_count(2)
+    card.get_by_role("button", name="Dismiss").click()
+    expect(card.get_by_text("It is back: First.")).to_have_count(0)
     card.get_by_role("button", name="Delete First").click()
     expect(card.get_by_role("listitem")).to_have_count(1)
     card.get_by_role("button", name="Delete everything…").click()
     card.get_by_role("button", name="Delete everything", exact=True).click()
     expect(card.get_by_text("None is stored.")).to_be_visible()
-    expect(page.get_by_role("region", name="Sessions").get_by_text("This one")).to_be_visible()
+    sessions = page.get_by_role("region", name="Sessions").get_by_role("listitem")
+    expect(sessions).to_have_text(
+        re.compile(r"^Chrome on Linux \(this one\)Since .*, \d\d:\d\d, last used .*, \d\d:\d\d$")
+    )
+    limits = page.get_by_role("region", name="Limits")
+    expect(limits.get_by_role("listitem").first).to_have_text("Tokens today (UTC)0 of 1,000")
+    expect(limits.get_by_role("progressbar", name="Stored chats")).to_be_visible()
     assert not is_too_wide(page)
     assert not watch.complaints
 

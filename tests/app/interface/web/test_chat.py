@@ -2,15 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from app.interface.routes.pages import FOLDER
 from tests.browser import answers, ask, open_page
 from tests.fake_v1 import FakeV1, running
-from tests.sizes import some
 
 pytestmark = pytest.mark.browser
 
@@ -232,8 +229,7 @@ def test_a_wait_says_what_for(browser: Browser, news: dict[str, int | None], sho
     with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
         expect(page.locator(".waiting")).to_contain_text(shown)
-        aloud = page.get_by_role("status").filter(has_text=shown.removesuffix(", 40 %"))
-        expect(aloud.locator("[aria-hidden=true]", has_text="%")).to_have_count(shown.count("%"))
+        expect(page.locator(".aloud")).to_have_text(shown.removesuffix(", 40 %"))
 
 
 def test_a_cut_answer_goes_on(browser: Browser) -> None:
@@ -289,52 +285,10 @@ def test_the_keyboard_is_enough(browser: Browser) -> None:
         wait_until(lambda: len(fake.asked) == 1)
         assert fake.asked[0]["messages"] == [{"role": "user", "content": "One\nline more"}]
         expect(page.locator(".answer .tools")).to_be_visible()
-        page.evaluate("document.activeElement.blur()")
+        page.locator(".skip").focus()
         names = []
         for _ in range(12):
             page.keyboard.press("Tab")
             names.append(page.evaluate("(e => e.ariaLabel || e.textContent.trim() || e.id)(document.activeElement)"))
         expected = ["New chat", "Search conversations", "One line more", "Settings", "Edit", "Retry", "Message"]
         assert [name for name in names if name in expected] == expected
-
-
-RICH = """# Title
-
-Some `code`, a [link](https://example.com) and $x^2$.
-
-$$\\color{red}\\frac{\\sqrt[3]{x}}{\\underbrace{\\overline{y}}_{\\cancel{z}}}
-\\begin{pmatrix} a & b \\\\ c & d \\end{pmatrix}$$
-
-```python
-print('a')  # b
-```
-
-| Name | Value | Another | One more | The last |
-| - | - | - | - | - |
-| one | two | three | four | five |
-
-- [x] done
-"""
-
-
-@pytest.mark.parametrize(("width", "colours"), some([390, 1440], ["dark", "light"]))
-def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dark"], width: int) -> None:
-    axe = (FOLDER.parent / "node_modules/axe-core/axe.min.js").read_text()
-    fake = FakeV1(words=[RICH], thoughts=["Hm."], finish_reason="length")
-    with running(fake), open_page(browser, fake.url) as (page, watch):
-        page.set_viewport_size({"width": width, "height": 800})
-        page.emulate_media(color_scheme=colours)
-        for question in (None, "Show it"):
-            if question:
-                ask(page, question)
-                expect(page.locator(".katex")).to_have_count(2)
-                expect(page.locator(".hljs-string")).to_be_visible()
-            page.evaluate(axe)
-            found = page.evaluate("axe.run('#surface')")["violations"]
-            serious = [one for one in found if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], one["nodes"][0]["html"], one["nodes"][0]["failureSummary"]) for one in serious] == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        column = page.locator("#surface .column").bounding_box()
-        assert column is not None
-        assert column["width"] <= 46 * 16
-        assert (watch.outside, watch.complaints) == ([], [])

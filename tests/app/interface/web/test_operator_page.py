@@ -18,7 +18,7 @@ from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.users.here import CHAT, PASSWORD, Site
 from tests.app.interface.users.test_capacity import CAPACITY
 from tests.app.service import WORKER, http_app, loopback_server
-from tests.browser import WAIT_MS, Watch, serious_violations
+from tests.browser import WAIT_MS, Watch, violations
 from tests.sizes import some
 
 pytestmark = pytest.mark.browser
@@ -148,7 +148,7 @@ def test_it_follows_the_service_and_waits_while_it_is_gone(browser: Browser, url
     look(page)
     expect(page.get_by_text("Reconnecting. The service cannot be reached.")).to_be_visible()
     expect(workers.get_by_text("new1")).to_be_visible()
-    assert serious_violations(page) == []
+    assert violations(page) == []
     page.context.set_offline(False)
     look(page)
     expect(page.get_by_text("Reconnecting.")).to_be_hidden()
@@ -182,7 +182,7 @@ def test_several_ingresses_that_answer_in_turn_are_shown_together(browser: Brows
     assert [values(page, "Ingresses", place)[0] for place in (0, 1)] == ["i1", "i2"]
     page.get_by_label("Refusals too").uncheck()
     assert {values(page, "Errors", place)[4] for place in (0, 1)} == {"i1", "i2"}
-    assert serious_violations(page) == []
+    assert violations(page) == []
     page.unroute_all(behavior="wait")  # the page asks every other second
     page.close()
 
@@ -206,7 +206,7 @@ def test_capacity_is_computed_when_it_is_asked_for(browser: Browser, url: str, o
     capacity.get_by_text("machines of the table would serve 15 users of tiny").click()
     expect(capacity.get_by_text("AMD EPYC 9354")).to_be_visible()
     assert not is_too_wide(page)
-    assert serious_violations(page) == []
+    assert violations(page) == []
     assert (watch.complaints, watch.outside) == ([], [])
     operated.rows = before
     page.close()
@@ -227,6 +227,6 @@ def test_accessibility(browser: Browser, url: str, width: int, scheme: Scheme) -
     page = opened(browser, url, width=width, scheme=scheme)
     page.get_by_role("table", name="Users").wait_for()
     assert not is_too_wide(page)
-    assert serious_violations(page) == []
+    assert violations(page) == []
     assert values(page, "Models")[:4] == ["tiny", "1", "2", "3"], "cards are rows of a table too"
     page.close()

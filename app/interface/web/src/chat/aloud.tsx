@@ -15,7 +15,11 @@ export function Aloud({ chat }: { chat: Chat }) {
     before.current = writing;
     if (writing) setEnd("");
     else if (ended?.status === "stopped") setEnd("Stopped.");
-    else if (ended?.status === "done" || ended?.status === "cut") setEnd(`${spoken()} ${ended.status === "cut" ? "The answer was cut here." : "End of the answer."}`);
+    else if (ended?.status === "done" || ended?.status === "cut") {
+      const last = ended.status === "cut" ? "The answer was cut here." : "End of the answer.";
+      const say = () => setTimeout(() => before.current === writing && setEnd(`${spoken()} ${last}`));
+      import("./text").then(say, say); // the first answer is not drawn before
+    }
   }, [writing]);
   const isEmpty = turn !== undefined && turn.text === "" && !turn.thought;
   return <div class="aloud" role="status">{turn === undefined ? end : isEmpty ? waits(turn) : ""}</div>;
@@ -25,5 +29,7 @@ export function Aloud({ chat }: { chat: Chat }) {
 function spoken(): string {
   const body = [...document.querySelectorAll(".answer .body")].at(-1)?.cloneNode(true) as Element | undefined;
   for (const one of body?.querySelectorAll("figcaption, .katex-html, [role=doc-backlink]") ?? []) one.remove();
+  for (const one of body?.querySelectorAll("p, li, th, td, pre, summary, h1, h2, h3, h4, h5, h6") ?? []) one.append(" ");
+  for (const one of body?.querySelectorAll("br") ?? []) one.replaceWith(" ");
   return body?.textContent?.replace(/\s+/g, " ").trim() ?? "";
 }

@@ -23,8 +23,10 @@ export function App({ chat }: { chat: Chat }) {
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-        if (isOpen && isDrawer) setOpen(false);
-        else if (chat.state.writing) chat.stop();
+        if (isOpen && isDrawer) {
+          setOpen(false);
+          requestAnimationFrame(() => document.querySelector<HTMLElement>("header .drawer")?.focus());
+        } else if (chat.state.writing) chat.stop();
       } else if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
         setOpen(true);
@@ -38,6 +40,10 @@ export function App({ chat }: { chat: Chat }) {
 
   const { title } = chat;
   useEffect(() => void (document.title = title ? `${title} - Redoubt` : "Redoubt"), [title]);
+  useEffect(() => {
+    // A drawer that has just opened; `focusSearch` has been before.
+    if (isOpen && isDrawer) requestAnimationFrame(() => document.activeElement?.closest(".sidebar") || document.querySelector<HTMLElement>(".sidebar .new")?.focus());
+  }, [isOpen, isDrawer]);
 
   const { entries, hasMore, words, user, leaving, isTemporary, id } = state;
   // Not rendered again with each chunk of an answer.
@@ -53,7 +59,7 @@ export function App({ chat }: { chat: Chat }) {
       <button class="veil" tabIndex={-1} aria-label="Close the sidebar" onClick={() => setOpen(false)} />
       <main inert={isOpen && isDrawer}>
         <header>
-          <button class="bare drawer" data-id="drawer" aria-label="Conversations" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+          <button class="bare drawer" aria-label="Conversations" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
             <Icon name="menu" />
           </button>
           <Models chat={chat} />

@@ -1,13 +1,13 @@
 // A box with code. It is highlighted when it is whole; what does that is fetched with the first code.
 import { memo } from "preact/compat";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { CopyButton } from "./copy";
 
 /** `isOpen`: the code still grows. */
 export const Code = memo(function Code({ code, language, isOpen }: { code: string; language: string; isOpen: boolean }) {
   const place = useRef<HTMLElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const target = place.current;
     if (target === null) return;
     let isLate = false;

@@ -1,7 +1,7 @@
 // Sanitized HTML as Preact's nodes: a block that grows keeps what the reader did in it, text selected or a <details> opened.
 // Code gets its box, formulas are drawn, footnotes are linked. Knows no Markdown.
 import { type ComponentChild, h } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { Code } from "./code";
 
@@ -48,7 +48,7 @@ function nodeOf(node: Node, place: Place, more: Record<string, string> = {}): Co
 /** LaTeX, which becomes a formula when KaTeX is there. */
 function Formula({ tex, isBlock }: { tex: string; isBlock: boolean }) {
   const place = useRef<HTMLElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const { current } = place;
     if (current === null) return;
     let isLate = false;

@@ -41,7 +41,7 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       {leaving && (
         <div class="card undo" role="status">
           <p>Deleted.</p>
-          <button onClick={() => void chat.conversations.undo()}>Undo</button>
+          <button onClick={() => void chat.conversations.undo().then(() => focusMenu(leaving.id))}>Undo</button>
         </div>
       )}
       {user && <Memory count={entries.length} />}
@@ -128,6 +128,10 @@ function Memory({ count }: { count: number }) {
       <progress aria-label="Memory used" max={Math.max(1, use.quota_bytes)} value={use.bytes} />
     </a>
   );
+}
+
+function focusMenu(id: string): void {
+  document.querySelector<HTMLElement>(`[data-id="menu ${CSS.escape(id)}"]`)?.focus();
 }
 
 export function focusComposer(): void {

@@ -32,7 +32,7 @@ export function Thread({ chat }: { chat: Chat }) {
   };
   useEffect(() => {
     isFollowing.current = true;
-    toEnd();
+    if (turns.length) toEnd();
   }, [id, turns.length, refused]);
   useEffect(() => {
     const place = frame.current;

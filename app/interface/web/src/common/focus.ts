@@ -14,54 +14,66 @@ function firstIn(node: Node | null): HTMLElement | null {
   return [...node.querySelectorAll(FOCUSABLE)].find(canFocus) ?? null;
 }
 
-/** `data-id` says that an element stands for the same as one that has gone, such as a row that moved. */
-const sameAs = (root: Element, lost: HTMLElement): HTMLElement | null =>
-  lost.dataset.id ? firstIn(root.querySelector(`[data-id="${CSS.escape(lost.dataset.id)}"]`)) : null;
+/** What stands for the same as one of these elements, by their `data-id`: a row that moved, another version of an answer. */
+function sameAs(root: Element, lost: Element[]): HTMLElement | null {
+  for (const one of lost) {
+    const id = one.getAttribute("data-id");
+    const found = id === null ? null : firstIn(root.querySelector(`[data-id="${CSS.escape(id)}"]`));
+    if (found) return found;
+  }
+  return null;
+}
 
 /** `spare`: what gets the focus instead of the nearest element, by the ancestors of the lost one; null: the nearest. */
 export function keepFocus(root: HTMLElement, spare: (around: Element[]) => HTMLElement | null): void {
   let held: HTMLElement | null = null;
   let around: Element[] = [];
+  /** What stood around the lost element when it went: what came in its place, then its neighbours. */
+  let neighbours: Node[] = [];
   let isPointing = false;
 
   const isLost = () => {
     const now = document.activeElement;
     return held !== null && (now === null || now === document.body || (now === held && held.matches(":disabled")));
   };
-  const nearest = (lost: HTMLElement, records: MutationRecord[]): HTMLElement | null => {
-    const moved = sameAs(root, lost) ?? spare(around);
+  const nearest = (lost: HTMLElement): HTMLElement | null => {
+    const moved = sameAs(root, [lost, ...around]) ?? spare(around);
     if (moved !== null) return moved;
-    const removal = records.find((record) => [...record.removedNodes].some((node) => node.contains(lost)));
-    if (removal) {
-      const inPlace = records.filter(({ target }) => target === removal.target).flatMap(({ addedNodes }) => [...addedNodes]);
-      for (const node of [...inPlace, removal.nextSibling, removal.previousSibling]) {
-        const found = firstIn(node);
-        if (found) return found;
-      }
-    }
-    for (const one of around) {
-      const found = one.isConnected ? firstIn(one) : null;
+    for (const one of [...neighbours, ...around.filter(({ isConnected }) => isConnected)]) {
+      const found = firstIn(one);
       if (found) return found;
     }
     return null;
   };
-  const hold = (records: MutationRecord[] = []) => {
-    if (isPointing || held === null || !isLost()) return;
-    nearest(held, records)?.focus();
+  const hold = () => {
+    if (!isPointing && held !== null && isLost()) nearest(held)?.focus();
   };
 
   document.addEventListener("focusin", ({ target }) => {
     held = target instanceof HTMLElement && target !== document.body ? target : null;
-    around = [];
+    [around, neighbours] = [[], []];
     for (let one = held?.parentElement ?? null; one !== null && one !== document.body; one = one.parentElement) around.push(one);
   });
-  // A click beside everything is meant.
   document.addEventListener("pointerdown", () => (isPointing = true), true);
-  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(() => (isPointing = false)), true);
-  document.addEventListener("focusout", ({ relatedTarget }) => {
+  for (const end of ["pointerup", "pointercancel"]) {
+    document.addEventListener(end, () => setTimeout(() => ((isPointing = false), hold())), true);
+  }
+  document.addEventListener("focusout", ({ target, relatedTarget }) => {
     if (relatedTarget !== null) return;
-    if (isPointing) held = null;
-    else setTimeout(hold); // a dialog gives the focus back after it has closed
+    const wasPointing = isPointing;
+    // Later, as a browser also says so just before the element goes, or before a closed dialog gives the focus back.
+    setTimeout(() => {
+      // A click beside everything is meant.
+      if (wasPointing && target === held && held?.isConnected && !held.matches(":disabled")) held = null;
+      else hold();
+    });
   });
-  new MutationObserver(hold).observe(root, { childList: true, subtree: true, attributes: true, attributeFilter: ["disabled", "hidden", "inert"] });
+  new MutationObserver((records) => {
+    const removal = records.find(({ removedNodes }) => [...removedNodes].some((node) => node.contains(held)));
+    if (held !== null && removal) {
+      const inPlace = records.filter(({ target }) => target === removal.target).flatMap(({ addedNodes }) => [...addedNodes]);
+      neighbours = [...inPlace, removal.nextSibling, removal.previousSibling].filter((node) => node !== null);
+    }
+    hold();
+  }).observe(root, { childList: true, subtree: true, attributes: true, attributeFilter: ["disabled", "hidden", "inert"] });
 }

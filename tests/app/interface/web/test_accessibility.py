@@ -207,7 +207,8 @@ def test_an_answer_and_its_end_are_said_once(browser: Browser) -> None:
 
 TWO_MODELS = [MODEL | {"capabilities": ["chat"], "id": f"a-model-with-a-long-name-{size}b"} for size in (8, 70)]
 SMALL = """() => [...document.querySelectorAll("#surface :is(button, a, input, select, summary, textarea)")]
-    .filter(one => one.checkVisibility({visibilityProperty: true}) && !one.closest(".body :is(p, li > input), .check input"))
+    .filter(one => one.checkVisibility({visibilityProperty: true}))
+    .filter(one => !one.closest(".body :is(p, li > input), .check input"))
     .map(one => [one.ariaLabel || one.textContent || one.id, one.getBoundingClientRect()])
     .filter(([_, {width, height}]) => width < 44 || height < 44)
     .map(([name, {width, height}]) => `${name}: ${width} x ${height}`)"""

@@ -96,7 +96,7 @@ afterEach(() => {
 
 test("what is known before the page is painted for the first time is shown", async () => {
   vi.stubGlobal("ResizeObserver", class { observe() {} disconnect() {} });
-  vi.stubGlobal("matchMedia", () => ({ matches: false }));
+  vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener() {}, removeEventListener() {} }));
   const chat = new Chat(sessionStorage, false);
   const place = document.createElement("div");
   render(h(App, { chat }), place);

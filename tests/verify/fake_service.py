@@ -29,6 +29,8 @@ KEY = "sk-canary-key"
 IMAGE = "registry.example/redoubt@sha256:" + "ab" * 32
 CONFIG = "cf" * 32
 MODEL = {"name": "smollm2", "sha256": "e1" * 32}
+LISTED = {"id": "smollm2", "max_context_tokens": 2048, "capabilities": ["chat"], "sampling": {}, "asleep": False}
+"""The model, as `/v1/models` has it."""
 WORDS = ("Verified", " before", " spoken")
 Json = dict[str, Any]
 
@@ -129,6 +131,12 @@ class FakeService:
         for thread in self._threads:
             thread.join(5)
 
+    def hang_up(self) -> None:
+        """Ends all connections; new ones are taken."""
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
     def assert_no_prompt(self) -> None:
         """Nothing but requests for evidence has arrived."""
         everything = b"".join(map(bytes, self.plain))
@@ -226,7 +234,7 @@ class FakeService:
             answer = json.dumps(self.answer(query.removeprefix("nonce="), key.spki_sha256)).encode()
             return self.respond(answer) if self.respond else [http_response(answer)]
         if path == "/v1/models":
-            return [http_response(json.dumps({"object": "list", "data": [{"id": "smollm2"}]}).encode())]
+            return [http_response(json.dumps({"object": "list", "data": [LISTED]}).encode())]
         if self.chat:
             return self.chat()
         if path == "/v1/chat/completions" and json.loads(body).get("stream"):

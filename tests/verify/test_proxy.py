@@ -1,19 +1,36 @@
 """The local proxy: what it passes on, what it shows, and whom it refuses."""
 
+import datetime
 import http.client
 import json
+import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from app.attestation.soft import SoftTee
 from redoubt_verify import Policy, PolicyError
 from redoubt_verify.connections import Verifier
+from redoubt_verify.policy import parse
 from redoubt_verify.proxy import Proxy
-from tests.verify.fake_service import CANARY, KEY, WORDS, FakeService, http_response
+from redoubt_verify.standing import Standing
+from tests.verify.fake_service import (
+    CANARY,
+    CONFIG,
+    KEY,
+    MODEL,
+    WORDS,
+    FakeService,
+    TlsKey,
+    http_response,
+    policy_text,
+)
 
 MESSAGES: Any = [{"role": "user", "content": CANARY}]
 
@@ -77,21 +94,91 @@ def test_a_refused_service_gets_no_prompt(service: FakeService, proxy: Proxy) ->
     status, _, body = _ask(proxy, "POST", "/v1/chat/completions", CANARY.encode())
     assert (status, json.loads(body)["error"]["code"]) == (502, "config_digest")
     service.assert_no_prompt()
-    status, _, body = _ask(proxy, "GET", "/verdict.json")
-    assert json.loads(body)["refused"] == "config_digest"
+    verdict = _verdict(proxy)
+    assert (verdict["state"], verdict["reason"]) == ("refused", "config_digest")
+
+
+def _verdict(proxy: Proxy) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(_ask(proxy, "GET", "/verdict.json")[2])
+    return answer
 
 
 def test_it_shows_the_verdict_on_its_own_page(service: FakeService, proxy: Proxy) -> None:
     status, headers, body = _ask(proxy, "GET", "/")
     assert status == 200
-    assert b"page.js" in body
+    assert b'<meta name="redoubt-proxy"' in body
     assert "script-src 'self'" in headers["content-security-policy"]
-    assert not service.raw
-    for path in ("/page.js", "/page.css"):
+    for path in re.findall(r'(?:src|href)="(/ui/[^"]+)"', body.decode()):
         assert _ask(proxy, "GET", path)[0] == 200
-    verdict = json.loads(_ask(proxy, "GET", "/verdict.json")[2])
-    assert verdict["verdicts"][0]["insecure"] is True
+    assert _ask(proxy, "GET", "/ui/assets/../../proxy.py")[0] == 404
+    assert not service.raw
+    answer = _verdict(proxy)
+    assert answer["state"] == "insecure"
+    assert answer["verdict"]["models"] == [[MODEL["name"], MODEL["sha256"]]]
+    assert answer["checked_at"] == answer["verdict"]["verified_at"]
+    assert answer["last_refusal"] is None
     assert service.targets == ["/v1/attestation"]
+
+
+def test_the_verdict_is_of_the_machine_that_answers_now(service: FakeService, proxy: Proxy, tmp_path: Path) -> None:
+    """A service that is started anew with other software is refused, although its former key's verdict holds."""
+    proxy.standing = Standing(proxy.verifier, check_period_s=0.0)
+    assert _verdict(proxy)["state"] == "insecure"
+    before, service.keys[:] = service.keys[0], [TlsKey.make(tmp_path)]
+    service.config = "00" * 32
+    answer = _verdict(proxy)
+    assert (answer["state"], answer["reason"], "verdict" in answer) == ("refused", "config_digest", False)
+    service.keys[:] = [before]
+    service.config = CONFIG
+    answer = _verdict(proxy)
+    assert answer["state"] == "insecure"
+    assert answer["last_refusal"]["reason"] == "config_digest"
+    service.close()
+    assert _verdict(proxy)["state"] == "unreachable"
+
+
+def test_a_refused_request_changes_the_verdict_at_once(service: FakeService, proxy: Proxy, tmp_path: Path) -> None:
+    assert _verdict(proxy)["state"] == "insecure"
+    service.keys[:] = [TlsKey.make(tmp_path)]
+    service.image = None
+    assert _ask(proxy, "POST", "/v1/chat/completions", CANARY.encode())[0] == 502
+    assert (_verdict(proxy)["state"], _verdict(proxy)["reason"]) == ("refused", "measurement")
+    service.assert_no_prompt()
+
+
+def test_a_verdict_ends(service: FakeService, tee: SoftTee) -> None:
+    """Then the evidence is asked for again; after the policy's date nothing helps."""
+    now_s = time.time()
+    expires = datetime.datetime.fromtimestamp(now_s + 7200, datetime.UTC).isoformat()
+    policy = parse(policy_text(tee, expires=expires, reverify_after='"1h"'), allow_insecure=True)
+    standing = Standing(Verifier(service.url, policy, clock=lambda: now_s), check_period_s=0.0)
+    first = standing.now()
+    assert (first["state"], first["holds_until"]) == ("insecure", _moment(now_s + 3600))
+    now_s += 3599
+    assert standing.now()["verdict"] == first["verdict"]
+    now_s += 2
+    later = standing.now()
+    assert later["verdict"]["verified_at"] == _moment(now_s) != first["verdict"]["verified_at"]
+    assert later["holds_until"] == _moment(now_s + 3600) or later["holds_until"] == later["policy_expires"]
+    now_s += 3600
+    ended = standing.now()
+    assert (ended["state"], ended["reason"]) == ("refused", "policy_expired")
+    assert service.targets == ["/v1/attestation"] * 2
+
+
+def _moment(at_s: float) -> str:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")
+
+
+def test_no_answer_of_the_service_is_a_verdict(service: FakeService, proxy: Proxy) -> None:
+    """What it has at the proxy's own address is not asked for, and a redirect there is not followed."""
+    service.config = "00" * 32
+    service.chat = lambda: [http_response(json.dumps({"state": "verified"}).encode())]
+    for path in ("/verdict.json", "/verdict.json?x=1"):
+        assert json.loads(_ask(proxy, "GET", path)[2])["state"] == "refused"
+    for path in ("/v1/../verdict.json", "/%76erdict.json"):
+        assert _ask(proxy, "GET", path)[0] == 404
+    assert _ask(proxy, "POST", "/verdict.json")[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,15 @@ class Verifier:
         """Verdicts on the currently verified keys."""
         return [verdict for key, (_, verdict) in list(self._verified.items()) if self.is_fresh(key)]
 
+    def now(self) -> float:
+        """Returns the Unix time by which verdicts are judged."""
+        return self._clock()
+
+    def verdict_of(self, key: str) -> Verdict | None:
+        """Returns the verdict on a key while it holds."""
+        verified = self._verified.get(key)
+        return verified[1] if verified is not None and self.is_fresh(key) else None
+
     def check_origin(self, scheme: str, host: str, port: int | None) -> None:
         """Raises AttestationError (origin) unless a request goes to the pinned origin, and policy_expired."""
         if scheme != "https" or host.lower() != self.host or (port or 443) != self.port:
@@ -92,6 +101,11 @@ class _Stream:
         self._key = key
         self._stream = stream
         self.read, self.write = stream.read, stream.write
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """On this connection's key, while it holds."""
+        return self._verifier.verdict_of(self._key)
 
     def start_tls(self, *_: object, **__: object) -> Any:
         raise AttestationError("origin", "no TLS within TLS")

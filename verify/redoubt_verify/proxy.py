@@ -1,7 +1,8 @@
 """A local proxy for stock clients and browsers: http on loopback in, a verified connection out.
 
-Passes `/v1/...` on, unbuffered, and serves a chat page of this package: a page from the trust domain could not vouch
-for the trust domain. Refuses the pages of other web sites: no CORS, no foreign Host (DNS rebinding), no foreign Origin.
+Passes `/v1/...` and `/health` on, unbuffered, and serves the chat page from this package: a page from the trust domain
+could not vouch for the trust domain. `/verdict.json` is the proxy's own answer, whatever the service has there. Refuses
+the pages of other web sites: no CORS, no foreign Host (DNS rebinding), no foreign Origin.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import json
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,16 +19,24 @@ import httpx2
 
 from redoubt_verify.connections import Verifier
 from redoubt_verify.errors import AttestationError, PolicyError
-from redoubt_verify.transport import sync_transport, verify_once
+from redoubt_verify.standing import Standing
+from redoubt_verify.transport import sync_transport
 
-_PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
+PAGE = Path(__file__).parent / "page"
+"""The built chat page, which `make page` puts here."""
+_NOT_BUILT = "This package has no chat page: in a clone run `make page`, and install it again. The API is below /v1.\n"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
 }
 _VERDICT = "/verdict.json"
 _PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 _HOP_BY_HOP = {
     "connection",
@@ -56,6 +65,10 @@ class Proxy(ThreadingHTTPServer):
             raise PolicyError(f"{host} is not a loopback address: whoever reaches the proxy would go unverified")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.verifier = verifier
+        self.standing = Standing(verifier)
+        self.files = {
+            f"/{path.relative_to(PAGE).as_posix()}": path for path in PAGE.rglob("*") if path.suffix in _TYPES
+        }
         # No client of httpx2: that adds headers of its own, and keeps the service's cookies for all who come.
         self.transport = sync_transport(verifier)
         self.extensions = {"timeout": httpx2.Timeout(timeout_s).as_dict()}
@@ -68,11 +81,6 @@ class Proxy(ThreadingHTTPServer):
         """Ends the connections too."""
         super().server_close()
         self.transport.close()
-
-    def verify(self) -> None:
-        """Verifies the service on a connection of its own, unless a verdict holds. Raises AttestationError."""
-        if not self.verifier.verdicts:
-            verify_once(self.verifier)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is no error; nothing of a request is ever logged."""
@@ -97,13 +105,17 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if fault := self._foreign():
             return self._refuse(403, "foreign_request", fault)
-        if path in _PAGE and self.command in ("GET", "HEAD"):
-            name, kind = _PAGE[path]
-            return self._send(200, kind, files("redoubt_verify").joinpath("page", name).read_bytes())
+        if self.command in ("GET", "HEAD"):
+            file = self.server.files.get("/index.html" if path == "/" else path)
+            if file is not None:
+                return self._send(200, _TYPES[file.suffix], file.read_bytes())
+            if path == "/":
+                return self._send(503, "text/plain; charset=utf-8", _NOT_BUILT.encode())
         if path == _VERDICT and self.command == "GET":
             return self._send_verdict()
         # httpx2 resolves `..`, which would lead out of /v1/.
-        if not path.startswith("/v1/") or ".." in unquote(path) or self.command == "OPTIONS":
+        is_passed = path.startswith("/v1/") or path == "/health"
+        if not is_passed or ".." in unquote(path) or self.command == "OPTIONS":
             return self._refuse(404, "not_found", "The proxy passes /v1/ on, and has its own page at /.")
         return self._forward()
 
@@ -134,6 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             request = httpx2.Request(self.command, url, headers=sent, content=body, extensions=self.server.extensions)
             response = self.server.transport.handle_request(request)
         except AttestationError as error:
+            self.server.standing.refused(error)
             return self._refuse(502, error.reason, str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return self._refuse(502, "unreachable", f"The service does not answer: {type(error).__name__}")
@@ -175,13 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _send_verdict(self) -> None:
-        try:
-            self.server.verify()
-        except AttestationError as error:
-            refusal = {"refused": error.reason, "why": str(error)}
-            return self._send(200, "application/json", json.dumps(refusal).encode())
-        verdicts = [json.loads(verdict.to_json()) for verdict in self.server.verifier.verdicts]
-        answer: dict[str, Any] = {"service": _authority(self.server.verifier), "verdicts": verdicts}
+        answer = {"service": _authority(self.server.verifier), **self.server.standing.now()}
         return self._send(200, "application/json", json.dumps(answer).encode())
 
     def _refuse(self, status: int, code: str, message: str) -> None:

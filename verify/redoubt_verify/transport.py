@@ -8,7 +8,7 @@ import contextlib
 import importlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from redoubt_verify import policy as policy_file
 from redoubt_verify import sslcontext
@@ -83,10 +83,11 @@ def verify_once(verifier: Verifier) -> Verdict:
     core = importlib.import_module("httpcore2")
     backend = SyncBackend(core.SyncBackend(), verifier)
     stream = backend.connect_tcp(verifier.host, verifier.port, timeout=verifier.timeout_s)
-    stream.start_tls(sslcontext.context(), verifier.host).close()
-    if not (verdicts := verifier.verdicts):
+    verified = stream.start_tls(sslcontext.context(), verifier.host)
+    verified.close()
+    if (verdict := verified.verdict) is None:
         raise AttestationError("unreachable", "the verdict had run out when it was there: reverify_after is too short")
-    return verdicts[0]
+    return cast("Verdict", verdict)
 
 
 def _policy(policy: str | Path | Policy, allow_insecure: bool) -> Policy:

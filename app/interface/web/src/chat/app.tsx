@@ -17,6 +17,10 @@ export function App({ chat }: { chat: Chat }) {
   const [isSetting, setSetting] = useState(false);
   const [theme, setTheme] = useState(applyTheme());
   const isDrawer = useMedia(NARROW);
+  const [Lock, setLock] = useState<typeof import("./verdict").Lock | null>(null);
+  useEffect(() => {
+    if (isProxied()) void import("./verdict").then((loaded) => setLock(() => loaded.Lock));
+  }, []);
   const { state } = chat;
   // With the first rendering, not after it is painted: the service may have answered by then.
   useLayoutEffect(() => chat.subscribe(() => redraw(undefined)), [chat]);
@@ -70,6 +74,7 @@ export function App({ chat }: { chat: Chat }) {
             <Icon name="plus" />
           </button>
         </header>
+        {Lock && <Lock chat={chat} />}
         <div role="status">
           {!state.isReachable && <p class="strip">Reconnecting to the service… Your chat is kept.</p>}
           {state.notice && (
@@ -88,6 +93,13 @@ export function App({ chat }: { chat: Chat }) {
     </div>
   );
 }
+
+/**
+ * Whether the local proxy serves this page. The service's own copy has no such mark, so it asks for no verdict and shows no
+ * lock; nor does a copy at another address than this machine's own.
+ */
+const isProxied = () =>
+  document.querySelector('meta[name="redoubt-proxy"]') !== null && ["127.0.0.1", "[::1]", "localhost"].includes(location.hostname);
 
 /** Where the sidebar is a drawer. */
 const NARROW = "(max-width: 800px)";

@@ -15,6 +15,8 @@ const PATHS = {
   settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 5v4M9 15v4",
   more: "M6 12h.01M12 12h.01M18 12h.01",
   pin: "M9 4h6l-1 7 3 3H7l3-3zM12 14v6",
+  lock: "M6 11h12v9H6zM9 11V8a3 3 0 0 1 6 0v3",
+  unlocked: "M6 11h12v9H6zM9 11V7a3 3 0 0 1 5.8-1M10 16h4",
   close: "M6 6l12 12M18 6L6 18",
   theme: "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16",
 };

@@ -83,14 +83,16 @@ test-faults: $(TEST_ENV) build model test-tools kubectl
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run --faults
 
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
-# whole grids of which `make test` tries fewer cases (tests/sizes.py), the keys of models' configurations, and real
-# templates and tokenizers.
+# whole grids of which `make test` tries fewer cases (tests/sizes.py), the keys of models' configurations, real templates
+# and tokenizers, and the chat page in Firefox.
 conformance: $(TEST_ENV) build model $(if $(ARGS),,test-tools)
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
 	  $$(grep -rlE '^from tests(\.sizes import| import sizes)' tests) tests/families/long_flags.py)
 	$(if $(ARGS),,@$(BIN)/python -m tests.conformance.chat_templates)
 	$(if $(ARGS),,@$(BIN)/python -m tests.conformance.tokenizers)
+	$(if $(ARGS),,@tools/system_packages firefox-esr=firefox-esr)
+	$(if $(ARGS),,@$(BIN)/python -m tests.firefox)
 
 # A cluster of pods in network namespaces, as root: scaled, killed, cut off, changed while it runs; and a confidential one.
 # Takes a quarter of an hour.

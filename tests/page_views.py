@@ -11,10 +11,12 @@ from tests.browser import ask, chromium, executable, open_page
 from tests.fake_v1 import FakeV1, running
 
 LONG = "A paragraph of **words** with `code` and a list.\n\n- one\n- two\n\n```python\nprint(1)\n```\n\n" * 12
-TURNS = 60
+TURNS = 200
 COUNT_FRAMES = """async () => {
   const thread = document.querySelector('.thread');
-  const times = [];
+  const times = [], tasks = [];
+  const watch = new PerformanceObserver(list => tasks.push(...list.getEntries().map(({duration}) => duration)));
+  watch.observe({type: 'longtask'});
   const end = performance.now() + 3000;
   while (performance.now() < end) {
     await new Promise(requestAnimationFrame);
@@ -22,12 +24,19 @@ COUNT_FRAMES = """async () => {
     %s
   }
   const gaps = times.slice(1).map((time, place) => time - times[place]).sort((a, b) => a - b);
-  return {frames_per_s: Math.round(gaps.length / 3), gap_p95_ms: Math.round(gaps[Math.floor(gaps.length * 0.95)])};
+  watch.disconnect();
+  return {
+    frames_per_s: Math.round(gaps.length / 3), gap_p95_ms: Math.round(gaps[Math.floor(gaps.length * 0.95)]),
+    gap_max_ms: Math.round(gaps.at(-1)), long_tasks: tasks.length, longest_task_ms: Math.round(Math.max(0, ...tasks)),
+  };
 }"""
 
 
 def frames() -> dict[str, object]:
-    """Frames a second in a chat of 60 turns: while it is scrolled, and while one more answer is written."""
+    """Frames a second in a chat of 200 turns: while it is scrolled, and while one more answer is written.
+
+    A long task takes 50 ms or more.
+    """
     fake = FakeV1(words=[LONG])
     with running(fake), chromium(_executable()) as browser, open_page(browser, fake.url) as (page, _):
         for count in range(1, TURNS + 1):

@@ -49,11 +49,15 @@ export function keepFocus(root: HTMLElement, spare: (around: Element[]) => HTMLE
     if (!isPointing && held !== null && isLost()) nearest(held)?.focus();
   };
 
-  document.addEventListener("focusin", ({ target }) => {
-    held = target instanceof HTMLElement && target !== document.body ? target : null;
+  const remember = (one: EventTarget | null) => {
+    if (one === held) return;
+    held = one instanceof HTMLElement && one !== document.body ? one : null;
     [around, neighbours] = [[], []];
-    for (let one = held?.parentElement ?? null; one !== null && one !== document.body; one = one.parentElement) around.push(one);
-  });
+    for (let above = held?.parentElement ?? null; above !== null && above !== document.body; above = above.parentElement) around.push(above);
+  };
+  document.addEventListener("focusin", ({ target }) => remember(target));
+  // A window that is not in front has no focus events.
+  document.addEventListener("keydown", () => remember(document.activeElement), true);
   document.addEventListener("pointerdown", () => (isPointing = true), true);
   for (const end of ["pointerup", "pointercancel"]) {
     document.addEventListener(end, () => setTimeout(() => ((isPointing = false), hold())), true);

@@ -175,7 +175,7 @@ def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser
         with page.expect_request("**/v1/models"):
             page.reload()
         ask(page, "One?")
-        expect(page.get_by_text("Waiting for a place")).to_be_visible()
+        expect(page.locator(".waiting")).to_contain_text("Waiting for a place")
         assert fake.asked == []
         held[0].continue_()
         expect(page.locator(".answer")).to_contain_text("Hello from the fake.")
@@ -206,7 +206,7 @@ def test_a_stop_before_the_first_word_leaves_no_question_without_an_answer(brows
     fake = FakeV1(words=[""] * 5000, pause_s=0.01)
     with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
-        expect(page.get_by_text("Reading the prompt")).to_be_visible()
+        expect(page.locator(".waiting")).to_contain_text("Reading the prompt")
         page.keyboard.press("Escape")
         expect(page.get_by_text("Stopped before the answer began.")).to_be_visible()
         fake.words = ["Fine."]

@@ -156,7 +156,7 @@ def test_every_request_says_whose_it_is(ann: Page) -> None:
     ann.goto("/account")
     with ann.expect_download():
         ann.get_by_role("button", name="Export hi as JSON").click()
-    expect(ann.get_by_role("region", name="Sessions").get_by_text("This one")).to_be_visible()
+    expect(ann.get_by_role("region", name="Sessions").get_by_text("(this one)")).to_be_visible()
     ann.goto("/operator")
     expect(ann.get_by_text("This page is for administrators only.")).to_be_visible()
     assert {url.partition("/v1")[2] for url in silent} == {"/auth/session"}

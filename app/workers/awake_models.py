@@ -35,8 +35,8 @@ class AwakeModel:
     name: str
     bytes: int
     """The most memory that it takes."""
-    used_s: float
-    """Unix seconds of its last request."""
+    used_ns: int
+    """Unix nanoseconds of its last request."""
     path: Path
     """Its file."""
 
@@ -90,7 +90,8 @@ class AwakeModels:
     def used(self) -> None:
         """Notes a request."""
         if self._lock is not None:
-            os.utime(self._path)
+            now_ns = time.time_ns()  # the kernel's own time of files moves in steps of 4 ms
+            os.utime(self._path, ns=(now_ns, now_ns))
 
     def release(self) -> None:
         """Notes that the model is asleep. Idempotent."""
@@ -102,7 +103,7 @@ class AwakeModels:
     def others(self) -> list[AwakeModel]:
         """The other models that are awake, the one unused for longest first."""
         found = [_locked_one(path) for path in self._folder.glob("*.awake") if path != self._path]
-        return sorted((one for one in found if one is not None), key=lambda one: one.used_s)
+        return sorted((one for one in found if one is not None), key=lambda one: one.used_ns)
 
     def _enter(self) -> None:
         lock = self._path.open("w")
@@ -110,6 +111,7 @@ class AwakeModels:
         json.dump([self._name, self._needed_bytes], lock)
         lock.flush()
         self._lock = lock
+        self.used()
 
     @contextmanager
     def _only_one(self) -> Iterator[None]:
@@ -149,5 +151,5 @@ def _locked_one(path: Path) -> AwakeModel | None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             name, needed_bytes = json.load(file)
-            return AwakeModel(name, needed_bytes, os.fstat(file.fileno()).st_mtime, path)
+            return AwakeModel(name, needed_bytes, os.fstat(file.fileno()).st_mtime_ns, path)
     return None

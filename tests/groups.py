@@ -13,6 +13,7 @@ TRANSFORMERS = (
     "tests/kernels/test_model_parity.py",
     "tests/kernels/test_packed_matrix.py",
     "tests/app/interface/text/test_chat_parity.py",
+    "tests/app/interface/text/test_message_sizes.py",
     "tests/app/interface/text/test_templates.py",
     "tests/quant/sources/test_gguf_source.py",
     "tests/quant/sources/test_gguf_tokenizer.py",

@@ -143,7 +143,7 @@ def test_embeddings_tell_texts_apart(client: openai.OpenAI, service: RunningServ
 def test_a_chat_on_a_terminal_is_cut_and_goes_on(service: RunningService, tmp_path: Path) -> None:
     with chat_on_terminal(service.url, tmp_path, "--temperature", "0", "--max-tokens", "5") as on:
         on.type("Name three primary colors.\r")
-        on.wait_for("Cut at 5 tokens. /continue goes on.")
+        on.wait_for("Cut at 5 tokens: the longest answer. /continue goes on.")
         on.wait_for("5 tokens, ", 1)
         on.type("/continue\r")
         on.wait_for(" remembered", 2)

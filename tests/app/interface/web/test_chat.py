@@ -289,6 +289,7 @@ def test_the_keyboard_is_enough(browser: Browser) -> None:
         names = []
         for _ in range(12):
             page.keyboard.press("Tab")
+            page.wait_for_timeout(20)  # behind the last one nothing pulls the focus back
             names.append(page.evaluate("(e => e.ariaLabel || e.textContent.trim() || e.id)(document.activeElement)"))
         expected = ["New chat", "Search conversations", "One line more", "Settings", "Edit", "Retry", "Message"]
         assert [name for name in names if name in expected] == expected

@@ -34,7 +34,8 @@ export function keepFocus(root: HTMLElement, spare: (around: Element[]) => HTMLE
 
   const isLost = () => {
     const now = document.activeElement;
-    return held !== null && (now === null || now === document.body || (now === held && held.matches(":disabled")));
+    // Tab behind the last element leaves the page, and one that still can have the focus was left on purpose.
+    return held !== null && !canFocus(held) && (now === null || now === document.body || now === held);
   };
   const nearest = (lost: HTMLElement): HTMLElement | null => {
     const moved = sameAs(root, [lost, ...around]) ?? spare(around);

@@ -48,6 +48,7 @@ from app.workers.numa import numa_nodes
 _PORTS_TRIED = 100
 _FIRST_PASSED = 3
 _LOOK_S = 0.2
+_SOON_S = 2.0
 _MOST_FAILURES: Final = 5
 """How many starts in a row may fail before the service ends."""
 _LONGEST_PAUSE_S = 16.0
@@ -397,8 +398,9 @@ class _Service:
             return
         self._front.close_address()
         time.sleep(_LOOK_S)
-        timeout_s = self._config.application.args.worker.drain_timeout_s
-        if self._answers_run():
+        timeout_s, signals = self._config.application.args.worker.drain_timeout_s, self._signals
+        self._finish_answers(min(_SOON_S, timeout_s))  # a page's open connection is none, and soon gone
+        if self._answers_run() and self._signals == signals:
             say(f"Running answers have {timeout_s:.0f} s to end; another signal ends them now.")
             self._finish_answers(timeout_s)
 

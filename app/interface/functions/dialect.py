@@ -13,7 +13,7 @@ import orjson
 
 from app.messages.grammar import SPACING
 
-NAME = r"[a-zA-Z0-9_.-]{1,64}"
+NAME = r"[a-zA-Z0-9_.:/-]{1,128}"
 """A pattern of a function's name."""
 MAX_HEAD_CHARACTERS = 256
 """A call's head, with its name, must fit into this many characters."""

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from app.interface.functions.call_parser import CallParser
 from app.interface.functions.dialects import parsed_dialects
 
+MCP = f"mcp:{'server' * 15}/a.b-c"
+"""A name as gateways of MCP servers make it."""
 SCHEMAS: dict[str, Any] = {
     "write": {
         "type": "object",
@@ -23,6 +25,7 @@ SCHEMAS: dict[str, Any] = {
     },
     "now": {"type": "object", "properties": {}},
     "free": None,
+    MCP: None,
 }
 CODE = 'if a < b:\n    print("</div> ü 日")\n\nx = "</para"'
 
@@ -76,6 +79,7 @@ for written in (qwen, glm, glm_47):
             "",
             [("write", {"path": "\n\n a\n\n"})],
         ),
+        f"{written.__name__}: a long name": (written(MCP, a="1"), "", [(MCP, {"a": 1})]),
         f"{written.__name__}: another function": (written("rm", path="/"), written("rm", path="/"), []),
         f"{written.__name__}: then JSON": (
             f'{written("now")}<tool_call>{{"name": "free", "arguments": {{"a": 2}}}}</tool_call>',
@@ -121,6 +125,7 @@ CASES |= {
         [("free", {"a": 'b"}', "c": [1, "x"], "d": {}})],
     ),
     "gemma: two": (f"{gemma('now')}{gemma('free', a='1')}", "", [("now", {}), ("free", {"a": 1})]),
+    "gemma: a long name": (gemma(MCP, a="1"), "", [(MCP, {"a": 1})]),
     "gemma: another function": (gemma("rm", a="1"), gemma("rm", a="1"), []),
     "gemma: a quote that is none": (
         gemma("write", path=f'{STRING}<| <|" |> <|"|{STRING}'),

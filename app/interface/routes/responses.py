@@ -9,6 +9,7 @@ from app.interface.generate.planning.chat import template_options
 from app.interface.generate.planning.responses import chat_request, plan_response, renamed_for_responses
 from app.interface.generate.reception import Reception
 from app.interface.request.callers import caller_of
+from app.interface.request.errors import ApiError
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseRequest
 
 RESPONSES = Family(
@@ -37,7 +38,10 @@ class ResponseRoutes:
 
     def _counted(self, body: ResponseRequest) -> int:
         model = self._reception.service.model(body.model or None).chat
-        chat = chat_request(body)
-        tools = () if chat.tool_choice == "none" else chat.tools or ()
-        options = template_options(chat, model.thinking_default)
-        return len(model.chat_prompt(chat.messages, tools, bounded=False, options=options))
+        try:
+            chat = chat_request(body)
+            tools = () if chat.tool_choice == "none" else chat.tools or ()
+            options = template_options(chat, model.thinking_default)
+            return len(model.chat_prompt(chat.messages, tools, chat.response_format, bounded=False, options=options))
+        except ApiError as error:
+            raise renamed_for_responses(error) from None

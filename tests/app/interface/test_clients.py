@@ -112,12 +112,20 @@ async def test_what_other_servers_clients_always_send() -> None:
 
 async def test_a_prompts_length_is_told_before_it_is_sent() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
-    for fields in ({}, {"instructions": "Be brief.", "tools": [tool]}):
+    form = {"type": "json_schema", "name": "x", "description": "An answer.", "schema": {"type": "object"}}
+    for fields in ({}, {"instructions": "Be brief.", "tools": [tool]}, {"text": {"format": form}}):
         _, counted = await post("responses/input_tokens", **fields)
         worker, answer = await post("responses", **fields)
         expected = answer["usage"]["input_tokens"]
         assert counted == {"object": "response.input_tokens", "input_tokens": expected}
         assert expected == len(worker.requests[-1].prompt_token_ids)
+
+
+async def test_a_length_is_refused_by_the_fields_of_its_own_request() -> None:
+    async with http_client(http_app(FakeWorker(lambda _: []).generate, model=MODEL)) as client:
+        body = {"model": "tiny", "input": "hi", "text": {"format": {"type": "json_schema", "schema": {}}}}
+        response = await client.post("/v1/responses/input_tokens", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "text.format.name")
 
 
 async def test_a_tool_of_the_other_api_is_told_by_its_place() -> None:

@@ -122,10 +122,10 @@ async def test_a_prompts_length_is_told_before_it_is_sent() -> None:
 
 
 async def test_a_length_is_refused_by_the_fields_of_its_own_request() -> None:
-    async with http_client(http_app(FakeWorker(lambda _: []).generate, model=MODEL)) as client:
-        body = {"model": "tiny", "input": "hi", "text": {"format": {"type": "json_schema", "schema": {}}}}
-        response = await client.post("/v1/responses/input_tokens", json=body)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "text.format.name")
+    model = tiny_model("{{ raise_exception('no') }}")
+    async with http_client(http_app(FakeWorker(lambda _: []).generate, model=model)) as client:
+        response = await client.post("/v1/responses/input_tokens", json={"model": "tiny", "input": "hi"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "input")
 
 
 async def test_a_tool_of_the_other_api_is_told_by_its_place() -> None:

@@ -1,10 +1,15 @@
-"""The essentials of thinking models' templates, each in a few lines, and a model of each without weights."""
+"""The essentials of thinking models' templates, in a few lines each, models without weights, and questions to them."""
 
+import json
 import re
 from functools import lru_cache
 from typing import Any, Final
 
+import httpx2
+from fastapi import FastAPI
+
 from app.interface.text.chat_model import ChatModel
+from tests.app.service import http_client
 from tests.app.tiny_model import EOS_ID, reference_tokenizer, tokenizer_json
 
 _MESSAGES: Final = (
@@ -64,3 +69,26 @@ def encoded(text: str, *, has_tokens: bool) -> list[int]:
     for part in re.split("(</?think>)", text):
         ids += [MARK_IDS[MARKS.index(part)]] if part in MARKS else reference_tokenizer().encode(part).ids
     return ids
+
+
+CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Is it?"}]}
+BODY: dict[str, Any] = {"model": "tiny", "input": "Is it?"}
+
+
+class Asked:
+    """A service that is asked CHAT, with further fields."""
+
+    app: FastAPI
+
+    async def post(self, path: str, body: dict[str, Any], status: int = 200) -> httpx2.Response:
+        async with http_client(self.app) as client:
+            response = await client.post(path, json=body)
+        assert response.status_code == status, response.text
+        return response
+
+    async def chat(self, **fields: Any) -> Any:
+        return (await self.post("/v1/chat/completions", CHAT | fields)).json()
+
+    async def chunks(self, **fields: Any) -> list[Any]:
+        response = await self.post("/v1/chat/completions", CHAT | {"stream": True} | fields)
+        return [json.loads(line[6:]) for line in response.text.split("\n\n") if line.startswith("data: {")]

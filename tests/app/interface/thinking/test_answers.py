@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 from openai.types.responses import ResponseReasoningItem
@@ -12,19 +11,17 @@ from app.interface.generate.planning.responses import chat_request
 from app.interface.wire.responses import ResponseRequest
 from app.messages.outputs import TokenDelta, TokenScores
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.thinking.families import OPENING, SWITCHED, encoded, thinking_model
+from tests.app.interface.thinking.families import BODY, CHAT, OPENING, SWITCHED, Asked, encoded, thinking_model
 from tests.app.service import http_app, http_client, openai_client
 from tests.app.tiny_model import TEMPLATE
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 TOOL: dict[str, Any] = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
-CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Is it?"}]}
-BODY: dict[str, Any] = {"model": "tiny", "input": "Is it?"}
 THOUGHT = "Hm, 日本.\n\nSTOP? No."
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
 
-class Thinker:
+class Thinker(Asked):
     """A service with a model that answers with this text."""
 
     def __init__(
@@ -33,19 +30,6 @@ class Thinker:
         self.ids = encoded(text, has_tokens=tokens is not None)
         self.worker = FakeWorker(lambda _: deltas(self.ids, each=each, finish_reason=reason))
         self.app = http_app(self.worker.generate, model=thinking_model(template, tokens=tokens))
-
-    async def post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
-        async with http_client(self.app) as client:
-            response = await client.post(path, json=body)
-        assert response.status_code == 200, response.text
-        return response
-
-    async def chat(self, **fields: Any) -> Any:
-        return (await self.post("/v1/chat/completions", CHAT | fields)).json()
-
-    async def chunks(self, **fields: Any) -> list[Any]:
-        response = await self.post("/v1/chat/completions", CHAT | {"stream": True} | fields)
-        return [json.loads(line[6:]) for line in response.text.split("\n\n") if line.startswith("data: {")]
 
     async def events(self, **fields: Any) -> list[Any]:
         response = await self.post("/v1/responses", BODY | {"stream": True} | fields)

@@ -1,10 +1,8 @@
 """The budget of a thought: who asks for it and how, what the engine is told, and what an answer says of its end."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import httpx2
 import pytest
 
 from app.interface.text.chat_model import ChatModel
@@ -14,14 +12,23 @@ from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.thoughts import ThoughtBudget, ThoughtWatch
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.thinking.families import EFFORT, EITHER, OFF, OPENING, SWITCHED, encoded, thinking_tokenizer
+from tests.app.interface.thinking.families import (
+    BODY,
+    CHAT,
+    EFFORT,
+    EITHER,
+    OFF,
+    OPENING,
+    SWITCHED,
+    Asked,
+    encoded,
+    thinking_tokenizer,
+)
 from tests.app.interface.thinking.harmony import NAMES
 from tests.app.interface.thinking.harmony import TEMPLATE as HARMONY
 from tests.app.service import http_app, http_client
 from tests.app.tiny_model import EOS_ID, TEMPLATE, tokenizer_json
 
-CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Is it?"}]}
-BODY: dict[str, Any] = {"model": "tiny", "input": "Is it?"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 SENTENCE = "Considering the limited time by the user, I have to give the solution based on the thinking directly now."
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
@@ -55,7 +62,7 @@ def model_of(
     )
 
 
-class Service:
+class Service(Asked):
     """A service whose worker ends thoughts as an engine does."""
 
     def __init__(
@@ -80,19 +87,6 @@ class Service:
 
     def ids(self, text: str) -> list[int]:
         return self.model.raw_prompt(text, starts_text=False)
-
-    async def post(self, path: str, body: dict[str, Any], status: int = 200) -> httpx2.Response:
-        async with http_client(self.app) as client:
-            response = await client.post(path, json=body)
-        assert response.status_code == status, response.text
-        return response
-
-    async def chat(self, **fields: Any) -> Any:
-        return (await self.post("/v1/chat/completions", CHAT | fields)).json()
-
-    async def chunks(self, **fields: Any) -> list[Any]:
-        response = await self.post("/v1/chat/completions", CHAT | {"stream": True} | fields)
-        return [json.loads(line[6:]) for line in response.text.split("\n\n") if line.startswith("data: {")]
 
     async def request(self, **fields: Any) -> GenerateRequest:
         await self.chat(**fields)

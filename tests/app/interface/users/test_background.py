@@ -430,6 +430,22 @@ async def test_an_ingress_that_stops_stores_what_it_has(world: World) -> None:
     assert await world.texts() == ["hi", stored.output_text]
 
 
+async def test_a_prompts_length_has_what_is_stored_before_it(world: World) -> None:
+    made = await world.ask(conversation=world.id)
+    world.worker.let()
+    await world.over(made.id)
+    count = world.client.responses.input_tokens.count
+    alone = (await count(model=made.model, input="and?")).input_tokens
+    for before in ({"conversation": world.id}, {"previous_response_id": made.id}):
+        assert (await count(model=made.model, input="and?", **before)).input_tokens > alone + 5
+    asked = await world.ask("and?", conversation=world.id)
+    world.worker.let()
+    usage = (await world.over(asked.id)).usage
+    assert usage is not None
+    counted = (await count(model=made.model, input="and?", previous_response_id=made.id)).input_tokens
+    assert counted == usage.input_tokens
+
+
 async def test_an_ingress_that_stops_waits_for_what_it_has(world: World) -> None:
     made = await world.ask(conversation=world.id)
     closing = asyncio.create_task(world.site.gate.running.close(wait_s=60))

@@ -81,6 +81,7 @@ def serve(url: str, host: str, port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            listener.listen()  # before the address is told: who connects early waits
         except OSError as error:
             raise PlaygroundError(f"{host}:{port}: {error.strerror}; choose another --port.") from None
         app = application(url, host)

@@ -44,8 +44,13 @@ def test_every_knob_is_in_the_configuration_page() -> None:
     assert page == with_tables(page), "run `make docs`"
 
 
-def test_the_clients_results_are_in_the_api_page() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name.startswith("api")], ids=lambda page: page.name)
+def test_a_page_of_the_api_is_one_dialect_and_short(page: Path) -> None:
+    assert len(PAGE_TEXTS[page].splitlines()) <= 200
+
+
+def test_the_clients_results_are_in_the_page_on_agents() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
     assert page == with_table(page), "run `make conformance`"
 
 

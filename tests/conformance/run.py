@@ -4,7 +4,7 @@
 
 Each client has an environment of its own (build/conformance/CLIENT), because their requirements contradict each other,
 and a file of tests in clients/, which pytest runs there. The results go to results.json and, as a table, to
-docs/api.md. With --url no service is started. Knows the name and the packages of each client, and nothing of its tests.
+docs/agents.md. With --url no service is started. Knows the name and the packages of each client, nothing of its tests.
 """
 
 import argparse
@@ -206,7 +206,7 @@ def _write(results: Sequence[dict[str, Any]], model: str) -> None:
     by_name = {result["client"]: result for result in [*kept, *results]}
     clients = [by_name[client.name] for client in CLIENTS if client.name in by_name]
     RESULTS.write_text(json.dumps({"model": model, "clients": clients}, indent=1) + "\n")
-    page = ROOT / "docs" / "api.md"
+    page = ROOT / "docs" / "agents.md"
     page.write_text(with_table(page.read_text()))
 
 

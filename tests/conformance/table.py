@@ -1,4 +1,4 @@
-"""Writes results.json as a table into docs/api.md. Knows nothing of how the clients ran."""
+"""Writes results.json as a table into docs/agents.md. Knows nothing of how the clients ran."""
 
 import json
 import re

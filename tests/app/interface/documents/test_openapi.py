@@ -27,10 +27,10 @@ from tests.app.tiny_model import HIDDEN_SIZE, reference_tokenizer
 TOKENS = tuple(reference_tokenizer().encode("Hello STOP and more").ids)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
 FUNCTION = {"name": "f", "parameters": SCHEMA}
-API_PAGE = Path(__file__).parents[4] / "docs" / "api.md"
+API_PAGES = sorted((Path(__file__).parents[4] / "docs").glob("api*.md"))
 TRANSPORT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 DESCRIBES = {"user", "metadata", "safety_identifier", "prompt_cache_key"}
-"""Fields that describe the caller or the call, without effect (docs/api.md)."""
+"""Fields that describe the caller or the call, without effect (docs/api*.md)."""
 
 
 def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
@@ -189,7 +189,7 @@ NOTHING_ELSE: list[tuple[str, Any]] = [
     ("truncation", "disabled"),
     *(("verbosity", verbosity) for verbosity in ("low", "medium", "high")),
 ]
-"""Values without effect: they ask for the default, or docs/api.md says so."""
+"""Values without effect: they ask for the default, or docs/api*.md says so."""
 
 
 def samples(hint: Any) -> list[Any]:
@@ -240,8 +240,8 @@ def test_every_reference_leads_somewhere() -> None:
 
 def test_every_path_and_field_is_documented() -> None:
     described = document()
-    page = API_PAGE.read_text(encoding="utf-8")
-    named = {one for span in re.findall(r"`([^`]+)`", page) for one in re.findall(r"/[\w/{}-]+", span)}
+    spans = [span for page in API_PAGES for span in re.findall(r"`([^`]+)`", page.read_text(encoding="utf-8"))]
+    named = {one for span in spans for one in re.findall(r"/[\w/{}-]+", span)}
     assert PATHS.keys() <= described["paths"].keys() <= named
     for path, (resource, _, _) in PATHS.items():
         reference = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]

@@ -195,7 +195,7 @@ LEFT_OUT = {
         "a record of such a tool's call",
     ),
 }
-"""Objects that are accepted and ignored whatever they contain, as docs/api.md says."""
+"""Objects that are accepted and ignored whatever they contain, as docs/api*.md says."""
 
 
 class Walk:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Lifespan
 
-from app.interface.documents.openapi import Route, document
+from app.interface.documents.openapi import AnthropicErrorAnswer, Route, document
 from app.interface.generate.generation import Stored
 from app.interface.generate.reception import Reception
 from app.interface.generate.service import Service
@@ -34,6 +34,7 @@ from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
+from app.interface.routes.messages import MessageRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.pages import PageFiles
@@ -48,6 +49,7 @@ from app.interface.users.user_routes import operator_routes, user_routes
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
+from app.interface.wire.messages import AnthropicMessage, CountTokensRequest, MessagesRequest, PromptLength
 from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
@@ -142,6 +144,7 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
     """Returns the endpoints of the API. stored: what is stored for users."""
     service = reception.service
     models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
+    messages = MessageRoutes(reception)
     responses, embeddings = ResponseRoutes(reception, stored), EmbeddingRoutes(reception)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
     return (
@@ -182,6 +185,26 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
             "The length of a response's prompt.",
             InputTokens,
             InputTokensRequest,
+        ),
+        Route(
+            "POST",
+            "/v1/messages",
+            messages.messages,
+            "Answers a conversation, as Anthropic's API does.",
+            AnthropicMessage,
+            MessagesRequest,
+            computes=True,
+            streams=True,
+            failure=AnthropicErrorAnswer,
+        ),
+        Route(
+            "POST",
+            "/v1/messages/count_tokens",
+            messages.count_tokens,
+            "The length of a message's prompt.",
+            PromptLength,
+            CountTokensRequest,
+            failure=AnthropicErrorAnswer,
         ),
         Route(
             "POST",

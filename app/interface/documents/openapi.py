@@ -38,6 +38,21 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetails
 
 
+class AnthropicErrorDetails(BaseModel):
+    """The details of a failure, in Anthropic's form."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorAnswer(BaseModel):
+    """The body of every failure of `/v1/messages`, and where the client sends `anthropic-version`."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorDetails
+    request_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One endpoint and its description."""
@@ -67,6 +82,9 @@ class Route:
     unavailable: type[BaseModel] | None = None
     """The answer of status 503, if that is not a failure."""
 
+    failure: type[BaseModel] = ErrorAnswer
+    """The body of its failures."""
+
     @property
     def shown_path(self) -> str:
         """In OpenAPI's notation."""
@@ -76,7 +94,7 @@ class Route:
 def document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
     """Builds the OpenAPI 3.1 document."""
     requests = [route.request for route in routes if route.request is not None]
-    answers: list[type[BaseModel]] = [ErrorAnswer]
+    answers: list[type[BaseModel]] = [route.failure for route in routes]
     answers += [route.answer for route in routes if not isinstance(route.answer, str)]
     answers += [route.unavailable for route in routes if route.unavailable is not None]
     schemas = _schemas(tuple(dict.fromkeys(requests)), tuple(dict.fromkeys(answers)))
@@ -132,7 +150,7 @@ def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:
         "responses": {"200": {"description": "Done.", "content": content}},
     }
     for status in _statuses(route, has_keys=has_keys):
-        body = {"application/json": {"schema": _reference(ErrorAnswer)}}
+        body = {"application/json": {"schema": _reference(route.failure)}}
         why = route.refuses.get(status) or _WHY[status]
         operation["responses"][str(status)] = {"description": why, "content": body}
     if route.unavailable is not None:

@@ -2,7 +2,7 @@
 
 `reception` receives a request. `Generation` has the other stages for a request without stored texts;
 `app.interface.users.stored_answers` has them for one that continues stored texts, or whose answer is stored. A family
-of endpoints (chat, completions, responses) adds a `Family`; this file knows none of them.
+of endpoints (chat, completions, responses, messages) adds a `Family`; this file knows none of them.
 """
 
 import time
@@ -34,9 +34,11 @@ from app.interface.request.callers import Caller
 from app.interface.request.observers import Observe
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
+from app.interface.wire.messages import MessagesRequest
 from app.interface.wire.responses import ResponseRequest
 
-Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
+AnyRequest = GenerationRequest | ResponseRequest | MessagesRequest
+Body = TypeVar("Body", bound=AnyRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,7 @@ async def generate(
     return await reception.answer(request, family, stages)
 
 
-def _check_stream(body: GenerationRequest | ResponseRequest) -> None:
+def _check_stream(body: AnyRequest) -> None:
     if body.stream_options is not None and not body.stream:
         message = "'stream_options' is allowed only with 'stream': true."
         raise errors.invalid(message, "stream_options", "invalid_value")

@@ -32,6 +32,7 @@ from app.interface.request.preparation import LONG_BODY_BYTES, Preparation
 from app.interface.request.recent_failures import RecentFailures, request_id_of
 from app.interface.request.record import RequestRecord, record_of
 from app.interface.request.streaming import (
+    KEEP_ALIVE,
     ClientGoneError,
     EventStream,
     LateStream,
@@ -63,6 +64,8 @@ class Endpoint(Generic[Body]):
     request: type[Body]
     renamed: Callable[[ApiError], ApiError] = unchanged
     """Renames an error's fields to those of the client's request."""
+    keep_alive: bytes = KEEP_ALIVE
+    """Sent in a stream where nothing else comes for some time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ class Reception:
             record.failed(failure)
             return failure
 
-        opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s)
+        opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s, endpoint.keep_alive)
         try:
             caller = caller_of(request)
             body, size_bytes = await self._received(request, endpoint.request)
@@ -194,7 +197,9 @@ class Reception:
         opening.answer = answer
         first = await first_of(answer.deltas)
         written = events(answer, first, opening.broken_off)
-        return EventStream(written, answer.deltas, answer.ended, keep_alive_s=keep_alive_s)
+        return EventStream(
+            written, answer.deltas, answer.ended, keep_alive_s=keep_alive_s, keep_alive=opening.keep_alive
+        )
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
         """Runs `work` off the event loop, so that streams continue."""
@@ -209,13 +214,15 @@ class _Opening:
     """Records a failure after the HTTP status was sent."""
     keep_alive_s: float
     """After how long a stream is opened before its first event; 0: never."""
+    keep_alive: bytes
+    """What it is opened with."""
     answer: StreamedAnswer[EventWriter] | None = None
     """A planned stream."""
     running: Running | None = None
     """A stream of an answer that continues without its client."""
 
     async def response(self, receive: Receive, begun: Coroutine[Any, Any, Response]) -> Response:
-        """Returns or raises what `begun` does; a slow stream is opened early, with comments.
+        """Returns or raises what `begun` does; a slow stream is opened early.
 
         Raises ClientGoneError too.
         """
@@ -242,4 +249,4 @@ class _Opening:
         def failed(error: Exception) -> bytes:
             return answer.writer.begin() + answer.writer.fail(self.broken_off(error))
 
-        return LateStream(beginning, failed, answer.ended, keep_alive_s=self.keep_alive_s)
+        return LateStream(beginning, failed, answer.ended, keep_alive_s=self.keep_alive_s, keep_alive=self.keep_alive)

@@ -84,5 +84,5 @@ class Service:
             name = first
         served = self.models.get(name)
         if served is None:
-            raise errors.no_such_model(name)
+            raise errors.no_such_model(name, self.models)
         return served

@@ -1,4 +1,4 @@
-"""Wraps every route: OpenAI's error format, counted answers, and answers that arrive before the body was read.
+"""Wraps every route: errors in the client's format, counted answers, and answers that arrive before the body was read.
 
 It knows nothing of what the routes do. `places.py` limits how many requests are open, and for how long.
 """
@@ -19,6 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.interface.http.metrics import Metrics
 from app.interface.http.paths import hint_of
 from app.interface.request import errors
+from app.interface.request.anthropic_errors import REQUEST_ID_HEADER as ANTHROPIC_REQUEST_ID
+from app.interface.request.anthropic_errors import anthropic_error, speaks_anthropic
 from app.interface.request.errors import ApiError
 from app.interface.request.recent_failures import RecentFailures, request_id_of
 from app.interface.request.record import record_of
@@ -36,7 +38,7 @@ CLIENT_GONE = 499
 
 
 class Guarded(APIRoute):
-    """A route whose failures are answered in OpenAI's format and recorded, and whose answers are counted."""
+    """A route whose failures are answered in the client's format and recorded, and whose answers are counted."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wraps FastAPI's handler."""
@@ -51,6 +53,8 @@ class Guarded(APIRoute):
                 raise
             metrics.answered(request.method, self.path, response.status_code)
             response.headers.update(getattr(request.state, "headers", {}))  # the rate limits of a user
+            if speaks_anthropic(request):
+                response.headers[ANTHROPIC_REQUEST_ID] = request_id_of(request)
             return response
 
         async def answered(request: Request) -> Response:
@@ -68,7 +72,7 @@ class Guarded(APIRoute):
             failures: RecentFailures = request.app.state.failures
             failures.add(request, error)
             record_of(request).failed(error)
-            return error_response(error)
+            return error_response(request, error)
 
         return guarded
 
@@ -129,20 +133,24 @@ async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) ->
     failures: RecentFailures = request.app.state.failures
     failures.add(request, error, route="any")
     record_of(request).failed(error)
-    await error_response(error)(scope, receive, send)
+    await error_response(request, error)(scope, receive, send)
 
 
 async def http_error(request: Request, error: Exception) -> Response:
     """Answers a request that the web framework refuses, such as an unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return error_response(errors.no_such_route(request.method, request.url.path, hint_of(request)))
-    return error_response(errors.from_framework(error.status_code, str(error.detail)))
+        return error_response(request, errors.no_such_route(request.method, request.url.path, hint_of(request)))
+    return error_response(request, errors.from_framework(error.status_code, str(error.detail)))
 
 
-def error_response(error: ApiError) -> Response:
-    """Returns the response for an error."""
-    return Response(error.body(), error.status, error.headers, "application/json")
+def error_response(request: Request, error: ApiError) -> Response:
+    """Returns the response for an error, in Anthropic's form to a client of its API."""
+    if not speaks_anthropic(request):
+        return Response(error.body(), error.status, error.headers, "application/json")
+    request_id = request_id_of(request)
+    headers = {**error.headers, ANTHROPIC_REQUEST_ID: request_id}
+    return json_response(anthropic_error(error, request_id), error.status, headers)
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

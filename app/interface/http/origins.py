@@ -12,7 +12,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.interface.http.guard import error_response
 from app.interface.request import errors
 
 _METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
@@ -51,4 +50,8 @@ class AllowedOrigins(CORSMiddleware):
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
             return response
-        return error_response(errors.invalid(f"Pages of other sites may use {', '.join(_METHODS)} only."))
+        return Response(
+            errors.invalid(f"Pages of other sites may use {', '.join(_METHODS)} only.").body(),
+            400,
+            media_type="application/json",
+        )

@@ -12,11 +12,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 API: Final = "/v1"
-_WITHOUT_VERSION: Final = frozenset({"/chat/completions", "/completions", "/embeddings", "/models", "/responses"})
+_WITHOUT_VERSION: Final = frozenset(
+    {"/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"}
+)
 """Paths requested by clients whose base URL lacks `/v1`."""
-_BELOW_THEM: Final = ("/models/", "/responses/")
+_BELOW_THEM: Final = ("/messages/", "/models/", "/responses/")
 _OLLAMA: Final = re.compile(r"/api/(chat|generate|tags|show|version|ps|pull|embed|embeddings)/?")
 _TWICE: Final = re.compile(r"(/v1){2,}(?=/|$)")
+_BATCHES: Final = "/v1/messages/batches"
 _LONGEST: Final = 200
 """The maximum length of a path that is compared with existing ones."""
 _ALIKE: Final = 0.85
@@ -53,6 +56,8 @@ def hint_for(path: str, known: Sequence[str] = ()) -> str:
         return "This is no Ollama: its clients reach the service as an OpenAI server, with the base URL ending in /v1."
     if _TWICE.search(path):
         return "The base URL ends in /v1, and the client adds another one: leave one of them out."
+    if path == _BATCHES or path.startswith(f"{_BATCHES}/"):
+        return "Batches of messages are not supported: send each to /v1/messages."
     if meant := _meant(path, known):
         return f"Did you mean {meant}?"
     return "The API is below /v1; GET /docs lists its routes."

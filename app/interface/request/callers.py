@@ -87,10 +87,10 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def bearer(request: Request) -> str | None:
-    """Returns the key of `Authorization: Bearer <key>`; None without such a header."""
+def sent_key(request: Request) -> str | None:
+    """Returns the key of `Authorization: Bearer <key>`, or of Anthropic's `x-api-key`; None without either."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else None
+    return key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
 
 
 class KeyCheck:
@@ -104,7 +104,7 @@ class KeyCheck:
         if not self._digests:
             request.state.caller = anonymous(request)
             return
-        key = bearer(request)
+        key = sent_key(request)
         shown = hashlib.sha256((key or "").encode()).digest()
         matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
         if key is None or not any(matches):

@@ -6,6 +6,7 @@ type and location.
 
 import logging
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import orjson
@@ -22,6 +23,7 @@ from app.messages.failures import (
 
 logger = logging.getLogger(__name__)
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 MODEL_NOT_FOUND = "model_not_found"
 INVALID_CREDENTIAL = ("invalid_api_key", "session_expired")
 """Refusal codes for a credential that is invalid or has expired."""
@@ -37,6 +39,8 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    lengths: tuple[int, int] | None = None
+    """The tokens of a prompt that does not fit, and of the context."""
 
     def body(self) -> bytes:
         """OpenAI's error object as JSON."""
@@ -61,7 +65,7 @@ def unauthorized() -> ApiError:
     headers = {"WWW-Authenticate": "Bearer"}
     return ApiError(
         401,
-        "A valid API key is needed: 'Authorization: Bearer <key>'.",
+        "A valid API key is needed: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.",
         code="invalid_api_key",
         headers=headers,
     )
@@ -77,9 +81,11 @@ def another_user() -> ApiError:
     return ApiError(409, "Another user has logged in in this browser since.", code="another_user")
 
 
-def no_such_model(name: str) -> ApiError:
-    """404: the model is not served here."""
-    return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code=MODEL_NOT_FOUND)
+def no_such_model(name: str, served: Iterable[str]) -> ApiError:
+    """404: the model is not served here, but these are."""
+    these = f" Served: {names}." if (names := ", ".join(served)) else ""
+    message = f"The model '{_shortened(name)}' is not served here.{these}"
+    return ApiError(404, message, param="model", code=MODEL_NOT_FOUND)
 
 
 def no_such_route(method: str, path: str, hint: str = "") -> ApiError:
@@ -125,11 +131,13 @@ def context_length_exceeded(
     """400: prompt and requested output do not fit. at_least: the prompt was refused before its tokens were counted."""
     count = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
     # Clients (litellm, for one) recognize this error by OpenAI's first words.
-    return invalid(
+    return ApiError(
+        400,
         f"This model's maximum context length is {context_tokens} tokens, but {count} in the prompt and "
         f"{output_tokens} for the output were asked for. Shorten the prompt or ask for less output.",
-        param,
-        "context_length_exceeded",
+        param=param,
+        code=CONTEXT_LENGTH_EXCEEDED,
+        lengths=(prompt_tokens, context_tokens),
     )
 
 
@@ -231,7 +239,7 @@ def from_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     if isinstance(error, QueueFullError):
         return queue_full(max(retry_after_s, error.retry_after_s or 0), str(error))
     if isinstance(error, RequestTooLongError):
-        return invalid(str(error), code="context_length_exceeded")
+        return invalid(str(error), code=CONTEXT_LENGTH_EXCEEDED)
     if isinstance(error, ConstraintError):
         return invalid(error.message_for_client, "response_format", "invalid_value")
     if isinstance(error, InvalidRequestError):

@@ -52,10 +52,11 @@ class EventStream(StreamingResponse):
         ended: Callable[[], None] | None = None,
         *,
         keep_alive_s: float = 0.0,
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         """source: what `events` reads; closed too, because a generator that was never started does not close it.
 
-        ended: called after that. keep_alive_s: a comment is sent after this much silence; 0: never.
+        ended: called after that. keep_alive_s: `keep_alive` is sent after this much silence; 0: never.
         """
         # no-transform and X-Accel-Buffering: proxies must neither compress nor buffer the events.
         headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
@@ -64,6 +65,7 @@ class EventStream(StreamingResponse):
         self._source = source
         self._ended = ended
         self._keep_alive_s = keep_alive_s
+        self._keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client disconnects."""
@@ -92,7 +94,7 @@ class EventStream(StreamingResponse):
         if not self._keep_alive_s:
             await self.stream_response(send)
             return
-        kept = _KeptAlive(send, self._keep_alive_s)
+        kept = _KeptAlive(send, self._keep_alive_s, self._keep_alive)
         keeping = asyncio.create_task(kept.keep())
         try:
             await self.stream_response(kept.send)
@@ -101,7 +103,7 @@ class EventStream(StreamingResponse):
 
 
 class LateStream(EventStream):
-    """Sends comments until another stream is ready, and then that stream's events."""
+    """Sends what keeps the connection alive until another stream is ready, and then that stream's events."""
 
     def __init__(
         self,
@@ -110,12 +112,14 @@ class LateStream(EventStream):
         ended: Callable[[], None] | None,
         *,
         keep_alive_s: float,
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         """beginning: returns the other stream; cancelled when the client disconnects.
 
         failed: converts its exception to events. ended: called at the end if it returns no stream.
         """
-        super().__init__(_late(beginning, failed), None, ended, keep_alive_s=keep_alive_s)
+        events = _late(beginning, failed, keep_alive)
+        super().__init__(events, None, ended, keep_alive_s=keep_alive_s, keep_alive=keep_alive)
         self._beginning = beginning
 
     async def aclose(self) -> None:
@@ -141,9 +145,9 @@ async def abandoned(beginning: asyncio.Task[Any]) -> bool:
 
 
 async def _late(
-    beginning: "asyncio.Task[EventStream]", failed: Callable[[Exception], bytes]
+    beginning: "asyncio.Task[EventStream]", failed: Callable[[Exception], bytes], keep_alive: bytes
 ) -> AsyncGenerator[bytes, None]:
-    yield KEEP_ALIVE
+    yield keep_alive
     try:
         stream = await beginning
     except Exception as error:
@@ -154,11 +158,12 @@ async def _late(
 
 
 class _KeptAlive:
-    """An ASGI `send` that also sends a comment after a period of silence."""
+    """An ASGI `send` that also sends an event without meaning after a period of silence."""
 
-    def __init__(self, send: Send, period_s: float) -> None:
+    def __init__(self, send: Send, period_s: float, event: bytes) -> None:
         self._send = send
         self._period_s = period_s
+        self._event = event
         self._sending = asyncio.Lock()
         self._now_s = asyncio.get_running_loop().time
         self._sent_s = self._now_s()
@@ -169,12 +174,12 @@ class _KeptAlive:
             self._sent_s = self._now_s()
 
     async def keep(self) -> None:
-        """Sends comments until cancelled; at most one while the client reads nothing."""
+        """Sends such events until cancelled; at most one while the client reads nothing."""
         while True:
             await asyncio.sleep(self._sent_s + self._period_s - self._now_s())
             async with self._sending:  # so it never follows the last message, which has updated the time
                 if self._now_s() >= self._sent_s + self._period_s:
-                    await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                    await self._send({"type": "http.response.body", "body": self._event, "more_body": True})
                     self._sent_s = self._now_s()
 
 

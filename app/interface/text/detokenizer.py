@@ -118,18 +118,19 @@ class StopStrings:
         self._stops = stops
         self._held = ""
 
-    def feed(self, text: str) -> tuple[str, bool]:
-        """Returns the text that is safe to show, and whether a stop string was found right after it."""
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """Returns the text that is safe to show, and the stop string that was found right after it, if any."""
         if not self._stops:
-            return text, False
+            return text, None
         text = self._held + text
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            return text[: min(found)[1]], True
+            _, start, stop = min(found)
+            return text[:start], stop
         safe = min(possible_start(text, stop) for stop in self._stops)
         self._held = text[safe:]
-        return text[:safe], False
+        return text[:safe], None
 
     def finish(self) -> str:
         """Returns what was held back."""

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from fastapi import Request
 
 from app.interface.request import errors
-from app.interface.request.callers import Caller, anonymous, bearer, caller_of
+from app.interface.request.callers import Caller, anonymous, caller_of, sent_key
 from app.interface.users.gate import AccountsGate, Meter
 from app.messages.accounts import AccountsError, Identity, RateState
 
@@ -31,7 +31,7 @@ class UserCheck:
 
     async def __call__(self, request: Request) -> None:
         """Sets `request.state.caller`. Raises ApiError (401, 403), AccountsError."""
-        secret, believed = bearer(request), request.headers.get(USER_HEADER)
+        secret, believed = sent_key(request), request.headers.get(USER_HEADER)
         if secret is None and believed != _NOBODY and (cookie := request.cookies.get(SESSION_COOKIE)) is not None:
             check_origin(request)
             secret = cookie

@@ -42,6 +42,8 @@ class ChoiceDelta:
     """How many of `tokens` belong to the thought and its marks."""
     cut: ReasoningCut | None = None
     """What ended the thought, if it was not the model; after `thought` and before the text."""
+    stop: str | None = None
+    """The stop string that ended the choice."""
 
 
 class Choice:
@@ -60,10 +62,10 @@ class Choice:
     def feed(self, delta: TokenDelta) -> list[ChoiceDelta]:
         """Returns what these tokens add to the choice, in order. Nothing may follow a finish reason.
 
-        Usually one delta; more if the model thinks again after it has begun to answer.
+        Usually one delta; more if the model thinks again after it has begun to answer, or says more after a call.
         """
-        has_parts = self._calls is not None or self._text.may_think
-        needs_singles = self._in_channels or (has_parts and delta.scores is not None)
+        has_scored_parts = self._text.may_think and delta.scores is not None
+        needs_singles = self._in_channels or self._calls is not None or has_scored_parts
         if not needs_singles or len(delta.token_ids) < 2:
             return [self._feed(delta)]
         # One token at a time, to know which tokens' scores belong to a call or to a thought, and what came first.
@@ -79,7 +81,7 @@ class Choice:
         new_text, tokens = piece.text, piece.tokens
         scores = self._without_thought(self._scored.lists(delta, tokens), piece)
         whole_text = new_text
-        finish_reason: FinishReason | None = "stop" if piece.is_stopped else delta.finish_reason
+        finish_reason: FinishReason | None = "stop" if piece.stop is not None else delta.finish_reason
         found: list[ToolCallDelta] = []
         if self._calls is not None:
             new_text, found = self._calls.feed(new_text)
@@ -108,6 +110,7 @@ class Choice:
             thought=piece.thought,
             thought_tokens=piece.thought_tokens,
             cut=piece.cut,
+            stop=piece.stop,
         )
 
     def _without_thought(
@@ -123,11 +126,12 @@ class Choice:
 
 
 def add_delta(deltas: list[ChoiceDelta], new: ChoiceDelta) -> None:
-    """Appends a choice's next delta, merged with the last unless that would move a thought before an earlier text."""
-    if not deltas or (new.thought and (deltas[-1].text or deltas[-1].calls)):
+    """Appends a choice's next delta, merged with the last unless that would change the order of what they have."""
+    last = deltas[-1] if deltas else None
+    if last is None or (new.thought and (last.text or last.calls)) or (new.text and last.calls):
         deltas.append(new)
     else:
-        deltas[-1] = _merged(deltas[-1], new)
+        deltas[-1] = _merged(last, new)
 
 
 def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
@@ -145,6 +149,7 @@ def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
         first.thought + second.thought,
         first.thought_tokens + second.thought_tokens,
         second.cut or first.cut,
+        second.stop,
     )
 
 
@@ -261,8 +266,8 @@ class _Piece:
     """Whether they belong to a thought or to a hidden header."""
     is_undecided: bool = False
     """Whether they may turn out to begin a thought."""
-    is_stopped: bool = False
-    """Whether a stop string has ended the choice."""
+    stop: str | None = None
+    """The stop string that has ended the choice."""
     cut: ReasoningCut | None = None
     """What has ended the thought, if it was not the model."""
 
@@ -299,7 +304,7 @@ class _ChoiceText:
             if self._watch is not None:
                 self._follow(self._watch, token, piece)
             self._add(piece, self._detokenizer.feed((token,)), tokens=1)
-            if piece.is_stopped:
+            if piece.stop is not None:
                 return piece
         if finished:
             if delta.finish_reason == "length" and self._thoughts is not None and self._thoughts.is_in_thought:
@@ -319,8 +324,8 @@ class _ChoiceText:
         """Adds the text of `tokens` tokens. is_last: flush what is held back."""
         if self._thoughts is not None and self.may_think:
             text = self._without_thought(self._thoughts, piece, text, tokens=tokens, is_last=is_last)
-        shown, piece.is_stopped = self._stops.feed(text)
-        piece.text += shown if piece.is_stopped or not is_last else shown + self._stops.finish()
+        shown, piece.stop = self._stops.feed(text)
+        piece.text += shown if piece.stop is not None or not is_last else shown + self._stops.finish()
 
     def _without_thought(
         self, thoughts: ThoughtSplitter | ChannelSplitter, piece: _Piece, text: str, *, tokens: int, is_last: bool

@@ -17,6 +17,11 @@ class TokenCount:
         self._reasoning_tokens = 0
         self._cached_tokens = [0] * job.outputs
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a choice has ended because the context was full."""
+        return self._is_full
+
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         for delta in deltas:
             self._choice_tokens[delta.index] += delta.tokens

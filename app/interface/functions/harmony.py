@@ -70,17 +70,19 @@ def channel_grammar(
     *,
     answer: Mapping[str, Any] | None = None,
     has_to_call: bool = False,
+    goes_on: bool = False,
 ) -> str:
     """Builds a grammar for an output in channels: free thoughts, then an answer or a function call.
 
     answer: the schema of an answer, which then is all that is shown; None: any text. has_to_call: no answer is allowed.
+    goes_on: whether the output goes on with a thought.
     """
     spelling = Spelling(added, parallel=False)
     last = [*([] if has_to_call else ["final"]), *(["harmony"] if functions else [])]
     preamble = "" if answer is not None else ' | "commentary"'
     tokens = "".join(f" | BODY {token}" for token in spelling.tokens(END))
     rules = [
-        f"start: before* ({' | '.join(last)})",
+        f"start: {'body_to_end again ' if goes_on else ''}before* ({' | '.join(last)})",
         f'before: channel ("analysis"{preamble}) message body_to_end again',
         f"channel: {spelling.mark(CHANNEL)}",
         f"message: {spelling.mark(MESSAGE)}",

@@ -139,19 +139,20 @@ def grammar_of(
         if value:
             raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
     text = "" if schema is None else bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
+    goes_on = thought is not None and thought.begun is not None
     if thought is not None and thought.in_channels and functions is not None and functions.mode != "auto":
         forced = [_forced(tool) for tool in request.tools or () if tool.function.name in functions.names]
-        return Grammar(channel_grammar(forced, added or {}, has_to_call=True), fields)
+        return Grammar(channel_grammar(forced, added or {}, has_to_call=True, goes_on=goes_on), fields)
     if functions is None or not has_strict_calls:
         if thought is not None and thought.in_channels:
-            text = channel_grammar([], added or {}, answer=schema)
+            text = channel_grammar([], added or {}, answer=schema, goes_on=goes_on)
         elif thought is not None:
             text = answer_grammar(schema, added or {}, thought)
         return Grammar(text, fields)
     tools = request.tools or ()
     callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
     if thought is not None and thought.in_channels:
-        text = channel_grammar(callables, added or {}, answer=schema)
+        text = channel_grammar(callables, added or {}, answer=schema, goes_on=goes_on)
     else:
         parallel = functions.parallel
         text = call_grammar(

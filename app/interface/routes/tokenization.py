@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from app.interface.generate.reception import Reception
 from app.interface.request import errors
 from app.interface.request.callers import Caller
+from app.interface.text.begun_answer import ending_options
 from app.interface.thinking.requested import wanted_thinking
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
@@ -44,10 +45,18 @@ class TokenizationRoutes:
             if body.add_special_tokens:
                 message = "'add_special_tokens' is for a prompt; messages get what their template writes."
                 raise errors.invalid(message, "add_special_tokens", "invalid_value")
-            options = wanted_thinking(model.thinking_default, variables=body.chat_template_kwargs)
+            options = ending_options(
+                wanted_thinking(model.thinking_default, variables=body.chat_template_kwargs),
+                body.messages,
+                continues=body.continue_final_message,
+                opens_answer=body.add_generation_prompt,
+            )
             tokens = model.chat_prompt(body.messages, body.tools or (), bounded=False, options=options)
         elif body.prompt is None:
             raise errors.invalid("'prompt' is missing, or 'messages'.", "prompt", "missing_required_parameter")
+        elif body.continue_final_message or body.add_generation_prompt is not None:
+            field = "continue_final_message" if body.continue_final_message else "add_generation_prompt"
+            raise errors.invalid(f"'{field}' is allowed only with 'messages'.", field, "invalid_value")
         elif body.tools is not None:
             raise errors.invalid("'tools' is allowed only with 'messages'.", "tools", "invalid_value")
         elif body.chat_template_kwargs:

@@ -10,13 +10,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tokenizers import Encoding, Tokenizer
 
 from app.control_tokens import Aliases, control_tokens
 from app.interface.functions.dialects import SPECIAL_TOKENS, grammar_dialects, parsed_dialects
 from app.interface.request import errors
+from app.interface.text.begun_answer import Begun
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.text.instructions import is_system
@@ -229,7 +230,7 @@ class ChatModel:
         bounded: bool = True,
         options: TemplateOptions | None = None,
     ) -> list[int]:
-        """Returns the conversation as tokens, up to where the answer begins. Raises ApiError (400).
+        """Returns the conversation as tokens, up to where the answer begins, or goes on. Raises ApiError (400).
 
         bounded: refuse what can't fit the context before it is tokenized.
         """
@@ -290,7 +291,7 @@ class ChatModel:
         Raises ApiError (400).
         """
         question = Message(role="user", content="a")
-        token_ids = self.chat_prompt([*messages, question], tools, form, options=options)
+        token_ids = self.chat_prompt([*messages, question], tools, form, options=_ended(options))
         rest = len(token_ids) - self.message_sizes([question])[0].later
         return -(-rest // _DATE_TOKENS) * _DATE_TOKENS
 
@@ -340,7 +341,7 @@ class ChatModel:
     ) -> int:
         """Returns the number of tokens shared by two conversations that differ after their system messages."""
         first, second = (
-            self.chat_prompt([*leading, Message(role="user", content=text)], tools, form, options=options)
+            self.chat_prompt([*leading, Message(role="user", content=text)], tools, form, options=_ended(options))
             for text in ("a", "b")
         )
         return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
@@ -361,7 +362,7 @@ class ChatModel:
         if self._template is None:
             raise errors.invalid(_NO_TEMPLATE, "model")
         text = self._template.render(messages, tools, form, marks_start=marks_start, options=options)
-        if options is not None and options.budget == 0:
+        if options is not None and options.budget == 0 and not options.continues:
             text = without_thought(text, self._marks)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
         return self._aliases.in_text(text).replace(self._template.mark, "")
@@ -402,6 +403,21 @@ class ChatModel:
         thought = thought_after(self._marks, self.text(prompt[-_PROMPT_END_TOKENS:]), is_known=self._knows_marks)
         return replace(thought, marks_are_tokens=self._marks_are_tokens)
 
+    def begun(self, messages: Sequence[Message]) -> Begun:
+        """Returns what the last message has of an answer that goes on. Raises ApiError (400)."""
+        if self._template is None:
+            raise errors.invalid(_NO_TEMPLATE, "model")
+        return self._template.begun(len(messages) - 1, messages[-1])
+
+    def thought_within(self, prompt: Sequence[int], begun: Begun) -> Thought | None:
+        """Returns how an output that goes on with an answer may think; None: not any more."""
+        if not (begun.thought or begun.text):
+            return self.thought_after(prompt)
+        part: Literal["thought", "answer"] = "answer" if begun.text else "thought"
+        if part == "answer" and self._marks != CHANNELS:
+            return None
+        return Thought(self._marks, part == "thought", True, self._marks_are_tokens, part)
+
     def thought_budget(self, thought: Thought, tokens: int, calls: Calls) -> ThoughtBudget:
         """Returns the budget of an output's thoughts, for the engine."""
         return self._budgets.budget(thought, tokens, calls)
@@ -439,3 +455,8 @@ class ChatModel:
             bos = self._tokenizer.token_to_id(self._aliases.name(special["bos_token"]))
             return [] if bos is None else [bos]
         return []
+
+
+def _ended(options: TemplateOptions | None) -> TemplateOptions | None:
+    """Returns the options of a conversation whose last message is not one that goes on."""
+    return None if options is None else replace(options, continues=False)

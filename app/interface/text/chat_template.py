@@ -9,10 +9,12 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.interface.functions.dialects import written_dialect
 from app.interface.request import errors
+from app.interface.text.begun_answer import Begun, WrittenThought, continued, written_thought
 from app.interface.text.earlier_calls import call_value, short_id, with_calls_as_text, with_one_call_each
 from app.interface.text.instructions import (
     definitions,
@@ -71,6 +73,7 @@ class ChatTemplate:
         marks = marks_of(source, ())
         self._thought_marks = marks if is_known(marks, source) else None
         self._abilities = abilities_of(self._render, self._written)
+        self._written_thought = self._detect_written_thought()
         tokens = tokens if self._abilities.tools else []
         self._dialect = written_dialect(source if self._abilities.tools else "", tokens)
 
@@ -83,7 +86,7 @@ class ChatTemplate:
         marks_start: bool = False,
         options: TemplateOptions | None = None,
     ) -> str:
-        """Renders the prompt, up to where the answer begins, with marks in it.
+        """Renders the prompt, up to where the answer begins, or goes on, with marks in it.
 
         marks_start: insert `start_mark`. It is missing if the first message begins with white space or has no text, or
         if the template does not show it. What the template would refuse or omit is written in another way (`Abilities`,
@@ -91,7 +94,14 @@ class ChatTemplate:
         """
         for i, message in enumerate(messages):
             _check(i, message)
+        begun = None
+        if options is not None and options.continues:
+            begun, messages = self.begun(len(messages) - 1, messages[-1]), messages[:-1]
+            messages = messages or [Message(role="user", content="")]
+            if self.has_switch and (begun.thought or begun.text):
+                options = replace(options, thinks=bool(begun.thought))
         abilities, chosen = self._abilities, self._chosen(options)
+        opens_answer = options is None or options.opens_answer
         messages = self._with_start_mark(messages) if marks_start else messages
         messages = with_format_instructions(messages, form)
         if tools and not abilities.tools:
@@ -109,7 +119,8 @@ class ChatTemplate:
         reasons = list[str]()
         for turns in (marked, joined(marked), alternating(marked, self._written)):
             try:
-                return self._render(turns, marked_tools, chosen)
+                text = self._render(turns, marked_tools, chosen, opens_answer=opens_answer)
+                return text if begun is None else self._continued(text, begun)
             except TemplateRefusedError as error:
                 reasons.append(str(error).replace(self.mark, ""))
             except TemplateBoundsError as error:
@@ -125,15 +136,50 @@ class ChatTemplate:
             return bool(tools) and not abilities.tools
         return any(one.tool_calls or (one.role == "tool" and not abilities.results) for one in messages)
 
+    def begun(self, index: int, message: Message) -> Begun:
+        """Returns what an answer that goes on has so far. index: its place. Raises ApiError (400)."""
+        thought, text = self.thought_and_text(message)
+        marks = self._thought_marks
+        if not thought and marks not in (None, CHANNELS) and text.lstrip().startswith(marks.opening):
+            thought, text = text.lstrip().removeprefix(marks.opening).lstrip(), ""
+        if thought and marks is None:
+            if not text:
+                field = f"messages[{index}].reasoning_content"
+                raise errors.invalid(f"'{field}': this model's chat template has no thoughts.", field, "invalid_value")
+            thought = ""
+        return Begun(thought, text)
+
+    def _continued(self, prompt: str, begun: Begun) -> str:
+        marked = Begun(self._marked_text(begun.thought), self._marked_text(begun.text))
+        return continued(prompt, marked, self._thought_marks, self._written_thought)
+
+    def _detect_written_thought(self) -> WrittenThought:
+        """Returns how the template writes an answer with a thought, by default as models of its kind do."""
+        marks, thought, text = self._thought_marks, f"{_PROBE}_thought", f"{_PROBE}_text"
+        if marks is None or marks == CHANNELS:
+            return WrittenThought("", "")
+        names = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
+        question = {"role": "user", "content": self._written(_PROBE)}
+        try:
+            shown = self._render([question, {"role": "assistant", "content": self._written(text), **names}])
+        except TemplateRefusedError:
+            shown = ""
+        return written_thought(shown, thought, text, marks)
+
     def _render(
-        self, messages: list[Any], tools: list[Any] | None = None, chosen: Mapping[str, Any] | None = None
+        self,
+        messages: list[Any],
+        tools: list[Any] | None = None,
+        chosen: Mapping[str, Any] | None = None,
+        *,
+        opens_answer: bool = True,
     ) -> str:
         """chosen: the request's variables, which can't override the service's own."""
         own = {
             "messages": messages,
             "tools": self._no_tools if tools is None else tools,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": opens_answer,
         }
         return self._template.render({**(chosen or {}), **own, **self._variables})
 

@@ -62,13 +62,14 @@ class ChannelSplitter:
     is_over = False
     """Never: a thought may follow a text."""
 
-    def __init__(self, *, marks_are_tokens: bool) -> None:
+    def __init__(self, *, marks_are_tokens: bool, begun: Kind | None = None) -> None:
+        """begun: the message that the output goes on with; None: it begins one."""
         self._marks = _TOKENS if marks_are_tokens else _TEXT
-        self._stage: Literal["beginning", "header", "body"] = "beginning"
-        self._kind: Kind = "answer"
+        self._stage: Literal["beginning", "header", "body"] = "beginning" if begun is None else "body"
+        self._kind: Kind = begun or "answer"
         self._held = ""
-        self._has_text = False  # whether the message has shown any
-        self._shown = set[Kind]()  # kinds of messages that have shown something
+        self._has_text = begun is not None  # whether the message has shown any
+        self._shown: set[Kind] = set() if begun is None else {begun}  # kinds of messages that have shown something
 
     @property
     def is_undecided(self) -> bool:

@@ -5,6 +5,7 @@ It knows neither tokenizers nor templates; `channels` knows gpt-oss's channels.
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from app.interface.thinking.channels import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 
@@ -54,6 +55,8 @@ class Thought:
     """Whether the model is likely to think, so that a grammar must leave room for it."""
     marks_are_tokens: bool = False
     """Whether channels' marks are special tokens, as opposed to text that looks like them."""
+    begun: Literal["thought", "answer"] | None = None
+    """What the output goes on with, where the client has begun it."""
 
     @property
     def in_channels(self) -> bool:

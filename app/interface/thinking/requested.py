@@ -37,6 +37,10 @@ class TemplateOptions:
     """The most tokens of its thoughts; 0: it must not think. None: no limit."""
     variables: Mapping[str, Any] = field(default_factory=dict)
     """The user's own (`chat_template_kwargs`); they take precedence over both."""
+    opens_answer: bool = True
+    """Whether the prompt ends where an answer begins (`add_generation_prompt`)."""
+    continues: bool = False
+    """Whether the last message is an answer that goes on (`continue_final_message`)."""
 
 
 @dataclass(frozen=True, slots=True)

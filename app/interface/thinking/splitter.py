@@ -18,10 +18,11 @@ class ThoughtSplitter:
     def __init__(self, thought: Thought) -> None:
         self._opening, self._closing = thought.marks.opening, thought.marks.closing
         self._begins_open = thought.is_open
-        self._stage: Literal["beginning", "thought", "gap", "answer"] = "beginning"
+        goes_on = thought.begun == "thought"
+        self._stage: Literal["beginning", "thought", "gap", "answer"] = "thought" if goes_on else "beginning"
         self._held = ""
-        self._has_text = False  # whether the thought has shown any
-        self.has_thought = False
+        self._has_text = goes_on  # whether the thought has shown any
+        self.has_thought = goes_on
         """Whether the output has begun with a thought, perhaps an empty one."""
 
     @property
@@ -107,5 +108,5 @@ class ThoughtSplitter:
 def splitter_of(thought: Thought) -> ThoughtSplitter | ChannelSplitter:
     """Returns the splitter for an output that may begin with this thought."""
     if thought.in_channels:
-        return ChannelSplitter(marks_are_tokens=thought.marks_are_tokens)
+        return ChannelSplitter(marks_are_tokens=thought.marks_are_tokens, begun=thought.begun)
     return ThoughtSplitter(thought)

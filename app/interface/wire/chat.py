@@ -249,6 +249,12 @@ class ChatCompletionRequest(GenerationRequest):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
+    """Extension: the last message is an answer that was begun, and the model goes on with it."""
+    add_generation_prompt: bool | None = None
+    """Extension: false: the prompt does not open an answer."""
+    echo: bool | None = None
+    """Extension, with `continue_final_message`: the answer's text includes what was begun."""
     truncation: Literal["auto", "disabled"] | None = None
     """Extension, as in responses: with "auto" the oldest turns are left out if the conversation is too long."""
     functions: Annotated[Any, only([])] = None

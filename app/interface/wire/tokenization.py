@@ -22,8 +22,9 @@ class TokenizeRequest(Wire):
     add_special_tokens: bool | None = None
     """For a prompt: whether to add the model's begin-of-sequence token, if it uses one; true by default."""
     return_token_strs: bool | None = None
-    add_generation_prompt: Annotated[bool | None, only(True)] = None
-    continue_final_message: Annotated[bool | None, only(False)] = None
+    add_generation_prompt: bool | None = None
+    """For messages, like the next one, as in chat completions."""
+    continue_final_message: bool | None = None
     chat_template: Unsupported = None
     chat_template_kwargs: TemplateVariables | None = None
     """For messages, as in chat completions."""

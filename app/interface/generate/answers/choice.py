@@ -56,7 +56,7 @@ class Choice:
         self._scored = _Scores(model, job, index)
         self._calls = _call_parser(job)
         self._content_scores = None if self._calls is None or job.scores is None else _ContentScores()
-        self._echo = job.echoes[index // job.choices] if job.echoes else ""
+        self._echo = job.echoes[index // job.choices] if job.echoes else job.begun
         self._undecided_scores: list[dict[str, Any]] = []
 
     def feed(self, delta: TokenDelta) -> list[ChoiceDelta]:

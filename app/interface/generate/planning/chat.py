@@ -24,10 +24,10 @@ from app.interface.generate.planning.limits import (
 from app.interface.generate.planning.searches import search_of
 from app.interface.request import errors
 from app.interface.request.callers import Caller
+from app.interface.text.begun_answer import Begun, ending_options
 from app.interface.text.chat_model import ChatModel, Conversation
 from app.interface.text.instructions import is_system
 from app.interface.thinking.ends import Calls
-from app.interface.thinking.marks import Thought
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault, wanted_thinking
 from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning, Tool
 
@@ -40,7 +40,10 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     options = _options(model, request, limits)
     prompt, shared_tokens, left_out = _prompt(model, request, limits, options, saves=caller.grants is not None)
-    thought: Thought | None = model.thought_after(prompt.token_ids)
+    begun = model.begun(request.messages) if options.thinking.continues else Begun("", "")
+    thought = model.thought_within(prompt.token_ids, begun)
+    if begun.text:
+        options = _going_on(request, options)
     if options.grammar is not None and thought is not None:
         if thought.is_expected:
             grammar = grammar_of(request, options.functions, model.added_tokens, thought, model.dialects)
@@ -52,7 +55,8 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     if thought is not None and thought.in_channels and options.functions is not None:
         options = replace(options, functions=in_channels(options.functions))
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
-    return replace(job, shared_tokens=shared_tokens, thought=thought, left_out=left_out)
+    echoed = begun.text if request.echo else ""
+    return replace(job, shared_tokens=shared_tokens, thought=thought, left_out=left_out, begun=echoed)
 
 
 def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> GenerationOptions:
@@ -66,6 +70,14 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
     grammar = grammar_of(request, functions, model.added_tokens, dialects=model.dialects)
     search = search_of(request, limits.max_beams)
     thinking = template_options(request, model.thinking_default)
+    thinking = ending_options(
+        thinking,
+        request.messages,
+        continues=request.continue_final_message,
+        opens_answer=request.add_generation_prompt,
+    )
+    if request.echo and not thinking.continues:
+        raise errors.invalid("'echo' is allowed only with 'continue_final_message'.", "echo", "invalid_value")
     if search is not None and (field := request.budget_field) is not None:
         raise errors.invalid(f"'{field}' does not go with beam search or contrastive search.", field)
     window = window_options(model, request, search)
@@ -89,6 +101,18 @@ def _either(value: Given | None, field: str, other: Given | None, other_field: s
     if value is not None and other is not None and value != other:
         raise errors.invalid(f"'{field}' and '{other_field}' contradict each other.", other_field, "invalid_value")
     return other if value is None else value
+
+
+def _going_on(request: ChatCompletionRequest, options: GenerationOptions) -> GenerationOptions:
+    """Returns the options of an output that goes on with an answer's text. Raises ApiError (400)."""
+    if options.grammar is not None:
+        form = request.response_format
+        field = "tools" if form is None or form.type == "text" else "response_format"
+        field = "tool_choice" if _calls(options.functions) == "must" else field
+        message = f"'{field}': an answer whose text has begun can't be made to follow a schema."
+        raise errors.invalid(message, field, "invalid_value")
+    functions = options.functions
+    return options if functions is None else replace(options, functions=replace(functions, bare="none"))
 
 
 def _calls(functions: Functions | None) -> Calls:

@@ -36,6 +36,8 @@ class Job:
     """The number of top tokens to report at each position; None: no `logprobs`."""
     echoes: tuple[str, ...] = ()
     """The prompts' texts, if outputs begin with them."""
+    begun: str = ""
+    """What the texts of outputs begin with, where the client has begun an answer and wants it in its text."""
     answers: int | None = None
     """How many choices per prompt, the most likely ones, are returned; None: all."""
     functions: Functions | None = None

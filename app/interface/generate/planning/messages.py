@@ -16,6 +16,7 @@ from app.interface.generate.planning.limits import Limits
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
+from app.interface.text.begun_answer import ending_options
 from app.interface.text.chat_model import ChatModel
 from app.interface.thinking.requested import NO_BUDGET
 from app.interface.thinking.signatures import thought_in
@@ -98,6 +99,7 @@ def prompt_length(model: ChatModel, request: CountTokensRequest) -> int:
     tools = () if chat.tool_choice == "none" else chat.tools or ()
     try:
         options = template_options(chat, model.thinking_default)
+        options = ending_options(options, chat.messages, continues=chat.continue_final_message, opens_answer=None)
         return len(model.chat_prompt(chat.messages, tools, chat.response_format, bounded=False, options=options))
     except ApiError as error:
         raise _renamed(error, request) from None
@@ -121,6 +123,7 @@ def chat_request(request: CountTokensRequest, **options: Any) -> ChatCompletionR
         tool_choice=_tool_choice(request, tools),
         parallel_tool_calls=False if is_single and tools else None,
         response_format=_response_format(request),
+        continue_final_message=_is_begun(messages[-1]) or None,
         chat_template_kwargs=request.chat_template_kwargs,
         **_thinking(request),
         **options,
@@ -143,6 +146,11 @@ def _field(name: str, request: CountTokensRequest) -> str:
     name = _FIELDS.get(name, name)
     is_older = request.output_config is None or request.output_config.format is None
     return name.replace("output_config.format", "output_format") if is_older else name
+
+
+def _is_begun(last: Message) -> bool:
+    """Whether the conversation ends with a text of the assistant, with which the answer goes on."""
+    return last.role == "assistant" and not last.tool_calls and bool(last.content)
 
 
 def _offered(tools: Sequence[MessagesTool] | None) -> list[tuple[int, ClientTool]]:
@@ -270,6 +278,7 @@ class _AssistantTurn:
 
     def add(self, blocks: Sequence[Any]) -> None:
         self._has_begun = True
+        between = "\n\n"
         for block in blocks:
             match block:
                 case ThinkingBlock(thinking=thought, signature=signature):
@@ -282,7 +291,9 @@ class _AssistantTurn:
                 case TextBlock() | DocumentBlock() | SearchResultBlock():
                     if self._calls:
                         self._end_message()
-                    self._texts += _texts([block])
+                    text = "".join(_texts([block]))
+                    self._texts.append(between + text if self._texts else text)
+                    between = ""
                 case _:  # a thought or a record that only another service can read
                     pass
 

@@ -70,7 +70,9 @@ _ERROR_FILES = {
         ("server_error", None),
     ),
 }
-_REPEATABLE = "/v1/chat/completions /v1/completions /v1/embeddings /tokenize /detokenize"
+_REPEATABLE = (
+    "/v1/chat/completions /v1/completions /v1/embeddings /v1/messages /v1/messages/count_tokens /tokenize /detokenize"
+)
 _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _LONGEST_SILENCE_S = 3600
 _LONGEST_HEAD_S = 60  # for a request's head, with its body or the first 16 KiB of it

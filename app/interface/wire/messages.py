@@ -146,6 +146,7 @@ class MessagesRequest(CountTokensRequest):
     """Extension, as in chat completions; so are the rest."""
     repetition_penalty: RepetitionPenalty | None = None
     seed: Seed | None = None
+    prompt_cache_key: Identifier | None = None
     truncation: Literal["auto", "disabled"] | None = None
     on_overflow: Literal["refuse", "shift"] | None = None
 
@@ -162,11 +163,6 @@ class MessagesRequest(CountTokensRequest):
     def return_progress(self) -> bool:
         """Whether a stream tells the prompt's progress; Anthropic's has no event for it."""
         return False
-
-    @property
-    def prompt_cache_key(self) -> str | None:
-        """The conversation whose saved KV pages are used: the user's default one."""
-        return None
 
 
 # --- answers ------------------------------------------------------------------------------------------------

@@ -363,6 +363,7 @@ def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:
     assert "retry-on conn-failure empty-response" in kept
     (rule,) = (line for line in kept.splitlines() if "disable-l7-retry" in line)
     assert "/v1/completions" in rule
+    assert " /v1/messages " in rule
     assert "/v1/responses" not in rule
 
 

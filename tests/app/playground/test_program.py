@@ -8,9 +8,7 @@ import uvicorn
 from app.playground import program
 
 
-def test_who_reads_the_address_can_connect(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_reads_the_address_can_connect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(program, "application", lambda url, host: None)
     connected = []
 

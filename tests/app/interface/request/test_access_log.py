@@ -133,7 +133,8 @@ async def test_nothing_that_a_client_wrote_is_in_it(log: AccessLog, tmp_path: Pa
     ]
     async with http_client(app) as client:
         sent = 0
-        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize"):
+        families = ("chat/completions", "completions", "responses", "messages", "embeddings")
+        for path in (*(f"/v1/{family}" for family in families), "/tokenize"):
             for body in (*bodies, {"model": "tiny", "prompt": secret}, {"model": "tiny", "input": secret}):
                 for authorization in (key, {}, {"Authorization": "Bearer canary-other-key"}):
                     await client.post(f"{path}?canary=canary", json=body, headers=headers | authorization)

@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": {"model": "tiny", "prompt": "hi"},
     "/v1/responses": {"model": "tiny", "input": "hi"},
+    "/v1/messages": CHAT | {"max_tokens": 9},
     "/v1/embeddings": {"model": "tiny", "input": "hi"},
 }
 

@@ -77,6 +77,7 @@ async def test_a_request_has_leave_to_the_conversation_that_it_names(site: Site)
         (CHATS, CHAT | {"stream": True, "n": 3, "user": "bob"}),
         ("/v1/completions", {"model": "tiny", "prompt": ["hi", "ho"]}),
         ("/v1/responses", {"model": "tiny", "input": "hi"}),
+        ("/v1/messages", CHAT | {"max_tokens": 9, "stream": True}),
     ]:
         for secret in (ann, key):
             for sent, wanted in ((body, default), (body | named, one)):

@@ -125,6 +125,7 @@ async def test_a_place_is_given_back_by_every_way_out(make_site: Callable[..., S
         (CHATS, CHAT | {"n": 3}, 12),
         ("/v1/completions", {"model": "tiny", "prompt": ["hi", "ho"]}, 8),
         ("/v1/responses", {"model": "tiny", "input": "hi"}, 4),
+        ("/v1/messages", CHAT | {"max_tokens": 9}, 4),
     ],
 )
 async def test_what_a_request_took_is_counted_once_for_each_prompt(

@@ -124,6 +124,24 @@ async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> No
             await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hi"}])
 
 
+async def test_a_key_is_taken_as_anthropics_clients_send_it(site: Site) -> None:
+    site.add("ann")
+    key = (await site.ask("POST", "/v1/keys", await site.log_in("ann"), {})).json()["secret"]
+    body = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    for path, sent in (("/v1/messages", body), ("/v1/messages/count_tokens", body | {"max_tokens": None})):
+        counts = {name: value for name, value in sent.items() if value is not None}
+        assert (await site.client.post(path, json=counts, headers={"x-api-key": key})).status_code == 200
+        assert (
+            await site.client.post(path, json=counts, headers={"Authorization": f"Bearer {key}"})
+        ).status_code == 200
+        for headers in ({}, {"x-api-key": "rdbt_wrong"}):
+            refused = await site.client.post(path, json=counts, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+    assert (await site.client.get("/v1/auth/limits", headers={"x-api-key": key})).status_code == 200
+    foreign = {"Authorization": f"Bearer {key}", "x-api-key": "rdbt_wrong"}
+    assert (await site.client.get("/v1/models", headers=foreign)).status_code == 200
+
+
 CLOSED = (
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),

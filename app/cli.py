@@ -118,7 +118,7 @@ def serve(
     ] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard too.")] = False,
 ) -> None:
-    """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
+    """Serve models: OpenAI's and Anthropic's APIs under /v1, the chat page at /. Ctrl-C stops it.
 
     While the service runs, models that are added to the configuration file are started, and removed ones are stopped.
     """

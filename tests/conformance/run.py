@@ -44,6 +44,8 @@ class Client:
     """The same of npm's; their pinned names are in requirements/CLIENT.npm."""
     is_agent: bool = False
     """Whether its tests have a service whose model is a script, in place of the embedded model."""
+    has_script: bool = False
+    """Whether they have that beside the embedded model."""
 
     @property
     def requirements(self) -> list[Path]:
@@ -61,12 +63,14 @@ LANGCHAIN_OPTIONS = (
 )
 CLIENTS = (
     Client("openai", ("openai",)),
+    Client("anthropic", ("anthropic",), has_script=True),
     Client("langchain", ("langchain-openai", "langchain-tests"), LANGCHAIN_OPTIONS),
     Client("instructor", ("instructor",)),
     Client("litellm", ("litellm",)),
     Client("schemathesis", ("schemathesis",)),
     Client("lm_eval", ("lm_eval",)),
     Client("codex", (), node_packages=("@openai/codex",), is_agent=True),
+    Client("claude_code", (), node_packages=("@anthropic-ai/claude-code",), is_agent=True),
     Client("opencode", (), node_packages=("opencode-ai",), is_agent=True),
     Client("qwen_code", (), node_packages=("@qwen-code/qwen-code",), is_agent=True),
 )
@@ -123,7 +127,7 @@ def _install_node_packages(folder: Path, requirements: Path) -> None:
 @contextmanager
 def _scripted(client: Client, work: Path) -> Iterator[str]:
     """The address of a service whose model is a script; empty for a client that needs none."""
-    if not client.is_agent:
+    if not (client.is_agent or client.has_script):
         yield ""
         return
     port = free_port()

@@ -17,6 +17,7 @@ from app.interface.request import errors
 _METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
 _READABLE: Final = (
     "X-Request-Id",
+    "Request-Id",
     "Retry-After",
     *(f"X-RateLimit-{what}-{of}" for of in ("Requests", "Tokens") for what in ("Limit", "Remaining", "Reset")),
 )

@@ -1,0 +1,49 @@
+"""Claude Code: tasks in several steps, over `/v1/messages`."""
+
+from typing import Any
+
+from agents import CONTENT, DONE, TASK, Desk, call
+
+
+def claude(desk: Desk, *options: str) -> str:
+    """What Claude Code prints."""
+    return desk.run(
+        ["claude", "--print", "--dangerously-skip-permissions", *options, TASK],
+        ANTHROPIC_BASE_URL=desk.url,
+        ANTHROPIC_AUTH_TOKEN="none",
+        ANTHROPIC_MODEL="tiny",
+        ANTHROPIC_DEFAULT_HAIKU_MODEL="tiny",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        IS_SANDBOX="1",
+    )
+
+
+def used(desk: Desk) -> list[Any]:
+    """The calls in the last request."""
+    blocks = [
+        block
+        for message in desk.requests("/v1/messages")[-1]["messages"]
+        if message["role"] == "assistant"
+        for block in message["content"]
+    ]
+    return [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
+
+
+def test_writes_a_file(desk: Desk) -> None:
+    path = str(desk.folder / "greeting.txt")
+    desk.script([("File created", DONE), (TASK, f"I do it.\n{call('Write', file_path=path, content=CONTENT)}")])
+    assert DONE in claude(desk)
+    assert (desk.folder / "greeting.txt").read_text() == CONTENT
+    assert used(desk) == [("Write", {"file_path": path, "content": CONTENT})]
+
+
+def test_thinks_and_writes_a_file_with_a_command(desk: Desk) -> None:
+    command = f"printf '{CONTENT}' > greeting.txt && echo written-it"
+    thought = "<think>\nA command will do.\n</think>\n\n"
+    desk.script([("\nwritten-it", DONE), (TASK, f"{thought}{call('Bash', command=command)}")])
+    assert DONE in claude(desk)
+    assert (desk.folder / "greeting.txt").read_text() == CONTENT
+    assert used(desk) == [("Bash", {"command": command})]
+    turns = desk.requests("/v1/messages")[-1]["messages"]
+    thoughts = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
+    assert [block["thinking"] for block in thoughts if block["type"] == "thinking"] == ["A command will do."]

@@ -64,6 +64,7 @@ LANGCHAIN_OPTIONS = (
 CLIENTS = (
     Client("openai", ("openai",)),
     Client("anthropic", ("anthropic",), has_script=True),
+    Client("anthropic_node", (), node_packages=("@anthropic-ai/sdk",), is_agent=True),
     Client("langchain", ("langchain-openai", "langchain-tests"), LANGCHAIN_OPTIONS),
     Client("instructor", ("instructor",)),
     Client("litellm", ("litellm",)),

@@ -149,7 +149,7 @@ def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
         first.thought + second.thought,
         first.thought_tokens + second.thought_tokens,
         second.cut or first.cut,
-        second.stop,
+        stop=second.stop,
     )
 
 

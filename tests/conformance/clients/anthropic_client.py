@@ -7,6 +7,8 @@ from typing import Any
 import anthropic
 import pytest
 from agents import Desk, call
+from anthropic.types import message_create_params
+from anthropic.types.beta.message_create_params import MessageCreateParamsNonStreaming as BetaParams
 from pydantic import BaseModel
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -21,6 +23,8 @@ WEATHER: Any = {
     },
     "strict": True,
 }
+ANY_FORM = {"cache_control", "context_management", "diagnostics", "inference_geo"}
+"""Parameters without effect, whatever they are."""
 
 
 class Person(BaseModel):
@@ -128,6 +132,23 @@ def test_errors(client: anthropic.Anthropic, asked: dict[str, Any]) -> None:
         client.messages.create(**asked, thinking={"type": "sometimes"})
     with pytest.raises(anthropic.NotFoundError, match="Batches"):
         client.messages.batches.list()
+
+
+PARAMETERS = sorted(
+    {*message_create_params.MessageCreateParamsNonStreaming.__annotations__, *BetaParams.__annotations__}
+)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_parameter_is_honoured_or_refused_by_name(
+    client: anthropic.Anthropic, asked: dict[str, Any], name: str
+) -> None:
+    options = asked | {"extra_body": {name: {"some": "object"}}}
+    if name in ANY_FORM:
+        assert client.messages.create(**options).content
+        return
+    with pytest.raises(anthropic.BadRequestError, match=rf"\W{name}\b"):
+        client.messages.create(**options)
 
 
 def test_thoughts_and_calls_of_an_agent(desk: Desk, scripted: anthropic.Anthropic) -> None:

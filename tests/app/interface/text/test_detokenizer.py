@@ -107,14 +107,14 @@ def cut_text(text: str, cuts: list[int]) -> list[str]:
     return ["".join(map(chr, piece)) for piece in pieces([ord(character) for character in text], cuts)]
 
 
-def run_stops(stops: list[str], parts: list[str]) -> tuple[str, bool]:
+def run_stops(stops: list[str], parts: list[str]) -> tuple[str, str | None]:
     matcher, shown = StopStrings(stops), ""
     for part in parts:
-        text, stopped = matcher.feed(part)
+        text, stop = matcher.feed(part)
         shown += text
-        if stopped:
-            return shown, True
-    return shown + matcher.finish(), False
+        if stop is not None:
+            return shown, stop
+    return shown + matcher.finish(), None
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=4), CUTS)
@@ -122,7 +122,7 @@ def test_the_first_complete_stop_string_ends_the_text_however_it_is_cut(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     ends = [(i + 1, i + 1 - len(stop)) for i in range(len(text)) for stop in stops if text[: i + 1].endswith(stop)]
-    expected = (text[: min(ends)[1]], True) if ends else (text, False)
+    expected = (text[: min(ends)[1]], text[min(ends)[1] : min(ends)[0]]) if ends else (text, None)
     assert run_stops(stops, cut_text(text, cuts)) == expected
 
 

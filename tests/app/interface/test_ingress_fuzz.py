@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from app.interface.wire.chat import ChatCompletionRequest, Message
 from app.interface.wire.completions import CompletionRequest
+from app.interface.wire.messages import CountTokensRequest, MessagesRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import http_app
 from tests.app.tiny_model import CONTROL
@@ -35,6 +36,31 @@ COMPLETION = st.fixed_dictionaries(
     {"model": st.just("tiny"), "prompt": JSON},
     optional=dict.fromkeys(set(CompletionRequest.model_fields) - {"model", "prompt"}, JSON),
 )
+BLOCK = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "tool_use", "tool_result", "thinking", "document", "search_result", "image"])},
+    optional={
+        "text": st.text(max_size=8),
+        "id": st.text(max_size=4),
+        "name": st.text(max_size=4),
+        "input": st.dictionaries(st.text(max_size=4), JSON, max_size=2),
+        "tool_use_id": st.text(max_size=4),
+        "content": JSON | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=8)})),
+        "thinking": st.text(max_size=8),
+        "signature": st.sampled_from(["", "redoubt", "redoubt.", "redoubt./w==", "redoubt.SG0="]),
+        "source": st.fixed_dictionaries({"type": st.sampled_from(["text", "content"])}, optional={"data": st.text()}),
+        "title": st.text(max_size=4),
+    },
+)
+TURN = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant", "system"]),
+        "content": st.text(max_size=20) | st.lists(BLOCK, max_size=3) | JSON,
+    }
+)
+ANTHROPIC = st.fixed_dictionaries(
+    {"model": st.just("tiny"), "max_tokens": st.integers(1, 9), "messages": st.lists(TURN, min_size=1, max_size=4)},
+    optional=dict.fromkeys(set(MessagesRequest.model_fields) - {"model", "max_tokens", "messages"}, JSON),
+)
 CLIENT = TestClient(http_app(FakeWorker(lambda _: deltas([40, 41, 42])).generate))
 
 
@@ -58,6 +84,21 @@ def test_no_chat_request_makes_the_server_fail(body: Any) -> None:
 @given(st.one_of(COMPLETION, COMPLETION.map(lambda body: {k: body[k] for k in list(body)[:3]}), JSON))
 def test_no_completion_request_makes_the_server_fail(body: Any) -> None:
     check("/v1/completions", body)
+
+
+@settings(max_examples=150)
+@given(st.one_of(ANTHROPIC, ANTHROPIC.map(lambda body: {k: body[k] for k in list(body)[:3]}), JSON))
+def test_no_message_request_makes_the_server_fail(body: Any) -> None:
+    content, headers = json.dumps(body), {"Content-Type": "application/json"}
+    response = CLIENT.post("/v1/messages", content=content, headers=headers)
+    assert response.status_code in (200, 400)
+    if response.status_code != 200:
+        assert response.json()["error"].keys() == {"type", "message"}
+    elif "max_tokens" in content:
+        prompt = {key: value for key, value in body.items() if key in CountTokensRequest.model_fields}
+        counted = CLIENT.post("/v1/messages/count_tokens", content=json.dumps(prompt), headers=headers)
+        usage = response.json()["usage"]
+        assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00", b"\xff" * 100, b'"\\ud800"', b"[" * 100_000, b'{"model":1e999}'])

@@ -36,25 +36,28 @@ COMPLETION = st.fixed_dictionaries(
     {"model": st.just("tiny"), "prompt": JSON},
     optional=dict.fromkeys(set(CompletionRequest.model_fields) - {"model", "prompt"}, JSON),
 )
-BLOCK = st.fixed_dictionaries(
-    {"type": st.sampled_from(["text", "tool_use", "tool_result", "thinking", "document", "search_result", "image"])},
-    optional={
-        "text": st.text(max_size=8),
-        "id": st.text(max_size=4),
-        "name": st.text(max_size=4),
-        "input": st.dictionaries(st.text(max_size=4), JSON, max_size=2),
-        "tool_use_id": st.text(max_size=4),
-        "content": JSON | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=8)})),
-        "thinking": st.text(max_size=8),
-        "signature": st.sampled_from(["", "redoubt", "redoubt.", "redoubt./w==", "redoubt.SG0="]),
-        "source": st.fixed_dictionaries({"type": st.sampled_from(["text", "content"])}, optional={"data": st.text()}),
-        "title": st.text(max_size=4),
-    },
+SHORT = st.text(max_size=8)
+
+
+def block(kind: str, **fields: Any) -> Any:
+    return st.fixed_dictionaries({"type": st.just(kind), **fields})
+
+
+PLAIN = block("text", text=SHORT | st.sampled_from(CONTROL))
+DOCUMENT = block("document", source=block("text", data=SHORT) | block("content", content=SHORT | st.lists(PLAIN)))
+BLOCK = st.one_of(
+    PLAIN,
+    DOCUMENT,
+    block("search_result", source=SHORT, title=SHORT, content=st.lists(PLAIN, max_size=2)),
+    block("tool_use", id=SHORT, name=SHORT, input=st.dictionaries(SHORT, JSON, max_size=2)),
+    block("tool_result", tool_use_id=SHORT, content=SHORT | st.lists(PLAIN | DOCUMENT, max_size=2)),
+    block("thinking", thinking=SHORT, signature=st.sampled_from(["", "redoubt", "redoubt./w==", "redoubt.SG0="])),
+    block("web_search_tool_result", content=JSON),
 )
 TURN = st.fixed_dictionaries(
     {
         "role": st.sampled_from(["user", "assistant", "system"]),
-        "content": st.text(max_size=20) | st.lists(BLOCK, max_size=3) | JSON,
+        "content": st.one_of(st.text(max_size=20), st.lists(BLOCK, max_size=3), st.lists(BLOCK, max_size=3), JSON),
     }
 )
 ANTHROPIC = st.fixed_dictionaries(

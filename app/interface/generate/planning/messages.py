@@ -24,9 +24,7 @@ from app.interface.wire.chat import (
     ChatCompletionRequest,
     FunctionCall,
     FunctionDefinition,
-    JsonSchema,
     Message,
-    ResponseFormat,
     TextPart,
     Tool,
     ToolCall,
@@ -188,17 +186,14 @@ def _tool_choice(request: CountTokensRequest, tools: Sequence[Tool]) -> Any:
             return None
 
 
-def _response_format(request: CountTokensRequest) -> ResponseFormat | None:
+def _response_format(request: CountTokensRequest) -> Any:
     form = request.format
     if form is None:
         return None
     if request.output_format is not None and form is not request.output_format:
         message = "'output_format' and 'output_config.format' contradict each other."
         raise errors.invalid(message, "output_format", "invalid_value")
-    return ResponseFormat(
-        type="json_schema",
-        json_schema=JsonSchema.model_validate({"name": "answer", "schema": form.schema_, "strict": True}),
-    )
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema_, "strict": True}}
 
 
 def _thinking(request: CountTokensRequest) -> dict[str, Any]:

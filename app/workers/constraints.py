@@ -1,4 +1,4 @@
-"""Compiles JSON schemas, and grammars of several schemas, to the engine's TokenConstraint, with llguidance.
+"""Compiles JSON schemas and grammars to the engine's TokenConstraint, with llguidance.
 
 Compiling runs in a thread of its own, within limits on size and work. The result is cached for the next request with
 the same schema. Native code makes the masks without the interpreter lock. Knows nothing of requests, HTTP or Ray.
@@ -9,7 +9,7 @@ import ctypes
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from app.control_tokens import Aliases
 from app.engine.model_runner import TokenConstraint
 from app.messages.failures import ConstraintError
-from app.messages.grammar import HEADER, SPACING, schemas_of
+from app.messages.grammar import HEADER, OWN_HEADER, OWN_RULE, SPACING, OwnGrammar, answer_of, parts_of
 from app.model_folder import ModelFolder, read_end_token_ids
+from app.workers.client_grammars import GrammarError, lark_of, reason_of
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -65,12 +66,18 @@ class Constraints:
         compiled = self._cache.get(schema)
         if compiled is None:
             matcher = self._compile(schema)
-            compiled = self._cache[schema] = _Compiled(matcher, self._first_mask(matcher))
+            self._check_answer(schema)
+            compiled = self._cache[schema] = _Compiled(matcher, self._first_mask(matcher, schema))
             if len(self._cache) > MAX_CACHED:
                 self._drop(next(iter(self._cache)))
         self._cache.move_to_end(schema)
         compiled.uses += 1
         return _Constraint(compiled)
+
+    def _check_answer(self, schema: str) -> None:
+        """Raises ConstraintError if no answer could follow a thought, which would be found only after it."""
+        if schema.startswith((HEADER, OWN_HEADER)) and (answer := answer_of(schema)) is not None:
+            self._first_mask(self._compiled(answer), answer)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -98,14 +105,15 @@ class Constraints:
             self._blame_definition(schema)
             raise
 
-    def _blame_definition(self, schema: str) -> None:
-        """Raises ConstraintError naming the first of several definitions that can't be compiled by itself."""
-        if schema.startswith(HEADER):
-            schemas = schemas_of(schema)
-            if len(schemas) != 1:
-                self._blame_schema(schema)
-                return
-            (schema,) = schemas  # after the model's thinking
+    def _blame_definition(self, grammar: str) -> None:
+        """Raises ConstraintError naming the first of several parts that can't be compiled by itself."""
+        parts = [grammar]
+        if grammar.startswith((HEADER, OWN_HEADER)):
+            parts = parts_of(grammar)
+        if len(parts) != 1 or parts[0].startswith((HEADER, OWN_HEADER)):
+            self._blame_part(parts)
+            return
+        schema = parts[0]  # perhaps after the model's thinking
         value = json.loads(schema)
         definitions = value.get("$defs") if isinstance(value, dict) else None
         if not isinstance(definitions, dict) or len(definitions) < 2:
@@ -118,16 +126,16 @@ class Constraints:
                 error.definition = name
                 raise
 
-    def _blame_schema(self, grammar: str) -> None:
-        """Does the same for a grammar of several schemas."""
-        for i, schema in enumerate(schemas_of(grammar)[:MAX_BLAMED]):
+    def _blame_part(self, parts: Sequence[str]) -> None:
+        """Does the same for a grammar's parts. The last one, which may be the answer's, is always tried."""
+        for i in [*range(len(parts))[-1:], *range(min(len(parts) - 1, MAX_BLAMED))]:
             try:
-                self._compiled(schema)
+                self._compiled(parts[i])
             except ConstraintError as error:
                 error.definition = f"f{i}"
                 raise
 
-    def _first_mask(self, matcher: llguidance.LLMatcher) -> NDArray[np.uint32]:
+    def _first_mask(self, matcher: llguidance.LLMatcher, schema: str) -> NDArray[np.uint32]:
         """The first mask.
 
         It is the same for every output and takes longest, so the engine's thread must not make it.
@@ -135,21 +143,34 @@ class Constraints:
         mask = np.zeros(-(-self.vocab_size // 32), np.uint32)
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if matcher.is_error():
-            raise ConstraintError(_REFUSED, _one_line(matcher.get_error()))
+            raise ConstraintError(_refused(schema), _one_line(matcher.get_error()))
         return mask
 
     def _compiled(self, schema: str) -> llguidance.LLMatcher:
+        if schema.startswith(OWN_HEADER):
+            return self._own(schema)
         if schema.startswith(HEADER):
-            return self._matcher(schema)
+            return self._matcher(schema, schema)
         try:
             grammar = llguidance.LLMatcher.grammar_from_json_schema(
                 schema, defaults=cast("JsonCompileOptions", SPACING)
             )
         except ValueError as error:
             raise ConstraintError(_REFUSED, _one_line(str(error))) from None
-        return self._matcher(grammar)
+        return self._matcher(grammar, schema)
 
-    def _matcher(self, grammar: str) -> llguidance.LLMatcher:
+    def _own(self, schema: str) -> llguidance.LLMatcher:
+        """Compiles a client's grammar within one of ours."""
+        main, own = OwnGrammar.of(schema)
+        try:
+            text = lark_of(own)
+        except GrammarError as error:
+            raise ConstraintError(_GRAMMAR_REFUSED, _one_line(str(error))) from None
+        named = [{"name": "main", "lark_grammar": main}, {"name": OWN_RULE.removeprefix("@"), "lark_grammar": text}]
+        return self._matcher(json.dumps({"grammars": named}), schema, own)
+
+    def _matcher(self, grammar: str, schema: str, own: OwnGrammar | None = None) -> llguidance.LLMatcher:
+        """schema: what the grammar was made of. own: the client's grammar in it."""
         limits = llguidance.LLParserLimits(
             initial_lexer_fuel=1_000_000,
             step_lexer_fuel=100_000,
@@ -160,11 +181,12 @@ class Constraints:
         )
         matcher = llguidance.LLMatcher(self._tokenizer.result(), grammar, log_level=0, limits=limits)
         if matcher.is_error() or matcher.is_stopped():
-            raise ConstraintError(_REFUSED, _one_line(matcher.get_error()) or "nothing fits it")
+            raise ConstraintError(_refused(schema), _one_line(reason_of(matcher.get_error(), own)) or "nothing fits it")
         return matcher
 
 
 _REFUSED = "The schema can't be followed"
+_GRAMMAR_REFUSED = "The grammar can't be followed"
 _NO_END = "NoExtensionBias"
 """llguidance's stop reason where no token may come first."""
 
@@ -205,6 +227,11 @@ class _Constraint:
             self.error = _one_line(self._matcher.get_error()) or "no reason"
 
 
+def _refused(schema: str) -> str:
+    is_grammar = schema.startswith(OWN_HEADER) or (schema.startswith(HEADER) and "%json " not in schema)
+    return _GRAMMAR_REFUSED if is_grammar else _REFUSED
+
+
 def _with_unwritable_names(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     """Renames special tokens in `tokenizer.json` to names that no text contains.
 
@@ -223,5 +250,5 @@ def _with_unwritable_names(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
 def _one_line(reason: str) -> str:
     text = " ".join(reason.removesuffix("<non-verbose/>").split())
     if text == _NO_END:
-        return "nothing ends it: a reference leads back to itself with nothing in between"
+        return "nothing can follow it, as where a reference leads back to itself with nothing in between"
     return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner
 from app.interface.functions.call_grammar import answer_grammar
+from app.interface.functions.dialect import json_rule
 from app.interface.thinking.marks import FAMILIES, Thought
 from app.messages.failures import InvalidRequestError
 from app.messages.outputs import TokenDelta
@@ -229,7 +230,7 @@ NATIVE: dict[str, dict[str, Any]] = {
     "scores": {"sampling": SamplingParams(temperature=0.8, seed=5, logprobs=3)},
     "schema": {
         "sampling": SamplingParams(temperature=0.9, seed=2),
-        "grammar": answer_grammar(SCHEMA, {}, THOUGHT),
+        "grammar": answer_grammar(json_rule(SCHEMA), {}, THOUGHT),
         "stop_token_ids": frozenset({0, 2}),
     },
     "window": {"sampling": GREEDY, "window": ContextWindow(96, 8, 32), "max_new_tokens": 110},

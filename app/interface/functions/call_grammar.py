@@ -1,13 +1,12 @@
 """Builds a grammar for an output that is free text or function calls: a call's mark must be followed by a call.
 
-Before that, and before an answer with a schema, there may be a thought, which is free text. The grammar is llguidance's
-variant of Lark, as text. What it allows as text, `call_parser` reads as text too. A call is followed by further calls
-or the end. It knows no request and no model, only which marks are tokens.
+Before that, and before an answer of a certain form, there may be a thought, which is free text. The grammar is
+llguidance's variant of Lark, as text. What it allows as text, `call_parser` reads as text too. A call is followed by
+further calls or the end. It knows no request and no model, only which marks are tokens.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from app.interface.functions.dialect import CallableFunction, Dialect, Spelling, in_slashes, json_rule, quoted
 from app.interface.functions.dialects import BARE, grammar_dialects
@@ -20,15 +19,16 @@ def call_grammar(
     added: Mapping[int, str],
     *,
     parallel: bool,
-    answer: Mapping[str, Any] | None = None,
+    answer: str | None = None,
     thought: Thought | None = None,
     dialects: Sequence[Dialect] = grammar_dialects(None),
 ) -> str:
-    """added: the vocabulary's added tokens by id. answer: the schema of an output without a call; None: any text.
+    """added: the vocabulary's added tokens by id.
 
+    answer: what an output without a call is, as the right side of a rule; None: any text.
     thought: how the output may begin with one; None: it does not.
     dialects: one for each mark that calls may have.
-    With a schema a call needs a mark: without one it could be an answer.
+    With such an answer a call needs a mark: without one it could be an answer.
     """
     spelling = Spelling(added, parallel)
     names = [function.name for function in functions]
@@ -46,7 +46,7 @@ def call_grammar(
         rules += dialect.rules(spelling, functions)
         rules += dialect.mark_rules(spelling, allows_text=answer is None)
     if answer is not None:
-        rules.append(f"answer: {json_rule(answer)}")
+        rules.append(f"answer: {answer}")
     elif thought is None or thought.is_open:
         rules.append(BARE.text_rule(names))
     else:  # what begins like a thought is one
@@ -54,13 +54,13 @@ def call_grammar(
     return HEADER + "\n".join(rules) + "\n"
 
 
-def answer_grammar(schema: Mapping[str, Any], added: Mapping[int, str], thought: Thought) -> str:
-    """Builds a grammar for an output that follows a schema after a thought. added: see `call_grammar`."""
+def answer_grammar(answer: str, added: Mapping[int, str], thought: Thought) -> str:
+    """Builds a grammar for an output that is this answer after a thought. answer, added: see `call_grammar`."""
     rules = [
         *_beginning(thought, Spelling(added, parallel=False)),
         "output: SPACE? answer",
         r"SPACE: /[ \t\n\r]{1,4}/",
-        f"answer: {json_rule(schema)}",
+        f"answer: {answer}",
     ]
     return HEADER + "\n".join(rules) + "\n"
 

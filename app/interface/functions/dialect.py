@@ -156,4 +156,4 @@ def json_rule(schema: Mapping[str, Any]) -> str:
     """Returns a rule for JSON of a schema."""
     guidance = schema.get("x-guidance")
     own = guidance if isinstance(guidance, dict) else {}
-    return "%json " + orjson.dumps({**schema, "x-guidance": {**own, **SPACING}}).decode()
+    return "%json " + orjson.dumps({**schema, "x-guidance": {**SPACING, **own}}).decode()

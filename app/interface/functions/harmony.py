@@ -68,13 +68,14 @@ def channel_grammar(
     functions: Sequence[CallableFunction],
     added: Mapping[int, str],
     *,
-    answer: Mapping[str, Any] | None = None,
+    answer: str | None = None,
     has_to_call: bool = False,
     goes_on: bool = False,
 ) -> str:
     """Builds a grammar for an output in channels: free thoughts, then an answer or a function call.
 
-    answer: the schema of an answer, which then is all that is shown; None: any text. has_to_call: no answer is allowed.
+    answer: what an answer is, which then is all that is shown, as the right side of a rule; None: any text.
+    has_to_call: no answer is allowed.
     goes_on: whether the output goes on with a thought.
     """
     spelling = Spelling(added, parallel=False)
@@ -96,5 +97,5 @@ def channel_grammar(
     if not has_to_call:
         rules.append(f'final: channel "final" json? message {"BODY" if answer is None else "answer"}')
     if answer is not None:
-        rules.append(f"answer: {json_rule(answer)}")
+        rules.append(f"answer: {answer}")
     return HEADER + "\n".join(rules) + "\n"

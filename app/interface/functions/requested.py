@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from app.interface.functions.answer_forms import AnswerForm, answer_form
 from app.interface.functions.call_grammar import answer_grammar, call_grammar
-from app.interface.functions.dialect import CallableFunction, Dialect
+from app.interface.functions.dialect import CallableFunction, Dialect, json_rule
 from app.interface.functions.dialects import DIALECTS, grammar_dialects
 from app.interface.functions.harmony import HARMONY, channel_grammar
 from app.interface.functions.schemas import (
@@ -23,6 +24,7 @@ from app.interface.functions.schemas import (
 from app.interface.request import errors
 from app.interface.thinking.marks import Thought
 from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
+from app.interface.wire.generation import GenerationRequest
 
 MAX_FORCED_CALLS = 16
 MAX_GRAMMAR_BYTES = 2 * MAX_SCHEMA_BYTES
@@ -37,9 +39,9 @@ class Grammar:
     """The grammar of an output, and the request's fields that require it."""
 
     schema: str
-    """A JSON schema, or a grammar with calls in it (`call_grammar`), as text."""
+    """A JSON schema, or a grammar as `app.messages.grammar` has it."""
     fields: tuple[str, ...]
-    """The fields to name in errors. The i-th belongs to `$defs/f<i>`, or to the grammar's i-th schema."""
+    """The fields to name in errors. The i-th belongs to `$defs/f<i>`, or to the grammar's i-th part."""
 
     def field_of(self, definition: str | None) -> str:
         """Returns the request's field of one of the schema's definitions."""
@@ -91,8 +93,7 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
     schemas = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
     if not any(tool.function.strict for tool in request.tools or ()):
         return Functions(names, "auto", parallel, schemas=schemas)
-    has_format = request.response_format is not None and request.response_format.type != "text"
-    return Functions(names, "auto", parallel, "none" if has_format else "strict", schemas)
+    return Functions(names, "auto", parallel, "strict" if answer_form(request) is None else "none", schemas)
 
 
 def in_channels(functions: Functions) -> Functions:
@@ -113,59 +114,65 @@ def grammar_of(
     thought: how the output may begin with a free thought; None: it does not.
     dialects: those of the model's calls (`grammar_dialects`).
     """
-    form = request.response_format
-    schema: Any = None
-    fields: tuple[str, ...] = ("response_format",)
+    form = answer_form(request)
+    tools = request.tools or ()
+    forced: list[CallableFunction] = []
+    fields: tuple[str, ...] = () if form is None else (form.field,)
     if functions is not None and functions.mode != "auto":
-        schema = _forced_schema(request.tools or (), functions, request.parallel_tool_calls is not False)
-        fields = tuple(
-            f"tools[{i}].function.parameters"
-            for i, tool in enumerate(request.tools or ())
-            if tool.function.name in functions.names
-        )
-    elif form is not None and form.type == "json_object":
-        schema = {"type": "object"}
-    elif form is not None and form.json_schema is not None:
-        fields = ("response_format.json_schema.schema",)
-        schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else {"type": "object"}
-        bounded_schema(schema, fields[0])
-        schema = closed_schema(schema)
-        if not form.json_schema.strict:
-            schema = {**schema, "x-guidance": {"lenient": True}}
+        forced = [_forced(tool) for tool in tools if tool.function.name in functions.names]
+        numbered = enumerate(tools)
+        fields = tuple(f"tools[{i}].function.parameters" for i, one in numbered if one.function.name in functions.names)
+        schema = _forced_schema(tools, functions, request.parallel_tool_calls is not False)
+        text = bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
+        form = AnswerForm(fields[0], json_rule(schema), text)
     has_strict_calls = functions is not None and functions.bare != "any"
-    if schema is None and not has_strict_calls:
+    if form is None and not has_strict_calls:
         return None
-    for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
-        if value:
-            raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
-    text = "" if schema is None else bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
+    _check_end(request)
+    answer = None if form is None else form.rule
     goes_on = thought is not None and thought.begun is not None
-    if thought is not None and thought.in_channels and functions is not None and functions.mode != "auto":
-        forced = [_forced(tool) for tool in request.tools or () if tool.function.name in functions.names]
+    in_channels = thought is not None and thought.in_channels
+    if forced and in_channels:
         return Grammar(channel_grammar(forced, added or {}, has_to_call=True, goes_on=goes_on), fields)
     if functions is None or not has_strict_calls:
-        if thought is not None and thought.in_channels:
-            text = channel_grammar([], added or {}, answer=schema, goes_on=goes_on)
-        elif thought is not None:
-            text = answer_grammar(schema, added or {}, thought)
-        return Grammar(text, fields)
-    tools = request.tools or ()
+        assert form is not None
+        assert answer is not None
+        if in_channels:
+            return Grammar(form.within(channel_grammar([], added or {}, answer=answer, goes_on=goes_on)), fields)
+        if thought is not None:
+            return Grammar(form.within(answer_grammar(answer, added or {}, thought)), fields)
+        return Grammar(form.alone, fields)
     callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
-    if thought is not None and thought.in_channels:
-        text = channel_grammar(callables, added or {}, answer=schema, goes_on=goes_on)
-    else:
+
+    def calls(dialects: Sequence[Dialect]) -> str:
         parallel = functions.parallel
-        text = call_grammar(
-            callables, added or {}, parallel=parallel, answer=schema, thought=thought, dialects=dialects
+        return call_grammar(
+            callables, added or {}, parallel=parallel, answer=answer, thought=thought, dialects=dialects
         )
-    is_tagged = not (thought is not None and thought.in_channels) and dialects != grammar_dialects(None)
+
+    text = channel_grammar(callables, added or {}, answer=answer, goes_on=goes_on) if in_channels else calls(dialects)
+    is_tagged = not in_channels and dialects != grammar_dialects(None)
     if is_tagged and len(text) > MAX_TAGGED_GRAMMAR_BYTES:
-        is_tagged = False
-        text = call_grammar(callables, added or {}, parallel=parallel, answer=schema, thought=thought)
+        is_tagged, text = False, calls(grammar_dialects(None))
     if not is_tagged and len(text) > MAX_GRAMMAR_BYTES:
         raise errors.invalid("'tools': the functions' schemas are too large together.", "tools", "invalid_value")
     of_tools = (f"tools[{i}].function.parameters" for i in range(len(tools)))
-    return Grammar(text, (*of_tools, *(fields if schema is not None else ())))
+    return Grammar(text if form is None else form.within(text), (*of_tools, *fields))
+
+
+def grammar_of_text(request: GenerationRequest) -> Grammar | None:
+    """Returns the grammar of an output without calls and thoughts; None: no restriction. Raises ApiError (400)."""
+    form = answer_form(request)
+    if form is None:
+        return None
+    _check_end(request)
+    return Grammar(form.alone, (form.field,))
+
+
+def _check_end(request: GenerationRequest) -> None:
+    for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
+        if value:
+            raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
 
 
 def _callable(tool: Tool, field: str) -> CallableFunction:

@@ -27,7 +27,8 @@ from app.interface.thinking.channels import CALL, RETURN, TOKEN_SIGN
 from app.interface.thinking.ends import Calls, without_thought
 from app.interface.thinking.marks import CHANNELS, Thought, is_known, marks_of, thought_after
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault
-from app.interface.wire.chat import Message, ResponseFormat, Tool
+from app.interface.wire.answer_forms import ResponseFormat
+from app.interface.wire.chat import Message, Tool
 from app.interface.wire.sampling_defaults import SamplingDefaults
 from app.messages.model_card import ThinkingMode
 from app.messages.requests import OnOverflow

@@ -123,28 +123,6 @@ class Message(Wire):
         return self
 
 
-class JsonSchema(Wire):
-    """A named JSON schema for the answer."""
-
-    name: FunctionName
-    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    strict: bool | None = None
-
-
-class ResponseFormat(Wire):
-    """`response_format`: plain text, any JSON object, or JSON of a schema."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _has_its_schema(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise PydanticCustomError("invalid", "needs 'json_schema' where its type is json_schema, and only there")
-        return self
-
-
 class FunctionDefinition(Wire):
     """A function that the model may call."""
 
@@ -224,7 +202,6 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: OutputTokens = None
-    response_format: ResponseFormat | None = None
     metadata: Metadata | None = None
     """Kept with a stored completion; this API stores none, so it has no effect."""
     safety_identifier: Identifier | None = None

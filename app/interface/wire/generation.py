@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, Field, StringConstraints, Tag
 
+from app.interface.wire.answer_forms import AnswerForms
 from app.interface.wire.fields import (
     MAX_TOKENS,
     Dropped,
@@ -104,7 +105,7 @@ class StreamOptions(Wire):
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
-class GenerationRequest(Wire):
+class GenerationRequest(AnswerForms, Wire):
     """The fields that chat completions and completions share."""
 
     model: Identifier

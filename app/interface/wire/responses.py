@@ -44,13 +44,17 @@ from app.interface.wire.template_variables import TemplateVariables
 
 
 class TextFormat(Wire):
-    """`text.format`: plain text, any JSON object, or JSON of a schema."""
+    """`text.format`: plain text, any JSON object, JSON of a schema, or, extensions, a grammar."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "grammar", "regex"]
     name: FunctionName | None = None
     description: Annotated[str, StringConstraints(max_length=65536)] | None = None
     schema_: Annotated[dict[str, Any] | None, Shallow(), Field(alias="schema")] = None
     strict: bool | None = None
+    grammar: Text | None = None
+    """Extension: GBNF or Lark."""
+    regex: Text | None = None
+    """Extension: what the whole answer matches."""
 
 
 class TextConfig(Wire):

@@ -106,9 +106,7 @@ def _either(value: Given | None, field: str, other: Given | None, other_field: s
 def _going_on(request: ChatCompletionRequest, options: GenerationOptions) -> GenerationOptions:
     """Returns the options of an output that goes on with an answer's text. Raises ApiError (400)."""
     if options.grammar is not None:
-        form = request.response_format
-        field = "tools" if form is None or form.type == "text" else "response_format"
-        field = "tool_choice" if _calls(options.functions) == "must" else field
+        field = "tool_choice" if _calls(options.functions) == "must" else options.grammar.fields[-1].partition("[")[0]
         message = f"'{field}': an answer whose text has begun can't be made to follow a schema."
         raise errors.invalid(message, field, "invalid_value")
     functions = options.functions

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from app.interface.functions.requested import grammar_of_text
 from app.interface.generate.planning.generation import GenerationOptions, make_job, window_options
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
@@ -47,7 +48,7 @@ def _options(model: ChatModel, request: CompletionRequest, limits: Limits) -> Ge
     window = window_options(model, request, search)
     if window is not None and request.echo:
         raise errors.invalid("'echo' does not go with a context that shifts.", "echo", "invalid_value")
-    return GenerationOptions(search, window)
+    return GenerationOptions(search, window, grammar=grammar_of_text(request))
 
 
 def _token_ids(model: ChatModel, prompt: str | Sequence[int], number: int, *, bounded: bool) -> Sequence[int]:

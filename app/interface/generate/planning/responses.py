@@ -17,13 +17,12 @@ from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
+from app.interface.wire.answer_forms import JsonSchema, ResponseFormat
 from app.interface.wire.chat import (
     ChatCompletionRequest,
     ChatReasoning,
     FunctionCall,
-    JsonSchema,
     Message,
-    ResponseFormat,
     ToolCall,
 )
 from app.interface.wire.fields import MAX_MESSAGES
@@ -43,6 +42,8 @@ _FIELDS = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "response_format.json_schema.schema": "text.format.schema",
+    "response_format.grammar": "text.format.grammar",
+    "response_format.regex": "text.format.regex",
     "reasoning_effort": "reasoning.effort",
 }
 """Maps a chat request's fields to a response request's."""
@@ -134,12 +135,17 @@ def _response_format(form: TextFormat | None) -> ResponseFormat | None:
     if form is None:
         return None
     rest = {"name": form.name, "description": form.description, "schema": form.schema_, "strict": form.strict}
+    grammars = {"grammar": form.grammar, "regex": form.regex}
+    for field, value in (rest | grammars).items():
+        needed = "json_schema" if field in rest else field
+        if value is not None and form.type != needed:
+            message = f"'text.format.{field}' is allowed only where its type is {needed}."
+            raise errors.invalid(message, f"text.format.{field}", "invalid_value")
     if form.type != "json_schema":
-        for field, value in rest.items():
-            if value is not None:
-                message = f"'text.format.{field}' is allowed only where its type is json_schema."
-                raise errors.invalid(message, f"text.format.{field}", "invalid_value")
-        return ResponseFormat(type=form.type)
+        if form.type in grammars and grammars[form.type] is None:
+            field = f"text.format.{form.type}"
+            raise errors.invalid(f"'{field}' is missing.", field, "missing_required_parameter")
+        return ResponseFormat(type=form.type, grammar=form.grammar, regex=form.regex)
     for field in ("name", "schema"):
         if rest[field] is None:
             raise errors.invalid(

@@ -3,6 +3,7 @@
 A field that would have no effect is refused by name, never ignored. It knows neither model nor prompt.
 """
 
+from app.interface.functions.answer_forms import answer_form
 from app.interface.request import errors
 from app.interface.wire.chat import ChatCompletionRequest
 from app.interface.wire.completions import CompletionRequest
@@ -96,9 +97,9 @@ def _refuse_what_has_no_effect(request: _Request) -> None:
         raise _invalid("on_overflow", "a search can't shift its context")
     if request.max_tokens == 0:
         raise _invalid("max_tokens", "has to be at least 1 for a search")
+    if (form := answer_form(request)) is not None:
+        raise _invalid(form.field, "does not go with a search")
     if isinstance(request, ChatCompletionRequest):
-        if request.response_format is not None and request.response_format.type != "text":
-            raise _invalid("response_format", "does not go with a search")
         if request.tool_choice not in (None, "auto", "none"):
             raise _invalid("tool_choice", "a call can't be forced in a search")
         if request.tool_choice != "none" and any(tool.function.strict for tool in request.tools or ()):

@@ -9,7 +9,7 @@ import pytest
 
 from app.interface.functions.call_grammar import call_grammar
 from app.interface.functions.call_parser import CallParser
-from app.interface.functions.dialect import CallableFunction
+from app.interface.functions.dialect import CallableFunction, json_rule
 from app.interface.functions.requested import functions_of, grammar_of
 from app.interface.generate.planning.chat import plan_chat
 from app.interface.generate.planning.limits import Limits
@@ -138,7 +138,7 @@ def test_one_call_only_and_answers_with_a_schema(allows: Allows, request: pytest
     one = grammar(special, parallel=False)
     assert allows(one, CALL)
     assert not allows(one, f"{CALL}\n{CALL}")
-    answers = grammar(special, answer=SCHEMA)
+    answers = grammar(special, answer=json_rule(SCHEMA))
     assert [allows(answers, text) for text in ('{"a": 1}', CALL, BAD_CALL, "Hi", '{"b": 1}', GOOD)] == [
         True,
         True,

@@ -8,7 +8,7 @@ import pytest
 
 from app.interface.functions.call_grammar import call_grammar
 from app.interface.functions.call_parser import CallParser
-from app.interface.functions.dialect import CallableFunction, Dialect
+from app.interface.functions.dialect import CallableFunction, Dialect, json_rule
 from app.interface.functions.dialects import HERMES, LLAMA, MISTRAL
 from app.interface.functions.gemma import GEMMA
 from app.interface.functions.tagged import GLM, QWEN, UNMARKED
@@ -172,7 +172,7 @@ def test_with_a_format_there_is_no_text_but_calls_and_the_answer(
     call = written("write", path="a", lines="1")
     answer = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     for text, is_good in ((call, True), ('{"a": 1}', True), ("Ok", False), (f"Ok {call}", False)):
-        assert allows(marked, made, dialect, text, answer=answer) is is_good
+        assert allows(marked, made, dialect, text, answer=json_rule(answer)) is is_good
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.interface.functions.call_grammar import answer_grammar, call_grammar
-from app.interface.functions.dialect import CallableFunction
+from app.interface.functions.dialect import CallableFunction, json_rule
 from app.interface.functions.requested import functions_of, grammar_of
 from app.interface.thinking.marks import FAMILIES, Thought
 from app.interface.wire.chat import ChatCompletionRequest
@@ -90,7 +90,7 @@ def allows(made: Constraints, tokens: bool | None) -> Allows:
 def test_a_schema_begins_after_the_thought(
     allows: Allows, added: dict[int, str], thought: Thought, text: str, is_allowed: bool
 ) -> None:
-    assert allows(answer_grammar(SCHEMA, added, thought), text) is is_allowed
+    assert allows(answer_grammar(json_rule(SCHEMA), added, thought), text) is is_allowed
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,11 @@ def test_a_call_of_a_strict_function_begins_after_the_thought(
     allows: Allows, added: dict[int, str], thought: Thought, text: str, is_allowed: bool, answer: bool
 ) -> None:
     grammar = call_grammar(
-        [CallableFunction("add", SCHEMA)], added, parallel=True, answer=SCHEMA if answer else None, thought=thought
+        [CallableFunction("add", SCHEMA)],
+        added,
+        parallel=True,
+        answer=json_rule(SCHEMA) if answer else None,
+        thought=thought,
     )
     if answer:  # then only the thought and the answer have text
         text = text.replace("Yes: ", "")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.interface.functions.call_grammar import answer_grammar
+from app.interface.functions.dialect import json_rule
 from app.interface.thinking.marks import CHANNELS, FAMILIES, Thought, marks_of
 from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import Message
@@ -73,7 +74,7 @@ async def test_gemmas_thought_is_apart(special: bool | None) -> None:
 def test_a_format_begins_after_gemmas_thought(special: bool | None) -> None:
     marked = MarkedTokens(GEMMA_NAMES, special)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    grammar = answer_grammar(schema, marked.added, Thought(GEMMA, is_open=False, is_expected=True))
+    grammar = answer_grammar(json_rule(schema), marked.added, Thought(GEMMA, is_open=False, is_expected=True))
     with marked.constraints() as made:
         for text, is_good in (
             ('<|channel>thought\nhm<channel|>{"a": 1}', True),

@@ -67,7 +67,7 @@ def test_what_is_honoured_is_accepted(fields: dict[str, Any]) -> None:
         ("web_search_options", {}),
         ("moderation", {}),
         ("chat_template", "{{ x }}"),
-        ("guided_json", {}),
+        ("structural_tag", {}),
         ("min_tokens", -1),
         ("temperature", -0.1),
         ("temperature", 2.1),

@@ -1,9 +1,10 @@
-"""Outputs that are held to a schema, by the real model and sampler: whatever is drawn, whole ones are valid.
+"""Outputs that are held to a schema or grammar, by the real model and sampler: whatever is drawn, whole ones are valid.
 
 That a mask lets through only what a schema allows is in `tests/app/workers/test_constraints.py`.
 """
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -102,6 +103,30 @@ def test_whole_outputs_are_valid(service: RunningService, way: str) -> None:
     with ThreadPoolExecutor(2) as threads:
         whole = list(threads.map(ask, [(name, draw) for name in names for draw in DRAWS]))
     assert sum(whole) > len(whole) / 2
+
+
+GBNF = 'root ::= item ("," item){0,2}\nitem ::= [a-z]{1,6} "=" [0-9]{1,3}'
+ITEMS = "[a-z]{1,6}=[0-9]{1,3}(,[a-z]{1,6}=[0-9]{1,3}){0,2}"
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"grammar": GBNF}, ITEMS),
+    ({"structured_outputs": {"grammar": f"start: /{ITEMS}/"}}, ITEMS),
+    ({"structured_outputs": {"regex": "(red|blue) [0-9]{2}é"}}, "(red|blue) [0-9]{2}é"),
+    ({"guided_choice": ["yes", "no", "not at all"]}, "yes|no|not at all"),
+]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_whole_answers_follow_a_grammar(service: RunningService, draw: dict[str, Any]) -> None:
+    question = {"messages": [{"role": "user", "content": "Tell me about a place."}]}
+    for fields, pattern in FORMS:
+        for path, asked in (("chat/completions", question), ("completions", {"prompt": "It is "})):
+            body = {"model": service.model, "max_tokens": MOST_TOKENS} | asked | fields | draw
+            answer = httpx.post(f"{service.url}/v1/{path}", json=body, timeout=300)
+            assert answer.status_code == 200, answer.text
+            (choice,) = answer.json()["choices"]
+            text = choice["text"] if path == "completions" else choice["message"]["content"]
+            assert choice["finish_reason"] == "stop"
+            assert re.fullmatch(pattern, text), text
 
 
 def test_a_schema_that_can_not_be_followed_is_the_clients_matter_and_not_the_logs(service: RunningService) -> None:

@@ -43,6 +43,12 @@ class CustomInput:
         return "" if self._is_open else _only_text(self._held)
 
 
+def input_of(arguments: str) -> str:
+    """Returns the input in whole arguments."""
+    decoder = CustomInput()
+    return decoder.feed(arguments) + decoder.finish()
+
+
 def _only_text(arguments: str) -> str:
     try:
         value = json.loads(arguments, strict=False)

@@ -23,7 +23,7 @@ from app.interface.functions.schemas import (
 )
 from app.interface.request import errors
 from app.interface.thinking.marks import Thought
-from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
+from app.interface.wire.chat import ChatCompletionRequest, CustomAsFunction, NamedToolChoice, Tool
 from app.interface.wire.generation import GenerationRequest
 
 MAX_FORCED_CALLS = 16
@@ -121,7 +121,7 @@ def grammar_of(
     if functions is not None and functions.mode != "auto":
         forced = [_forced(tool) for tool in tools if tool.function.name in functions.names]
         numbered = enumerate(tools)
-        fields = tuple(f"tools[{i}].function.parameters" for i, one in numbered if one.function.name in functions.names)
+        fields = tuple(_field(i, one) for i, one in numbered if one.function.name in functions.names)
         schema = _forced_schema(tools, functions, request.parallel_tool_calls is not False)
         text = bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
         form = AnswerForm(fields[0], json_rule(schema), text)
@@ -142,7 +142,7 @@ def grammar_of(
         if thought is not None:
             return Grammar(form.within(answer_grammar(answer, added or {}, thought)), fields)
         return Grammar(form.alone, fields)
-    callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
+    callables = [_callable(tool, _field(i, tool)) for i, tool in enumerate(tools)]
 
     def calls(dialects: Sequence[Dialect]) -> str:
         parallel = functions.parallel
@@ -156,7 +156,7 @@ def grammar_of(
         is_tagged, text = False, calls(grammar_dialects(None))
     if not is_tagged and len(text) > MAX_GRAMMAR_BYTES:
         raise errors.invalid("'tools': the functions' schemas are too large together.", "tools", "invalid_value")
-    of_tools = (f"tools[{i}].function.parameters" for i in range(len(tools)))
+    of_tools = (_field(i, tool) for i, tool in enumerate(tools))
     return Grammar(text if form is None else form.within(text), (*of_tools, *fields))
 
 
@@ -173,6 +173,12 @@ def _check_end(request: GenerationRequest) -> None:
     for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
         if value:
             raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
+
+
+def _field(number: int, tool: Tool) -> str:
+    """Returns the field of a tool's schema."""
+    is_custom = isinstance(tool, CustomAsFunction)
+    return f"tools[{number}].{'custom.format.grammar.definition' if is_custom else 'function.parameters'}"
 
 
 def _callable(tool: Tool, field: str) -> CallableFunction:
@@ -197,7 +203,7 @@ def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) 
     for i, tool in enumerate(tools):
         schema = tool.function.parameters
         if schema is not None and nesting_levels(schema) > MAX_SCHEMA_LEVELS // 2:
-            field = f"tools[{i}].function.parameters"
+            field = _field(i, tool)
             message = f"'{field}': a schema may be {MAX_SCHEMA_LEVELS // 2} levels deep."
             raise errors.invalid(message, field, "invalid_value")
         parameters[tool.function.name] = closed_schema(

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.interface.request import errors
 from app.interface.wire.chat import FunctionDefinition, Tool
+from app.interface.wire.custom_tools import is_strict, parameters_of
 from app.interface.wire.fields import MAX_TOOLS
 from app.interface.wire.response_tools import (
     AllowedTools,
@@ -52,8 +53,8 @@ class OfferedTool:
         function = FunctionDefinition(
             name=self.alias,
             description=description,
-            parameters=_custom_parameters(tool) if isinstance(tool, CustomTool) else tool.parameters,
-            strict=_has_regex(tool) or None if isinstance(tool, CustomTool) else tool.strict,
+            parameters=parameters_of(tool.grammar) if isinstance(tool, CustomTool) else tool.parameters,
+            strict=is_strict(tool.grammar) if isinstance(tool, CustomTool) else tool.strict,
         )
         return Tool(type="function", function=function)
 
@@ -112,17 +113,3 @@ def _named(offered: Sequence[OfferedTool], choice: NamedToolChoice, field: str) 
         if (tool.tool.type, tool.tool.name) == (choice.type, choice.name):
             return tool
     raise errors.invalid(f"'{field}': no such {choice.type} in 'tools'.", field, "invalid_value")
-
-
-def _has_regex(tool: CustomTool) -> bool:
-    return tool.format is not None and tool.format.syntax == "regex"
-
-
-def _custom_parameters(tool: CustomTool) -> dict[str, Any]:
-    """Returns a schema of one string. A regular expression becomes part of it; a Lark grammar its description."""
-    text: dict[str, Any] = {"type": "string"}
-    if tool.format is not None and _has_regex(tool):
-        text["pattern"] = f"^(?:{tool.format.definition})$"
-    elif tool.format is not None and tool.format.syntax == "lark":
-        text["description"] = f"The text follows this Lark grammar:\n{tool.format.definition}"
-    return {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}

@@ -10,6 +10,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.interface.wire.custom_tools import CustomGrammar, is_strict, or_custom, parameters_of
 from app.interface.wire.fields import (
     MAX_CHAT_TOP_LOGPROBS,
     MAX_MESSAGES,
@@ -78,6 +79,27 @@ class ToolCall(Wire):
     provider_specific_fields: Dropped = None
 
 
+class CustomCall(Wire):
+    """A call of a custom tool that the assistant made in an earlier turn."""
+
+    name: Identifier
+    input: Text
+
+
+class CustomToolCall(Wire):
+    """An entry of an assistant message's `tool_calls`, of a custom tool."""
+
+    id: Identifier
+    type: Literal["custom"]
+    custom: CustomCall
+    index: Dropped = None
+
+    def as_function(self) -> ToolCall:
+        """Returns the call as the model wrote it."""
+        arguments = orjson.dumps({"input": self.custom.input}).decode()
+        return ToolCall(id=self.id, function=FunctionCall(name=self.custom.name, arguments=arguments))
+
+
 class Message(Wire):
     """One message of the conversation.
 
@@ -94,7 +116,12 @@ class Message(Wire):
     ) = None
     name: Identifier | None = None
     tool_call_id: Identifier | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: (
+        Annotated[
+            list[Annotated[ToolCall, or_custom(CustomToolCall, CustomToolCall.as_function)]], Field(fail_fast=True)
+        ]
+        | None
+    ) = None
     audio: Unsupported = None
     function_call: Unsupported = None
     refusal: Text | None = None
@@ -140,6 +167,54 @@ class Tool(Wire):
     cache_control: Dropped = None
 
 
+class CustomAsFunction(Tool):
+    """The function that stands for a custom tool."""
+
+
+class CustomToolFormat(Wire):
+    """The format of a custom tool's input."""
+
+    type: Literal["text", "grammar"]
+    grammar: CustomGrammar | None = None
+
+    @model_validator(mode="after")
+    def _has_its_grammar(self) -> Self:
+        if (self.type == "grammar") != (self.grammar is not None):
+            raise PydanticCustomError("invalid", "needs 'grammar' where its type is grammar, and only there")
+        return self
+
+
+class CustomDefinition(Wire):
+    """A custom tool that the model may call."""
+
+    name: FunctionName
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    format: CustomToolFormat | None = None
+
+
+class CustomTool(Wire):
+    """An entry of `tools` whose input is text."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+    cache_control: Dropped = None
+
+    def as_function(self) -> Tool:
+        """Returns the function that the model sees."""
+        custom = self.custom
+        grammar = custom.format.grammar if custom.format is not None else None
+        function = FunctionDefinition(
+            name=custom.name,
+            description=custom.description,
+            parameters=parameters_of(grammar),
+            strict=is_strict(grammar),
+        )
+        return CustomAsFunction(type="function", function=function)
+
+
+ChatTool = Annotated[Tool, or_custom(CustomTool, CustomTool.as_function)]
+
+
 class NamedFunction(Wire):
     """The function to call."""
 
@@ -153,11 +228,24 @@ class NamedToolChoice(Wire):
     function: NamedFunction
 
 
+class NamedCustomChoice(Wire):
+    """`tool_choice` of one custom tool."""
+
+    type: Literal["custom"]
+    custom: NamedFunction
+
+    def as_function(self) -> NamedToolChoice:
+        return NamedToolChoice(type="function", function=self.custom)
+
+
+NamedChoice = Annotated[NamedToolChoice, or_custom(NamedCustomChoice, NamedCustomChoice.as_function)]
+
+
 class AllowedFunctions(Wire):
     """Some of the functions, and whether one of them must be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[NamedChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class AllowedTools(Wire):
@@ -175,12 +263,12 @@ def _choice_kind(value: object) -> str | None:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")]
-    | Annotated[NamedToolChoice, Tag("one function")]
+    | Annotated[NamedChoice, Tag("one function")]
     | Annotated[AllowedTools, Tag("some functions")],
     Discriminator(
         _choice_kind,
         custom_error_type="wrong_type",
-        custom_error_message='should be "none", "auto", "required", a function or allowed_tools',
+        custom_error_message='should be "none", "auto", "required", a function, a custom tool or allowed_tools',
     ),
 ]
 
@@ -223,7 +311,7 @@ class ChatCompletionRequest(GenerationRequest):
     """Extension: variables of the model's chat template; they take precedence over all these."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
@@ -255,6 +343,11 @@ class ChatCompletionRequest(GenerationRequest):
             object.__setattr__(self, "tools", [tool for tool in self.tools or () if tool.function.name in names])
             object.__setattr__(self, "tool_choice", allowed.mode)
         return self
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the custom tools."""
+        return frozenset(tool.function.name for tool in self.tools or () if isinstance(tool, CustomAsFunction))
 
     @property
     def scores(self) -> int | None:

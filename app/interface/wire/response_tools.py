@@ -4,11 +4,11 @@ Functions, custom tools (whose input is text) and namespaces of both. Tools that
 accepted and ignored, since clients offer them to every service. It knows no model and no HTTP.
 """
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
+from app.interface.wire.custom_tools import CustomFormat, CustomGrammar
 from app.interface.wire.fields import MAX_TOOLS, FunctionName, Shallow, Unsupported, Wire, only
 
 _Description = Annotated[str, StringConstraints(max_length=65536)]
@@ -34,25 +34,15 @@ class FunctionTool(_Callable):
     output_schema: Unsupported = None
 
 
-class CustomFormat(Wire):
-    """The format of a custom tool's input."""
-
-    type: Literal["text", "grammar"]
-    syntax: Literal["lark", "regex"] | None = None
-    definition: _Description | None = None
-
-    @model_validator(mode="after")
-    def _has_its_grammar(self) -> Self:
-        if (self.type == "grammar") != (self.syntax is not None) or (self.syntax is None) != (self.definition is None):
-            raise PydanticCustomError("invalid", "needs 'syntax' and 'definition' where its type is grammar")
-        return self
-
-
 class CustomTool(_Callable):
     """A tool whose input is text."""
 
     type: Literal["custom"]
     format: CustomFormat | None = None
+
+    @property
+    def grammar(self) -> CustomGrammar | None:
+        return self.format.grammar if self.format is not None else None
 
 
 def _type_of(value: object) -> object:

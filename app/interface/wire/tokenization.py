@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import ChatTool, Message
 from app.interface.wire.fields import MAX_MESSAGES, MAX_TOOLS, Identifier, Text, TokenId, Unsupported, Wire, only
 from app.interface.wire.template_variables import TemplateVariables
 
@@ -18,7 +18,7 @@ class TokenizeRequest(Wire):
     """None: the first of `/v1/models`."""
     prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
     """For a prompt: whether to add the model's begin-of-sequence token, if it uses one; true by default."""
     return_token_strs: bool | None = None

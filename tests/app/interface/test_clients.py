@@ -1,5 +1,6 @@
 """What clients send beside what OpenAI's own does: each was met in one, and refused."""
 
+import json
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ JSON = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "
 QUESTION = {"role": "user", "content": "hi"}
 
 
-async def post(path: str, **fields: Any) -> tuple[FakeWorker, Any]:
-    """The worker that was asked, and the answer."""
-    worker = FakeWorker(lambda _: deltas(reference_tokenizer().encode("{}").ids))
+async def post(path: str, written: str = "{}", **fields: Any) -> tuple[FakeWorker, Any]:
+    """The worker that was asked and answered with the text, and the answer; a stream as its events."""
+    worker = FakeWorker(lambda _: deltas(reference_tokenizer().encode(written).ids))
     given = {"messages": [QUESTION]} if path == "chat/completions" else {"input": "hi"}
     async with http_client(http_app(worker.generate, model=MODEL)) as client:
         response = await client.post(f"/v1/{path}", json={"model": "tiny"} | given | fields)
     assert response.status_code == 200, response.text
+    if fields.get("stream"):
+        return worker, [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
     return worker, response.json()
 
 
@@ -133,3 +136,70 @@ async def test_a_tool_of_the_other_api_is_told_by_its_place() -> None:
     async with http_client(http_app(worker.generate, model=MODEL)) as client:
         response = await client.post("/v1/responses", json={"model": "tiny", "input": "hi", "tools": [F]})
     assert response.json()["error"]["param"] == "tools[0].name"
+
+
+PATCH: Any = {"type": "custom", "custom": {"name": "patch", "description": "Changes files."}}
+PATCHED = {"name": "patch", "input": 'a "b"\n'}
+PATCHES = '<tool_call>\n{"name": "patch", "arguments": {"input": "a \\"b\\"\\n"}}\n</tool_call>'
+
+
+def with_grammar(syntax: str, definition: str) -> dict[str, Any]:
+    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+    return {"type": "custom", "custom": PATCH["custom"] | {"format": form}}
+
+
+@pytest.mark.parametrize("text", [PATCHES, PATCHES.replace('"input"', '"patch"')])
+async def test_a_custom_tool_in_chat_gets_its_text(text: str) -> None:
+    _, answer = await post("chat/completions", text, tools=[F, PATCH])
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call == {"id": call["id"], "type": "custom", "custom": PATCHED}
+    _, chunks = await post("chat/completions", text, tools=[F, PATCH], stream=True)
+    begun, *more = [call for one in chunks for call in one["choices"][0]["delta"].get("tool_calls", [])]
+    assert begun == {"index": 0, "id": begun["id"], "type": "custom", "custom": {"name": "patch", "input": ""}}
+    assert all(call.keys() == {"index", "custom"} for call in more)
+    assert "".join(call["custom"]["input"] for call in more) == PATCHED["input"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "Done."}
+    said = answer["choices"][0]["message"]
+    handed_back, _ = await post("chat/completions", tools=[F, PATCH], messages=[QUESTION, said, result])
+    function = {"name": "patch", "arguments": {"input": PATCHED["input"]}}
+    said = {"role": "assistant", "tool_calls": [{"id": call["id"], "type": "function", "function": function}]}
+    as_function, _ = await post("chat/completions", tools=[F, PATCH], messages=[QUESTION, said, result])
+    assert prompt_of(handed_back) == prompt_of(as_function)
+
+
+async def test_custom_tools_are_offered_as_in_responses() -> None:
+    for syntax, definition in (("lark", 'start: "a"'), ("regex", "a|b"), (None, "")):
+        tool = with_grammar(syntax, definition) if syntax else PATCH
+        form = {"type": "grammar", "syntax": syntax, "definition": definition} if syntax else {"type": "text"}
+        other = {"type": "custom", "name": "patch", "description": "Changes files.", "format": form}
+        worker, _ = await post("chat/completions", tools=[tool])
+        same, _ = await post("responses", tools=[other])
+        assert prompt_of(worker) == prompt_of(same)
+        assert worker.requests[-1].grammar == same.requests[-1].grammar
+
+
+async def test_a_custom_tool_is_chosen() -> None:
+    chosen = {"type": "custom", "custom": {"name": "patch"}}
+    _, answer = await post("chat/completions", '{"input": "a"}', tools=[F, PATCH], tool_choice=chosen)
+    assert answer["choices"][0]["message"]["tool_calls"][0]["custom"] == {"name": "patch", "input": "a"}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [chosen]}}
+    worker, _ = await post("chat/completions", tools=[F, PATCH], tool_choice=allowed)
+    alone, _ = await post("chat/completions", tools=[PATCH])
+    assert prompt_of(worker) == prompt_of(alone)
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "custom"}, "tools[0].custom"),
+        ({"type": "custom", "custom": {"name": "a b"}}, "tools[0].custom.name"),
+        ({"type": "custom", "custom": {"name": "a", "format": {"type": "grammar"}}}, "tools[0].custom.format"),
+        ({"type": "other"}, "tools[0].type"),
+        (with_grammar("regex", "a" * 65530), "tools[0].custom.format.grammar.definition"),
+    ],
+)
+async def test_a_custom_tool_is_refused_by_its_place(tool: dict[str, Any], param: str) -> None:
+    async with http_client(http_app(FakeWorker(lambda _: []).generate, model=MODEL)) as client:
+        body = {"model": "tiny", "messages": [QUESTION], "tools": [tool]}
+        response = await client.post("/v1/chat/completions", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)

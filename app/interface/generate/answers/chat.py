@@ -1,12 +1,13 @@
 """A chat completion as one answer or as chunks. Knows nothing of HTTP, tokens or the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from app.interface.functions.custom_input import input_of
 from app.interface.generate.answers.answer import AnswerHead
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.chunks import ChunkEvents, ChunkShape
-from app.interface.generate.answers.collected import CollectedChoice, CollectedChoices
+from app.interface.generate.answers.collected import CollectedCall, CollectedChoice, CollectedChoices
 from app.interface.generate.planning.job import Job
 from app.interface.wire.chat import AssistantMessage, ChatChoice, ChatCompletion, ChatCompletionRequest
 
@@ -21,8 +22,9 @@ CHAT_CHUNKS = ChunkShape(
 class ChatBody:
     """Collects a chat completion."""
 
-    def __init__(self, _: ChatCompletionRequest, head: AnswerHead, job: Job) -> None:
+    def __init__(self, request: ChatCompletionRequest, head: AnswerHead, job: Job) -> None:
         self._head = head
+        self._custom = request.custom_tools
         self._choices = CollectedChoices(job)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
@@ -34,7 +36,7 @@ class ChatBody:
             id=self._head.response_id,
             created=self._head.created,
             model=self._head.model,
-            choices=[_choice(i, choice) for i, choice in enumerate(self._choices.best())],
+            choices=[_choice(i, choice, self._custom) for i, choice in enumerate(self._choices.best())],
             usage=self._choices.usage(),
             context=self._choices.context(),
         )
@@ -43,14 +45,11 @@ class ChatBody:
 
 def chat_events(request: ChatCompletionRequest, head: AnswerHead, job: Job) -> ChunkEvents:
     """Writes a chat completion as chunks."""
-    return ChunkEvents(CHAT_CHUNKS, head, job, include_usage=request.include_usage)
+    return ChunkEvents(CHAT_CHUNKS, head, job, include_usage=request.include_usage, custom=request.custom_tools)
 
 
-def _choice(index: int, choice: CollectedChoice) -> ChatChoice:
-    calls: list[dict[str, Any]] = [
-        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in choice.calls
-    ]
+def _choice(index: int, choice: CollectedChoice, custom: Collection[str]) -> ChatChoice:
+    calls = [_call(call, is_custom=call.name in custom) for call in choice.calls]
     content = None if calls and not choice.text.strip() else choice.text
     return ChatChoice(
         index=index,
@@ -63,3 +62,9 @@ def _choice(index: int, choice: CollectedChoice) -> ChatChoice:
         logprobs={**choice.logprobs, "refusal": None} if choice.logprobs else None,
         finish_reason=choice.finish_reason,
     )
+
+
+def _call(call: CollectedCall, *, is_custom: bool) -> dict[str, Any]:
+    if is_custom:
+        return {"id": call.call_id, "type": "custom", "custom": {"name": call.name, "input": input_of(call.arguments)}}
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

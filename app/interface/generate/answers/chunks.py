@@ -1,12 +1,13 @@
 """Writes the chunks of streamed chat completions and completions, as bytes of server-sent events."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from app.interface.functions.call_parser import ToolCallDelta
+from app.interface.functions.custom_input import CustomInput
 from app.interface.generate.answers.answer import AnswerHead
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.usage import TokenCount
@@ -74,7 +75,7 @@ class ChunkWriter:
         text: str,
         finish_reason: str | None,
         logprobs: Mapping[str, Any] | None = None,
-        calls: Sequence[ToolCallDelta] = (),
+        calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
         cut: ReasoningCut | None = None,
         context: ContextUse | None = None,
@@ -91,9 +92,7 @@ class ChunkWriter:
         if text or (logprobs is not None and any(logprobs.values())):
             chunks += self._chunk(index, self._shape.text % event_json(text), None, logprobs)
         for call in calls:
-            if call.name is None and not call.arguments:
-                continue  # the end of a call, which chunks do not mention
-            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(_call_delta(call)), None)
+            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(call), None)
         if finish_reason is not None:
             tail = b"%b%b}\n\n" % (self._end, _context(context))
             chunks += self._chunk(index, self._shape.empty, finish_reason, tail=tail)
@@ -130,8 +129,19 @@ class ChunkWriter:
 class ChunkEvents:
     """Writes a chat completion or a completion as events: an `EventWriter`."""
 
-    def __init__(self, shape: ChunkShape, head: AnswerHead, job: Job, *, include_usage: bool) -> None:
+    def __init__(
+        self,
+        shape: ChunkShape,
+        head: AnswerHead,
+        job: Job,
+        *,
+        include_usage: bool,
+        custom: Collection[str] = (),
+    ) -> None:
+        """custom: the names of custom tools, whose calls have an input in place of arguments."""
         self._writer = ChunkWriter(shape, head, include_usage=include_usage)
+        self._custom = custom
+        self._inputs: dict[tuple[int, int], CustomInput] = {}  # of open calls, by choice and number
         self._outputs = job.outputs
         self._count = TokenCount(job)
         self._include_usage = include_usage
@@ -152,10 +162,36 @@ class ChunkEvents:
     def fail(self, error: ApiError) -> bytes:
         return error_event(error)
 
+    def _calls(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
+        """Returns the delta's calls as chunks have them; the end of a call is mostly nothing."""
+        calls = list[dict[str, Any]]()
+        for call in delta.calls:
+            place = (delta.index, call.index)
+            if call.name in self._custom:
+                self._inputs[place] = CustomInput()
+            custom = self._inputs.get(place)
+            text = call.arguments if custom is None else custom.feed(call.arguments)
+            if custom is not None and call.done:
+                text += self._inputs.pop(place).finish()
+            if call.name is not None or text:
+                calls.append(_call_delta(call, text, is_custom=custom is not None))
+        if delta.finish_reason is not None:
+            for place in [one for one in self._inputs if one[0] == delta.index]:  # calls that the limit cut
+                if rest := self._inputs.pop(place).finish():
+                    calls.append({"index": place[1], "custom": {"input": rest}})
+        return calls
+
     def _chunks(self, delta: ChoiceDelta) -> bytes:
         context = None if self._include_usage or delta.finish_reason is None else self._count.context()
         chunks = self._writer.delta(
-            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought, delta.cut, context
+            delta.index,
+            delta.text,
+            delta.finish_reason,
+            delta.logprobs,
+            self._calls(delta),
+            delta.thought,
+            delta.cut,
+            context,
         )
         if delta.progress is None:
             return chunks
@@ -178,11 +214,12 @@ def _context(context: ContextUse | None) -> bytes:
     return b"" if context is None else b',"context":' + event_json(context.model_dump())
 
 
-def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
-    function = {"arguments": call.arguments}
+def _call_delta(call: ToolCallDelta, text: str, *, is_custom: bool) -> dict[str, Any]:
+    """text: of the arguments, or of a custom tool's input."""
+    kind, part = ("custom", {"input": text}) if is_custom else ("function", {"arguments": text})
     if call.name is None:
-        return {"index": call.index, "function": function}
-    return {"index": call.index, "id": call.call_id, "type": "function", "function": {"name": call.name, **function}}
+        return {"index": call.index, kind: part}
+    return {"index": call.index, "id": call.call_id, "type": kind, kind: {"name": call.name, **part}}
 
 
 def error_event(error: ApiError) -> bytes:

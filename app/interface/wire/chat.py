@@ -388,6 +388,8 @@ class ChatChoice(BaseModel):
     message: AssistantMessage
     logprobs: dict[str, Any] | None = None
     finish_reason: FinishReason
+    token_ids: Annotated[list[int] | None, Field(exclude_if=lambda tokens: tokens is None)] = None
+    """Extension, with `return_token_ids`: all of its tokens, without the one that ended it."""
 
 
 class ChatCompletion(BaseModel):
@@ -402,3 +404,5 @@ class ChatCompletion(BaseModel):
     system_fingerprint: str | None = None
     context: Annotated[ContextUse | None, Field(exclude_if=lambda context: context is None)] = None
     """Extension: present if the request lets old turns be left out."""
+    prompt_token_ids: Annotated[list[int] | None, Field(exclude_if=lambda tokens: tokens is None)] = None
+    """Extension, with `return_token_ids`."""

@@ -60,6 +60,9 @@ class CompletionChoice(BaseModel):
     text: str
     logprobs: dict[str, Any] | None = None
     finish_reason: FinishReason | None
+    prompt_token_ids: Annotated[list[int] | None, Field(exclude_if=lambda tokens: tokens is None)] = None
+    """Extension, like the next one, with `return_token_ids`."""
+    token_ids: Annotated[list[int] | None, Field(exclude_if=lambda tokens: tokens is None)] = None
 
 
 class Completion(BaseModel):

@@ -102,6 +102,8 @@ class StreamOptions(Wire):
     """`stream_options`."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """Extension, with `include_usage`: every chunk has the usage so far."""
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
@@ -186,6 +188,8 @@ class GenerationRequest(AnswerForms, Wire):
     session_id: Dropped = None
     skip_special_tokens: Dropped = None
     think: Dropped = None
+    return_token_ids: bool | None = None
+    """Extension: the answer has the tokens of the prompt and of each choice."""
     return_progress: bool | None = None
     """Extension, with `stream`: sends chunks with `prompt_progress` before the first token."""
 
@@ -197,3 +201,8 @@ class GenerationRequest(AnswerForms, Wire):
     def include_usage(self) -> bool:
         """Whether a stream ends with a usage chunk."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def usage_in_chunks(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)

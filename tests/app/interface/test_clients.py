@@ -15,13 +15,17 @@ G: Any = {"type": "function", "function": {"name": "g"}}
 NAMED = {"type": "function", "function": {"name": "f"}}
 JSON = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": ["answer"]}}}
 QUESTION = {"role": "user", "content": "hi"}
+PATCH: Any = {"type": "custom", "custom": {"name": "patch", "description": "Changes files."}}
+PATCHED = {"name": "patch", "input": 'a "b"\n'}
+PATCHES = '<tool_call>\n{"name": "patch", "arguments": {"input": "a \\"b\\"\\n"}}\n</tool_call>'
 
 
-async def post(path: str, written: str = "{}", **fields: Any) -> tuple[FakeWorker, Any]:
+async def post(path: str, written: str = "{}", max_choices: int = 4, **fields: Any) -> tuple[FakeWorker, Any]:
     """The worker that was asked and answered with the text, and the answer; a stream as its events."""
     worker = FakeWorker(lambda _: deltas(reference_tokenizer().encode(written).ids))
-    given = {"messages": [QUESTION]} if path == "chat/completions" else {"input": "hi"}
-    async with http_client(http_app(worker.generate, model=MODEL)) as client:
+    least: dict[str, Any] = {"chat/completions": {"messages": [QUESTION]}, "completions": {"prompt": "hi"}}
+    given = least.get(path, {"input": "hi"})
+    async with http_client(http_app(worker.generate, model=MODEL, max_choices=max_choices)) as client:
         response = await client.post(f"/v1/{path}", json={"model": "tiny"} | given | fields)
     assert response.status_code == 200, response.text
     if fields.get("stream"):
@@ -138,9 +142,49 @@ async def test_a_tool_of_the_other_api_is_told_by_its_place() -> None:
     assert response.json()["error"]["param"] == "tools[0].name"
 
 
-PATCH: Any = {"type": "custom", "custom": {"name": "patch", "description": "Changes files."}}
-PATCHED = {"name": "patch", "input": 'a "b"\n'}
-PATCHES = '<tool_call>\n{"name": "patch", "arguments": {"input": "a \\"b\\"\\n"}}\n</tool_call>'
+async def test_the_usage_so_far_is_in_every_chunk() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for path in ("chat/completions", "completions"):
+        ids = reference_tokenizer().encode("Yes, it is.").ids
+        worker, chunks = await post(path, "Yes, it is.", stream=True, stream_options=options)
+        counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+        assert counts == sorted(counts)
+        assert counts[-1] == len(ids)
+        assert all(chunk["usage"]["completion_tokens"] for chunk in chunks[1:])
+        assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {len(worker.requests[0].prompt_token_ids)}
+        assert chunks[-1]["choices"] == []
+        _, without = await post(path, "Yes", stream=True, stream_options=options | {"include_usage": False})
+        assert all("usage" not in chunk for chunk in without)
+
+
+@pytest.mark.parametrize("text", ["<think>hm</think>Yes, it is.", PATCHES])
+async def test_tokens_are_told(text: str) -> None:
+    ids = reference_tokenizer().encode(text).ids
+    fields: dict[str, Any] = {"tools": [F, PATCH], "return_token_ids": True, "n": 2}
+    worker, answer = await post("chat/completions", text, **fields)
+    prompt = list(worker.requests[0].prompt_token_ids)
+    assert answer["prompt_token_ids"] == prompt
+    assert [choice["token_ids"] for choice in answer["choices"]] == [ids, ids]
+    _, chunks = await post("chat/completions", text, stream=True, **fields)
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [prompt, *[None] * (len(chunks) - 1)]
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == 1]
+    assert [token for choice in choices for token in choice.get("token_ids", [])] == ids
+
+
+async def test_the_tokens_of_completions_are_told_with_their_prompts() -> None:
+    prompts = [reference_tokenizer().encode(text).ids for text in ("The", "world")]
+    ids = reference_tokenizer().encode("Yes").ids
+    fields: dict[str, Any] = {"prompt": prompts, "return_token_ids": True, "n": 2}
+    _, answer = await post("completions", "Yes", best_of=3, max_choices=8, **fields)
+    told = [(choice["prompt_token_ids"], choice["token_ids"]) for choice in answer["choices"]]
+    assert told == [(prompt, ids) for prompt in prompts for _ in range(2)]
+    _, chunks = await post("completions", "Yes", stream=True, **fields)
+    for index in range(4):
+        choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+        assert [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice] == [
+            prompts[index // 2]
+        ]
+        assert [token for choice in choices for token in choice.get("token_ids", [])] == ids
 
 
 def with_grammar(syntax: str, definition: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A chat completion as one answer or as chunks. Knows nothing of HTTP, tokens or the engine."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.interface.functions.custom_input import input_of
@@ -25,6 +25,7 @@ class ChatBody:
     def __init__(self, request: ChatCompletionRequest, head: AnswerHead, job: Job) -> None:
         self._head = head
         self._custom = request.custom_tools
+        self._job = job
         self._choices = CollectedChoices(job)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
@@ -36,31 +37,39 @@ class ChatBody:
             id=self._head.response_id,
             created=self._head.created,
             model=self._head.model,
-            choices=[_choice(i, choice, self._custom) for i, choice in enumerate(self._choices.best())],
+            choices=[self._choice(i, choice) for i, choice in enumerate(self._choices.best())],
             usage=self._choices.usage(),
             context=self._choices.context(),
+            prompt_token_ids=list(self._job.prompt_of(0)) if self._job.shows_tokens else None,
         )
         return completion.model_dump_json().encode()
+
+    def _choice(self, index: int, choice: CollectedChoice) -> ChatChoice:
+        calls = [_call(call, is_custom=call.name in self._custom) for call in choice.calls]
+        content = None if calls and not choice.text.strip() else choice.text
+        return ChatChoice(
+            index=index,
+            message=AssistantMessage(
+                content=content,
+                reasoning_content=choice.thought or None,
+                reasoning_cut=choice.cut,
+                tool_calls=calls or None,
+            ),
+            logprobs={**choice.logprobs, "refusal": None} if choice.logprobs else None,
+            finish_reason=choice.finish_reason,
+            token_ids=choice.token_ids if self._job.shows_tokens else None,
+        )
 
 
 def chat_events(request: ChatCompletionRequest, head: AnswerHead, job: Job) -> ChunkEvents:
     """Writes a chat completion as chunks."""
-    return ChunkEvents(CHAT_CHUNKS, head, job, include_usage=request.include_usage, custom=request.custom_tools)
-
-
-def _choice(index: int, choice: CollectedChoice, custom: Collection[str]) -> ChatChoice:
-    calls = [_call(call, is_custom=call.name in custom) for call in choice.calls]
-    content = None if calls and not choice.text.strip() else choice.text
-    return ChatChoice(
-        index=index,
-        message=AssistantMessage(
-            content=content,
-            reasoning_content=choice.thought or None,
-            reasoning_cut=choice.cut,
-            tool_calls=calls or None,
-        ),
-        logprobs={**choice.logprobs, "refusal": None} if choice.logprobs else None,
-        finish_reason=choice.finish_reason,
+    return ChunkEvents(
+        CHAT_CHUNKS,
+        head,
+        job,
+        usage=request.include_usage,
+        each_usage=request.usage_in_chunks,
+        custom=request.custom_tools,
     )
 
 

@@ -44,6 +44,8 @@ class ChoiceDelta:
     """What ended the thought, if it was not the model; after `thought` and before the text."""
     stop: str | None = None
     """The stop string that ended the choice."""
+    token_ids: tuple[int, ...] = ()
+    """Its tokens, if the request wants to know them."""
 
 
 class Choice:
@@ -58,6 +60,7 @@ class Choice:
         self._content_scores = None if self._calls is None or job.scores is None else _ContentScores()
         self._echo = job.echoes[index // job.choices] if job.echoes else job.begun
         self._undecided_scores: list[dict[str, Any]] = []
+        self._shows_tokens = job.shows_tokens
 
     def feed(self, delta: TokenDelta) -> list[ChoiceDelta]:
         """Returns what these tokens add to the choice, in order. Nothing may follow a finish reason.
@@ -111,6 +114,7 @@ class Choice:
             thought_tokens=piece.thought_tokens,
             cut=piece.cut,
             stop=piece.stop,
+            token_ids=delta.token_ids[:tokens] if self._shows_tokens else (),
         )
 
     def _without_thought(
@@ -150,6 +154,7 @@ def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
         first.thought_tokens + second.thought_tokens,
         second.cut or first.cut,
         stop=second.stop,
+        token_ids=first.token_ids + second.token_ids,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -48,6 +48,15 @@ class ChunkShape:
     """The chunk without new text."""
 
 
+class _Part(NamedTuple):
+    """What a chunk has of one choice."""
+
+    content: bytes
+    finish_reason: str | None = None
+    logprobs: Mapping[str, Any] | None = None
+    tail: bytes | None = None
+
+
 class ChunkWriter:
     """Writes the chunks of one stream."""
 
@@ -61,13 +70,24 @@ class ChunkWriter:
         }
         self._shape = shape
         self._head = b"data: " + event_json(fields)[:-1] + b',"choices":['
-        # With include_usage every chunk has the field, and it is null in all but the last.
+        # With include_usage every chunk has the field, and it is null in all but the last, unless it is set.
         self._end = b'],"usage":null' if include_usage else b"]"
         self._tail = self._end + b"}\n\n"
 
-    def start(self, index: int) -> bytes:
-        """Returns the chunk that begins a choice: its role in chat, nothing in completions."""
-        return self._chunk(index, self._shape.opening, None) if self._shape.opening else b""
+    def set_usage(self, usage: Usage) -> None:
+        """Sets what the next chunks have as their usage."""
+        self._end = b'],"usage":%b' % event_json(usage.model_dump())
+        self._tail = self._end + b"}\n\n"
+
+    def start(self, index: int, prompt: Sequence[int] | None = None) -> bytes:
+        """Returns the chunk that begins a choice: its role in chat, nothing in completions.
+
+        prompt: its tokens, if the chunk shows them.
+        """
+        if not self._shape.opening:
+            return b""
+        tail = None if prompt is None else b'%b,"prompt_token_ids":%b}\n\n' % (self._end, event_json(prompt))
+        return self._chunk(index, self._shape.opening, None, tail=tail)
 
     def delta(
         self,
@@ -79,24 +99,28 @@ class ChunkWriter:
         thought: str = "",
         cut: ReasoningCut | None = None,
         context: ContextUse | None = None,
+        tokens: Mapping[str, Sequence[int]] | None = None,
     ) -> bytes:
         """Returns the chunks of a thought, what cut it, text, scores and calls, and of the choice's end; maybe none.
 
-        context: for the chunk of the end.
+        context: for the chunk of the end. tokens: the first chunk has them; they make one alone.
         """
-        chunks = b""
+        chunks = list[_Part]()
         if thought:
-            chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}' % event_json(thought), None)
+            chunks.append(_Part(b'"delta":{"reasoning_content":%b}' % event_json(thought)))
         if cut is not None:
-            chunks += self._chunk(index, b'"delta":{"reasoning_cut":"%b"}' % cut.encode(), None)
+            chunks.append(_Part(b'"delta":{"reasoning_cut":"%b"}' % cut.encode()))
         if text or (logprobs is not None and any(logprobs.values())):
-            chunks += self._chunk(index, self._shape.text % event_json(text), None, logprobs)
+            chunks.append(_Part(self._shape.text % event_json(text), logprobs=logprobs))
         for call in calls:
-            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(call), None)
+            chunks.append(_Part(b'"delta":{"tool_calls":[%b]}' % event_json(call)))
         if finish_reason is not None:
             tail = b"%b%b}\n\n" % (self._end, _context(context))
-            chunks += self._chunk(index, self._shape.empty, finish_reason, tail=tail)
-        return chunks
+            chunks.append(_Part(self._shape.empty, finish_reason, tail=tail))
+        if tokens:
+            first = chunks[0] if chunks else _Part(self._shape.empty)
+            chunks[:1] = [first._replace(content=b"%b,%b" % (first.content, event_json(tokens)[1:-1]))]
+        return b"".join(self._chunk(index, *chunk) for chunk in chunks)
 
     def progress(self, index: int, progress: PromptProgress) -> bytes:
         """Returns a chunk with the prompt's progress and without text, as in llama-server."""
@@ -135,23 +159,39 @@ class ChunkEvents:
         head: AnswerHead,
         job: Job,
         *,
-        include_usage: bool,
+        usage: bool,
+        each_usage: bool = False,
         custom: Collection[str] = (),
     ) -> None:
-        """custom: the names of custom tools, whose calls have an input in place of arguments."""
-        self._writer = ChunkWriter(shape, head, include_usage=include_usage)
+        """usage: whether the stream ends with its usage. each_usage: whether every chunk has the usage so far.
+
+        custom: the names of custom tools, whose calls have an input in place of arguments.
+        """
+        self._job = job
+        self._writer = ChunkWriter(shape, head, include_usage=usage)
+        self._each_usage = each_usage
+        self._began = set[int]()  # choices whose prompt was shown
+        self._shows_prompt_first = bool(shape.opening)
         self._custom = custom
         self._inputs: dict[tuple[int, int], CustomInput] = {}  # of open calls, by choice and number
         self._outputs = job.outputs
         self._count = TokenCount(job)
-        self._include_usage = include_usage
+        self._include_usage = usage
 
     def begin(self) -> bytes:
-        return b"".join(map(self._writer.start, range(self._outputs)))
+        if self._each_usage:
+            self._writer.set_usage(self._count.usage())
+        prompt = self._job.prompt_of(0) if self._job.shows_tokens else None
+        return b"".join(self._writer.start(i, None if i else prompt) for i in range(self._outputs))
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
-        self._count.add(deltas)
-        return b"".join(map(self._chunks, deltas))
+        chunks = []
+        for delta in deltas:
+            self._count.add([delta])
+            if self._each_usage:
+                self._writer.set_usage(self._count.usage())
+            chunks.append(self._chunks(delta))
+        return b"".join(chunks)
 
     def end(self) -> bytes:
         """Returns the usage, if the client asked for it, and OpenAI's end of a stream."""
@@ -161,6 +201,16 @@ class ChunkEvents:
 
     def fail(self, error: ApiError) -> bytes:
         return error_event(error)
+
+    def _tokens(self, delta: ChoiceDelta) -> dict[str, Sequence[int]]:
+        """Returns the tokens that chunks show."""
+        if not (self._job.shows_tokens and delta.tokens):
+            return {}
+        shown: dict[str, Sequence[int]] = {"token_ids": delta.token_ids}
+        if not self._shows_prompt_first and delta.index not in self._began:
+            self._began.add(delta.index)
+            shown["prompt_token_ids"] = self._job.prompt_of(delta.index)
+        return shown
 
     def _calls(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
         """Returns the delta's calls as chunks have them; the end of a call is mostly nothing."""
@@ -192,6 +242,7 @@ class ChunkEvents:
             delta.thought,
             delta.cut,
             context,
+            self._tokens(delta),
         )
         if delta.progress is None:
             return chunks

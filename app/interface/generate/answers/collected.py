@@ -34,6 +34,8 @@ class CollectedChoice:
     calls: list[CollectedCall] = field(default_factory=list)
     cut: ReasoningCut | None = None
     """What ended the thought, if it was not the model."""
+    token_ids: list[int] = field(default_factory=list)
+    """Empty if the client does not want to know them."""
     _texts: list[str] = field(default_factory=list)
     _thoughts: list[str] = field(default_factory=list)
     _logprob: float = 0.0
@@ -46,6 +48,7 @@ class CollectedChoice:
         self.finish_reason = delta.finish_reason or self.finish_reason
         self._logprob += delta.logprob
         self._tokens += delta.tokens
+        self.token_ids += delta.token_ids
         for name, entries in (delta.logprobs or {}).items():
             self.logprobs.setdefault(name, []).extend(entries)
         for call in delta.calls:

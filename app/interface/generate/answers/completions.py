@@ -17,6 +17,7 @@ class CompletionBody:
 
     def __init__(self, _: CompletionRequest, head: AnswerHead, job: Job) -> None:
         self._head = head
+        self._job = job
         self._choices = CollectedChoices(job)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
@@ -30,7 +31,12 @@ class CompletionBody:
             model=self._head.model,
             choices=[
                 CompletionChoice(
-                    index=i, text=choice.text, logprobs=choice.logprobs or None, finish_reason=choice.finish_reason
+                    index=i,
+                    text=choice.text,
+                    logprobs=choice.logprobs or None,
+                    finish_reason=choice.finish_reason,
+                    prompt_token_ids=list(self._job.prompt_of(i)) if self._job.shows_tokens else None,
+                    token_ids=choice.token_ids if self._job.shows_tokens else None,
                 )
                 for i, choice in enumerate(self._choices.best())
             ],
@@ -41,4 +47,4 @@ class CompletionBody:
 
 def completion_events(request: CompletionRequest, head: AnswerHead, job: Job) -> ChunkEvents:
     """Writes a completion as chunks."""
-    return ChunkEvents(COMPLETION_CHUNKS, head, job, include_usage=request.include_usage)
+    return ChunkEvents(COMPLETION_CHUNKS, head, job, usage=request.include_usage, each_usage=request.usage_in_chunks)

@@ -104,6 +104,7 @@ def make_job(
         starts_text=starts_text,
         scores=request.scores,
         echoes=echoes,
+        shows_tokens=request.return_token_ids or False,
         answers=None if choices == answers else answers,
         functions=options.functions,
         beams=beams,

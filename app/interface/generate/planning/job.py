@@ -38,6 +38,8 @@ class Job:
     """The prompts' texts, if outputs begin with them."""
     begun: str = ""
     """What the texts of outputs begin with, where the client has begun an answer and wants it in its text."""
+    shows_tokens: bool = False
+    """Whether the client wants to know the tokens."""
     answers: int | None = None
     """How many choices per prompt, the most likely ones, are returned; None: all."""
     functions: Functions | None = None
@@ -57,6 +59,10 @@ class Job:
     def outputs(self) -> int:
         """The number of choices of all prompts."""
         return len(self.requests) * (self.choices if self.beams else 1)
+
+    def prompt_of(self, answer: int) -> tuple[int, ...]:
+        """Returns the prompt of one of the choices that are returned."""
+        return self.request_of(answer // (self.answers or self.choices) * self.choices).prompt_token_ids
 
     def request_of(self, output: int) -> GenerateRequest:
         """Returns the request of a choice."""

@@ -8,7 +8,7 @@ model.
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -38,6 +38,16 @@ class Knobs(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def first_twice(names: Iterable[str]) -> str | None:
+    """Returns the first name that was there before; None: each is its own."""
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 class ModelSettings(Knobs):
     """Which model is served: a folder, or a sealed model and its key.
 
@@ -59,6 +69,9 @@ class ModelSettings(Knobs):
     """The model's name in the API; none: the folder's name. A sealed model needs it: the name that it was sealed
     under."""
 
+    aliases: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(default_factory=list)
+    """Other names by which requests may ask for the model, such as those that a client has built in. `GET /v1/models`
+    lists it once, with them."""
     chat_template: str | None = Field(default=None, min_length=1)
     """The file of a chat template (Jinja), instead of the model's own; none: the model's. A model without one serves
     completions only."""
@@ -76,6 +89,11 @@ class ModelSettings(Knobs):
     def name(self) -> str:
         """The model's name in the API."""
         return self.served_name or self.path.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of its names in the API."""
+        return self.name, *self.aliases
 
     @property
     def path(self) -> Path:
@@ -98,6 +116,8 @@ class ModelSettings(Knobs):
             raise ValueError("chat_template is for a folder: a sealed model has its template sealed with it")
         if self.sealed is not None and (self.key is None or self.served_name is None):
             raise ValueError("a sealed model needs key, and served_name: the name that it was sealed under")
+        if (twice := first_twice(self.names)) is not None:
+            raise ValueError(f"aliases: {twice!r} is already a name of this model")
         return self
 
 
@@ -471,6 +491,7 @@ class ModelApplicationSettings(Knobs):
             sha256=model.sha256,
             thinking=model.thinking,
             short_thinking_tokens=model.short_thinking_tokens,
+            aliases=tuple(model.aliases),
         )
 
     @model_validator(mode="after")

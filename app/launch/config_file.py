@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from app.model_check import opened_model
 from app.model_folder import missing_file
 from app.models.store import model_here
-from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
+from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, first_twice, validated
 from app.workers.numa import core_share
 from quant.errors import QuantError
 
@@ -103,6 +103,8 @@ class ServiceConfig(Knobs):
         ):
             if len(set(names)) < len(names):
                 raise ValueError(f"applications: two have the same {what}: {', '.join(names)}")
+        if (twice := first_twice(name for one in self.applications for name in one.args.model.names)) is not None:
+            raise ValueError(f"applications: two models have the name {twice!r}, one as one of its model.aliases")
         return self
 
     @property

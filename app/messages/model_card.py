@@ -31,14 +31,21 @@ class ModelCard:
     """How much it thinks if a request does not say; None: as its template does."""
     short_thinking_tokens: int = SHORT_THINKING_TOKENS
     """The budget of "short"."""
+    aliases: tuple[str, ...] = ()
+    """Its other names in the API."""
     identity: str = ""
     """Identity of the opened files (`app.sealing.sealed_model.model_identity`); empty: not opened yet."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of its names in the API."""
+        return self.name, *self.aliases
+
     def to_wire(self) -> dict[str, Any]:
         """Returns JSON types, as Ray Serve requires."""
-        return asdict(self)
+        return {**asdict(self), "aliases": list(self.aliases)}
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Self:
         """Raises TypeError if a field is missing or unknown."""
-        return cls(**values)
+        return cls(**{**values, "aliases": tuple(values["aliases"])} if "aliases" in values else values)

@@ -74,10 +74,11 @@ def http_app(
     access_log: AccessLog | None = None,
     traces: Traces | None = None,
     api_keys: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
     behind_own_proxy: bool = False,
     **settings: Any,
 ) -> FastAPI:
-    served = ServedModel(model, generate, created=123)
+    served = ServedModel(model, generate, created=123, aliases=aliases)
     rows = workers if callable(workers) else lambda: list(workers)
     service = Service(
         {"tiny": served},

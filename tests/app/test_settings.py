@@ -24,6 +24,12 @@ def further(model: str, name: str | None = None, **args: Any) -> dict[str, Any]:
     }
 
 
+def with_aliases(model: str, *aliases: str) -> dict[str, Any]:
+    one = further(model)
+    one["args"]["model"]["aliases"] = [*aliases]
+    return one
+
+
 def config_file(folder: Path, **changes: Any) -> Path:
     values: dict[str, Any] = {"applications": [FRONT]}
     path = folder / "service.yaml"
@@ -132,6 +138,8 @@ def test_every_wrong_knob_is_named_at_once() -> None:
         ({"applications": [further("a")]}, "exactly one has import_path app.deploy:build"),
         ({"applications": [FRONT, FRONT | {"name": "again"}]}, "exactly one has import_path app.deploy:build"),
         ({"applications": [FRONT, further("a"), further("a", name="b")]}, "the same model name: m, a, a"),
+        ({"applications": [FRONT, with_aliases("a", "m")]}, "two models have the name 'm', one as one of its"),
+        ({"applications": [FRONT, with_aliases("a", "x", "x")]}, "aliases: 'x' is already a name of this model"),
         ({"applications": [FRONT, further("a"), further("b", name="a")]}, "the same name: redoubt, a, a"),
         ({"applications": [FRONT, further("a") | {"route_prefix": "/a"}]}, r"applications\.1\.route_prefix: "),
         (

@@ -116,10 +116,8 @@ def grammar_of(
     """
     form = answer_form(request)
     tools = request.tools or ()
-    forced: list[CallableFunction] = []
     fields: tuple[str, ...] = () if form is None else (form.field,)
     if functions is not None and functions.mode != "auto":
-        forced = [_forced(tool) for tool in tools if tool.function.name in functions.names]
         numbered = enumerate(tools)
         fields = tuple(_field(i, one) for i, one in numbered if one.function.name in functions.names)
         schema = _forced_schema(tools, functions, request.parallel_tool_calls is not False)
@@ -132,7 +130,8 @@ def grammar_of(
     answer = None if form is None else form.rule
     goes_on = thought is not None and thought.begun is not None
     in_channels = thought is not None and thought.in_channels
-    if forced and in_channels:
+    if in_channels and functions is not None and functions.mode != "auto":
+        forced = [_forced(tool) for tool in tools if tool.function.name in functions.names]
         return Grammar(channel_grammar(forced, added or {}, has_to_call=True, goes_on=goes_on), fields)
     if functions is None or not has_strict_calls:
         assert form is not None

@@ -85,13 +85,14 @@ class Generation(Generic[Body]):
         """
         received = self.received
         body, record = received.body, received.record
-        record.note_model(body.model, job.prompt_tokens)
+        name = self.service.name_of(body.model)
+        record.note_model(name, job.prompt_tokens)
         record.is_stream = bool(body.stream)
         generate = sequences(
             self.service,
             served.generate,
             received.caller,
-            body.model,
+            name,
             job.prompt_tokens,
             record=record,
             stored=stored,

@@ -8,7 +8,7 @@ own one, apply at once. It knows nothing of Ray: it is given an object that asks
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -196,8 +196,8 @@ class ModelDirectory:
     async def _opened(self, card: ModelCard, name: str, application: _Application) -> ServedModel | None:
         """Opens the model; returns None, and logs why, if it can't be served now."""
         others = [one for one in self._all() if one is not application]
-        if application is not self._own and any(card.name == known.name for one in others for known in one.served):
-            application.log_refusal(name, f"the model name {card.name!r} is taken")
+        if application is not self._own and (taken := _taken(card, others)) is not None:
+            application.log_refusal(name, f"the model name {taken!r} is taken")
             return None
         if time.monotonic() < application.try_again_s.get(card, 0.0):
             return None
@@ -248,4 +248,10 @@ def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
         identity=identity,
         template=None if card.chat_template is None else Path(card.chat_template),
     )
-    return ServedModel(chat, workers.generate, created=int(time.time()))
+    return ServedModel(chat, workers.generate, created=int(time.time()), aliases=card.aliases)
+
+
+def _taken(card: ModelCard, others: Iterable[_Application]) -> str | None:
+    """Returns a name of the card that another application's model has; None: there is none."""
+    known = {name for one in others for other in one.served for name in other.names}
+    return next((name for name in card.names if name in known), None)

@@ -128,7 +128,10 @@ class Reception:
         limit_bytes = self.service.settings.max_body_bytes
         limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
         raw = await read_body(request, limit_bytes, self.in_thread)
-        return await self._preparation.run(len(raw), lambda: parse(body_type, raw)), len(raw)
+        body = await self._preparation.run(len(raw), lambda: parse(body_type, raw))
+        if getattr(body, "model", None) == "":
+            body = body.model_copy(update={"model": self.service.name_of("")})
+        return body, len(raw)
 
     async def answer(
         self, request: Request, endpoint: Endpoint[Body], stages: Callable[[Received[Body]], Awaitable[Stages]]

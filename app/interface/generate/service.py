@@ -23,6 +23,8 @@ class ServedModel:
     """`app.controller.worker_client.WorkerClient.generate`."""
     created: int
     """The load time in Unix seconds."""
+    aliases: tuple[str, ...] = ()
+    """Other names by which clients may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,27 @@ class Service:
         settings = self.settings
         return Limits(settings.default_max_tokens, settings.max_choices, settings.max_beams)
 
-    def model(self, name: str | None) -> ServedModel:
-        """Returns the model of that name; None: the first. Raises ApiError (404, or 503 if there is no model)."""
-        if name is None:
-            first = next(iter(self.models), None)
+    def name_of(self, name: str) -> str:
+        """Returns the own name of the model that a request asks for by this one; empty: the first.
+
+        Raises ApiError (404, or 503 if there is no model).
+        """
+        models = self.models
+        if not name:
+            first = next(iter(models), None)
             if first is None:
                 raise errors.unavailable(self.settings.retry_after_s, "No model is served yet. Try again later.")
-            name = first
-        served = self.models.get(name)
-        if served is None:
+            return first
+        if name in models:
+            return name
+        own = next((own for own, served in models.items() if name in served.aliases), None)
+        if own is None:
+            raise errors.no_such_model(name, models)
+        return own
+
+    def model(self, name: str) -> ServedModel:
+        """Returns the model of that name, or alias; empty: the first. Raises as `name_of` does."""
+        served = self.models.get(self.name_of(name))
+        if served is None:  # it has gone in between
             raise errors.no_such_model(name, self.models)
         return served

@@ -43,13 +43,14 @@ class _Embedding:
 
     def answer(self) -> Answer:
         body, caller, service = self.received.body, self.received.caller, self._reception.service
-        served = service.model(body.model)
+        name = service.name_of(body.model)
+        served = service.model(name)
         requests = plan_embeddings(served.chat, body, caller, self.received.answer_id)
         tokens = sum(len(each.prompt_token_ids) for each in requests)
-        self.received.record.note_model(body.model, tokens)
+        self.received.record.note_model(name, tokens)
 
         async def embedded() -> bytes:
-            vectors = await embed(requests, sequences(service, served.generate, caller, body.model, tokens))
+            vectors = await embed(requests, sequences(service, served.generate, caller, name, tokens))
             if sum(vector.size for vector in vectors) < MANY_NUMBERS:
                 return embeddings_body(body, vectors, tokens)
             return await self._reception.in_thread(lambda: embeddings_body(body, vectors, tokens))

@@ -108,6 +108,7 @@ class ModelRoutes:
         thinking = chat.thinking
         return Model(
             id=name,
+            aliases=list(served.aliases),
             created=served.created,
             max_context_tokens=chat.context_tokens,
             max_model_len=chat.context_tokens,
@@ -116,5 +117,5 @@ class ModelRoutes:
             thinking=None
             if thinking is None
             else Thinking(switch=thinking.has_switch, short_tokens=thinking.short_tokens, default=thinking.default),
-            asleep=self._is_asleep(name),
+            asleep=self._is_asleep(self._service.name_of(name)),
         )

@@ -37,7 +37,7 @@ class ResponseRoutes:
         return Response(InputTokens(input_tokens=count).model_dump_json(), media_type="application/json")
 
     def _counted(self, body: ResponseRequest) -> int:
-        model = self._reception.service.model(body.model or None).chat
+        model = self._reception.service.model(body.model).chat
         try:
             chat = chat_request(body)
             tools = () if chat.tool_choice == "none" else chat.tools or ()

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from app.interface.wire.fields import Identifier, Text, Tokens, Wire, prompt_kind
+from app.interface.wire.fields import Identifier, ModelName, Text, Tokens, Wire, prompt_kind
 
 MAX_INPUTS = 2048
 """OpenAI's limit."""
@@ -26,7 +26,7 @@ Input = Annotated[
 class EmbeddingRequest(Wire):
     """`POST /v1/embeddings`."""
 
-    model: Identifier
+    model: ModelName = ""
     input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, lt=2**31)] | None = None

@@ -115,6 +115,9 @@ ThinkingBudget = Annotated[int, Field(ge=-1, le=MAX_TOKENS)]
 """The most tokens of a thought, without effect if the model does not think. 0: it does not think; -1: no limit, also
 where the service has one by default."""
 Verbosity = Literal["low", "medium", "high"]
+Identifier = Annotated[str, StringConstraints(max_length=512)]
+ModelName = Annotated[Identifier, BeforeValidator(lambda value: "" if value is None else value)]
+"""The name of a model, or one of its aliases; empty, null or absent: the first of `/v1/models`."""
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
     at_most(16),
@@ -138,7 +141,6 @@ OutputTokens = Annotated[
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-Identifier = Annotated[str, StringConstraints(max_length=512)]
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 
 

@@ -10,6 +10,7 @@ from app.interface.wire.fields import (
     Dropped,
     Identifier,
     MinP,
+    ModelName,
     OutputTokens,
     Penalty,
     RepetitionPenalty,
@@ -110,7 +111,7 @@ class StreamOptions(Wire):
 class GenerationRequest(AnswerForms, Wire):
     """The fields that chat completions and completions share."""
 
-    model: Identifier
+    model: ModelName = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -29,6 +29,8 @@ class Model(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "redoubt"
+    aliases: list[str] = []
+    """Extension: other names by which requests may ask for it."""
     max_context_tokens: int
     """Extension: the maximum of prompt and output tokens together."""
     max_model_len: int

@@ -17,6 +17,7 @@ from app.interface.wire.fields import (
     Identifier,
     Metadata,
     MinP,
+    ModelName,
     OutputTokens,
     ReasoningEffort,
     RepetitionPenalty,
@@ -116,7 +117,7 @@ class ConversationPlace(ConversationId):
 class ResponseRequest(Wire):
     """`POST /v1/responses`."""
 
-    model: Identifier
+    model: ModelName = ""
     input: Annotated[
         Annotated[Text, Tag("text")]
         | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Tag("items")],
@@ -201,7 +202,7 @@ class ResponseRequest(Wire):
 class InputTokensRequest(ResponseRequest):
     """`POST /v1/responses/input_tokens`."""
 
-    model: Identifier = ""
+    model: ModelName = ""
     """Empty: the first of `/v1/models`."""
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from app.interface.wire.chat import ChatTool, Message
-from app.interface.wire.fields import MAX_MESSAGES, MAX_TOOLS, Identifier, Text, TokenId, Unsupported, Wire, only
+from app.interface.wire.fields import MAX_MESSAGES, MAX_TOOLS, ModelName, Text, TokenId, Unsupported, Wire, only
 from app.interface.wire.template_variables import TemplateVariables
 
 MAX_TOKEN_IDS = 1 << 20
@@ -14,8 +14,7 @@ MAX_TOKEN_IDS = 1 << 20
 class TokenizeRequest(Wire):
     """`POST /tokenize`: a prompt as in completions, or messages as in chat completions."""
 
-    model: Identifier | None = None
-    """None: the first of `/v1/models`."""
+    model: ModelName = ""
     prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None = None
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -44,8 +43,7 @@ class TokenizeResponse(BaseModel):
 class DetokenizeRequest(Wire):
     """`POST /detokenize`."""
 
-    model: Identifier | None = None
-    """None: the first of `/v1/models`."""
+    model: ModelName = ""
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True)]
 
 

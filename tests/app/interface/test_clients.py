@@ -247,3 +247,25 @@ async def test_a_custom_tool_is_refused_by_its_place(tool: dict[str, Any], param
         body = {"model": "tiny", "messages": [QUESTION], "tools": [tool]}
         response = await client.post("/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_model_has_other_names_and_the_first_is_asked_by_none() -> None:
+    worker = FakeWorker(lambda _: deltas(reference_tokenizer().encode("Yes").ids))
+    bodies: dict[str, dict[str, Any]] = {
+        "chat/completions": {"messages": [QUESTION]},
+        "completions": {"prompt": "hi"},
+        "responses": {"input": "hi"},
+    }
+    async with http_client(http_app(worker.generate, model=MODEL, aliases=("gpt-4o", "a/b"))) as client:
+        for path, body in bodies.items():
+            for asked, told in (("gpt-4o", "gpt-4o"), ("a/b", "a/b"), ("tiny", "tiny"), (None, "tiny"), ("", "tiny")):
+                response = await client.post(f"/v1/{path}", json=body | {"model": asked})
+                assert (response.status_code, response.json()["model"]) == (200, told)
+            assert (await client.post(f"/v1/{path}", json=body)).json()["model"] == "tiny"
+            assert (await client.post(f"/v1/{path}", json=body | {"model": "gpt"})).status_code == 404
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [(one["id"], one["aliases"]) for one in listed] == [("tiny", ["gpt-4o", "a/b"])]
+        assert (await client.get("/v1/models/a/b")).json() == listed[0] | {"id": "a/b"}
+        metrics = (await client.get("/metrics")).text
+    assert 'model="tiny"' in metrics
+    assert "gpt-4o" not in metrics

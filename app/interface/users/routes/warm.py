@@ -37,7 +37,7 @@ class WarmRoute:
         body = parse(WarmRequest, await read_body(request, self._reception.service.settings.max_body_bytes))
         caller, texts = caller_of(request), texts_of(self._gate, request)
         conversation = await texts.get(body.conversation)
-        name = body.model or next(iter(self._reception.service.models), "")
+        name = self._reception.service.name_of(body.model or "")
         served = self._reception.service.model(name)
         warmed = WarmedMemory(tokens=0, remembered_tokens=0)
         history = await texts.branch(conversation.id)

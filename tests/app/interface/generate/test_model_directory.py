@@ -109,6 +109,19 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     assert serve.connected == ["b", "c"]
 
 
+async def test_a_name_that_is_another_models_alias_is_taken(card: ModelCard, caplog: pytest.LogCaptureFixture) -> None:
+    serve = FakeApplications()
+    card = replace(card, aliases=("gpt",))
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    serve.put("b", replace(card, name="second"))
+    serve.put("c", replace(card, name="third", aliases=("other",)))
+    serve.put("d", replace(card, name="other", aliases=()))
+    await directory.search()
+    assert {name: model.aliases for name, model in directory.models.items()} == {"own": ("gpt",), "third": ("other",)}
+    assert "the model name 'gpt' is taken" in caplog.text
+    assert "the model name 'other' is taken" in caplog.text
+
+
 async def test_a_context_is_not_longer_than_a_workers_cache(card: ModelCard) -> None:
     workers = FakeWorkers(card)
     directory = ModelDirectory(card, workers, FakeApplications())

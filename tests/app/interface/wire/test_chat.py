@@ -111,7 +111,7 @@ def test_what_is_honoured_is_accepted(fields: dict[str, Any]) -> None:
         ("messages", []),
         ("messages", "hi"),
         ("messages", None),
-        ("model", None),
+        ("model", 5),
         ("user", 5),
     ],
 )
@@ -179,7 +179,7 @@ def test_the_four_kinds_of_prompt(prompt: object, prompts: object) -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    assert refusal({"messages": CHAT["messages"]}).param == "model"
+    assert refusal({"model": "m"}).param == "messages"
     assert refusal({"model": "m"}).code == "missing_required_parameter"
 
 

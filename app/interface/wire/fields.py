@@ -160,6 +160,21 @@ class Wire(BaseModel):
         return value
 
 
+class OtherServersFields(BaseModel):
+    """What clients of other servers always send, without effect."""
+
+    cache_prompt: Dropped = None
+    id_slot: Dropped = None
+    keep_alive: Dropped = None
+    mirostat: Dropped = None
+    mirostat_eta: Dropped = None
+    mirostat_tau: Dropped = None
+    num_ctx: Dropped = None
+    session_id: Dropped = None
+    skip_special_tokens: Dropped = None
+    think: Dropped = None
+
+
 def prompt_kind(value: object) -> str | None:
     """Returns which of a prompt's four forms a value has."""
     if isinstance(value, str):

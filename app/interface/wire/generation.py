@@ -7,10 +7,10 @@ from pydantic import AliasChoices, BaseModel, Field, StringConstraints, Tag
 from app.interface.wire.answer_forms import AnswerForms
 from app.interface.wire.fields import (
     MAX_TOKENS,
-    Dropped,
     Identifier,
     MinP,
     ModelName,
+    OtherServersFields,
     OutputTokens,
     Penalty,
     RepetitionPenalty,
@@ -108,7 +108,7 @@ class StreamOptions(Wire):
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
-class GenerationRequest(AnswerForms, Wire):
+class GenerationRequest(AnswerForms, OtherServersFields, Wire):
     """The fields that chat completions and completions share."""
 
     model: ModelName = ""
@@ -178,17 +178,6 @@ class GenerationRequest(AnswerForms, Wire):
     """Extension, with "shift": the number of first tokens that stay; -1: the prompt; null: the system prompt."""
     n_discard: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     """Extension, with "shift": the number of tokens discarded at a time; -1 or null: half of what does not stay."""
-    cache_prompt: Dropped = None
-    """Without effect, like the others of this group: what clients of other servers always send."""
-    id_slot: Dropped = None
-    keep_alive: Dropped = None
-    mirostat: Dropped = None
-    mirostat_eta: Dropped = None
-    mirostat_tau: Dropped = None
-    num_ctx: Dropped = None
-    session_id: Dropped = None
-    skip_special_tokens: Dropped = None
-    think: Dropped = None
     return_token_ids: bool | None = None
     """Extension: the answer has the tokens of the prompt and of each choice."""
     return_progress: bool | None = None

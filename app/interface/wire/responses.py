@@ -18,6 +18,7 @@ from app.interface.wire.fields import (
     Metadata,
     MinP,
     ModelName,
+    OtherServersFields,
     OutputTokens,
     ReasoningEffort,
     RepetitionPenalty,
@@ -114,7 +115,7 @@ class ConversationPlace(ConversationId):
     """Extension: the item that the input follows, which makes a branch; `root`: none. The newest item by default."""
 
 
-class ResponseRequest(Wire):
+class ResponseRequest(OtherServersFields, Wire):
     """`POST /v1/responses`."""
 
     model: ModelName = ""
@@ -172,6 +173,8 @@ class ResponseRequest(Wire):
     image: Unsupported = None
     seed: Seed | None = None
     """Extension, as in chat completions; so are the rest."""
+    do_sample: bool | None = None
+    use_cache: bool | None = None
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
@@ -201,9 +204,6 @@ class ResponseRequest(Wire):
 
 class InputTokensRequest(ResponseRequest):
     """`POST /v1/responses/input_tokens`."""
-
-    model: ModelName = ""
-    """Empty: the first of `/v1/models`."""
 
 
 # --- answers ------------------------------------------------------------------------------------------------

@@ -98,23 +98,28 @@ async def test_arguments_may_be_an_object() -> None:
 
 
 async def test_what_other_servers_clients_always_send() -> None:
+    harmless: dict[str, Any] = {
+        "keep_alive": "5m",
+        "num_ctx": 4096,
+        "think": True,
+        "cache_prompt": True,
+        "id_slot": -1,
+        "session_id": "s",
+        "skip_special_tokens": True,
+        "mirostat": 0,
+        "service_tier": "flex",
+        "prompt_cache_retention": "24h",
+    }
     worker, _ = await post(
         "chat/completions",
-        keep_alive="5m",
-        num_ctx=4096,
-        think=True,
-        cache_prompt=True,
-        id_slot=-1,
-        session_id="s",
-        skip_special_tokens=True,
-        mirostat=0,
         repeat_penalty=1.25,
-        service_tier="flex",
-        prompt_cache_retention="24h",
         stop=[str(i) for i in range(16)],
         tools=[{"type": "function", "function": {"name": f"mcp:{'a' * 100}/b.c"}}],
+        **harmless,
     )
     assert worker.requests[-1].sampling.repetition_penalty == 1.25
+    worker, _ = await post("responses", do_sample=False, use_cache=False, **harmless)
+    assert (worker.requests[-1].sampling.temperature, worker.requests[-1].uses_cache) == (0, False)
 
 
 async def test_a_prompts_length_is_told_before_it_is_sent() -> None:

@@ -84,6 +84,8 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
         min_p=request.min_p,
         repetition_penalty=request.repetition_penalty,
         seed=request.seed,
+        do_sample=request.do_sample,
+        use_cache=request.use_cache,
         response_format=_response_format(request.text.format if request.text else None),
         tools=tools or None,
         tool_choice=choice,

@@ -116,13 +116,14 @@ def wrong_content_type() -> ApiError:
 
 def wrong_content_encoding() -> ApiError:
     """415: an unsupported content encoding."""
-    headers = {"Accept-Encoding": "gzip"}
-    return ApiError(415, "'Content-Encoding' may be gzip, or left out.", headers=headers)
+    headers = {"Accept-Encoding": "gzip, zstd"}
+    return ApiError(415, "'Content-Encoding' may be gzip or zstd, or left out.", headers=headers)
 
 
-def not_gzip() -> ApiError:
-    """400: a body declared as gzip is not, or is truncated."""
-    return invalid("'Content-Encoding' says gzip, but the body is not one whole gzip stream.", code="invalid_value")
+def not_compressed(coding: str) -> ApiError:
+    """400: a body declared as compressed is not, or is truncated."""
+    message = f"'Content-Encoding' says {coding}, but the body is not one whole {coding} stream."
+    return invalid(message, code="invalid_value")
 
 
 def context_length_exceeded(

@@ -1,6 +1,6 @@
 """A client's grammar as llguidance's Lark, and llguidance's complaints about one as a sentence.
 
-It bounds what would exhaust the stack of llguidance, which recurses into rules. It knows no tokens.
+It bounds what llguidance recurses into, which takes its stack and its time. It knows no tokens.
 """
 
 import re
@@ -10,8 +10,8 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from app.messages.grammar import OwnGrammar
 
-MAX_RULES: Final = 1000
-"""A chain of 3,000 rules exhausts a stack of 8 MiB."""
+MAX_LEVELS: Final = 1000
+"""The most rules and brackets together, which may all be nested. A level takes about 3 KiB of stack."""
 _NOT_RULES = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/')
 _GBNF = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
@@ -27,10 +27,18 @@ class GrammarError(ValueError):
 
 def lark_of(own: OwnGrammar) -> str:
     """Returns the grammar in Lark. Raises GrammarError."""
-    separator = "::=" if own.syntax == "gbnf" else ":"
-    if _NOT_RULES.sub("", own.text).count(separator) > MAX_RULES:
-        raise GrammarError(f"it has more than {MAX_RULES} rules")
-    return own.text if own.syntax == "lark" else _converted(own.text)
+    if own.syntax == "lark":
+        _check_levels(_NOT_RULES.sub("", own.text), ":")
+        return own.text
+    _check_levels(_GBNF.sub("", own.text), "::=")
+    lark = _converted(own.text)
+    _check_levels(_NOT_RULES.sub("", lark), ":")
+    return lark
+
+
+def _check_levels(structure: str, separator: str) -> None:
+    if structure.count(separator) + sum(map(structure.count, "([{")) > MAX_LEVELS:
+        raise GrammarError(f"it has more than {MAX_LEVELS} rules and brackets")
 
 
 def _converted(gbnf: str) -> str:

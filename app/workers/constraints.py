@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import json
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ MAX_USES = 1024
 MAX_REASON_CHARACTERS = 400
 TRIM_EVERY = 16
 """How many schemas are dropped between two calls of malloc_trim, which returns their memory to the system."""
+STACK_BYTES = 64 << 20
+"""Of the compiler's thread: llguidance recurses into grammars, and what exhausts the stack ends the process."""
 MAX_BLAMED = 16
 """The most definitions that are compiled one by one to find the wrong one."""
 
@@ -51,7 +54,9 @@ class Constraints:
         self._folder = folder
         self.vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._tokenizer = self._thread.submit(self._open)
+        usual_bytes = threading.stack_size(STACK_BYTES)
+        self._tokenizer = self._thread.submit(self._open)  # starts the thread
+        threading.stack_size(usual_bytes)
         self._cache: OrderedDict[str, _Compiled] = OrderedDict()
         self._dropped = 0
 

@@ -133,14 +133,21 @@ def test_what_is_no_form(fields: dict[str, Any], param: str | None, reason: str)
         ({"grammar": 'root ::= "a"\n\nx ::= ("b"'}, "line 3: expected ')'"),
         ({"grammar": 'root ::= "a" x'}, "rule 'x' not found"),
         ({"grammar": 'x ::= "a"'}, "no rule named root"),
-        ({"grammar": "root ::= " + "(" * 5000}, "nested too deeply"),
+        ({"grammar": "root ::= " + "(" * 900}, "nested too deeply"),
         ({"grammar": 'root ::= "a\\'}, "ends too early"),
         ({"grammar": 'start: "a"\nx: ("b"\n'}, "line 2, column 8: expected token ')'"),
         ({"grammar": 'start: "a" b'}, 'line 1, column 8: unknown name: "b"'),
         ({"grammar": "start: /a(/"}, "line 1, column 8: invalid regular expression: unclosed group"),
-        ({"grammar": "start: " + "(" * 20000}, "nested"),
-        ({"grammar": "start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(5000))}, "more than 1000 rules"),
-        ({"grammar": "root ::= a0\n" + "".join(f"a{i} ::= a{i + 1}\n" for i in range(3000))}, "more than 1000 rules"),
+        ({"grammar": "start: " + "(" * 900}, "nested"),
+        (
+            {"grammar": "start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(5000))},
+            "more than 1000 rules and brackets",
+        ),
+        (
+            {"grammar": "root ::= a0\n" + "".join(f"a{i} ::= a{i + 1}\n" for i in range(3000))},
+            "more than 1000 rules and brackets",
+        ),
+        ({"grammar": "start: " + "".join(f"{'(' * 9}A{i}{')' * 9}\nA{i}: " for i in range(500))}, "and brackets"),
         ({"grammar": "start: start"}, "nothing can follow it"),
         ({"guided_regex": "a(b"}, "invalid regular expression: unclosed group"),
         ({"guided_regex": r"(?=a)b"}, "look-around"),
@@ -170,6 +177,13 @@ async def test_each_endpoint_takes_them(path: str) -> None:
         response = await client.post(f"/v1/{path}", json={"model": "tiny"} | bodies[path])
     assert response.status_code == 200, response.text
     assert worker.requests[0].grammar == "%llguidance {}\nstart: /a/\n"
+
+
+@pytest.mark.parametrize("opening", ["(", '("y" | '])
+@pytest.mark.parametrize("name", ["a", "A"])
+def test_a_grammar_as_deep_as_it_may_be_is_followed(constraints: Constraints, opening: str, name: str) -> None:
+    rules = "".join(f"{name}{i}: {opening * 24}{name}{i + 1}{')' * 24}\n" for i in range(39))
+    assert outputs(constraints, written(grammar=f'start: {name}0\n{rules}{name}39: "x"\n'), "x", "z") == [True, False]
 
 
 async def test_the_worker_refuses_by_the_clients_field() -> None:

@@ -37,8 +37,10 @@ MAX_USES = 1024
 MAX_REASON_CHARACTERS = 400
 TRIM_EVERY = 16
 """How many schemas are dropped between two calls of malloc_trim, which returns their memory to the system."""
-STACK_BYTES = 64 << 20
-"""Of the compiler's thread: llguidance recurses into grammars, and what exhausts the stack ends the process."""
+STACK_BYTES = 256 << 20
+"""Of the compiler's thread: llguidance recurses into schemas and grammars, and what exhausts a stack ends the process.
+
+A schema of 64 KiB takes up to 32 MiB. What is not used takes no memory."""
 MAX_BLAMED = 16
 """The most definitions that are compiled one by one to find the wrong one."""
 

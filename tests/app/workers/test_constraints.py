@@ -29,6 +29,17 @@ PERSON = {
 }
 
 
+def deep_schema() -> dict[str, Any]:
+    """As deep as 64 KiB allow, over references: it exhausts a stack of 16 MiB."""
+    definitions: dict[str, Any] = {"150": {"type": "integer"}}
+    for number in range(150):
+        schema: dict[str, Any] = {"$ref": f"#/$defs/{number + 1}"}
+        for _ in range(28):
+            schema = {"anyOf": [schema]}
+        definitions[str(number)] = schema
+    return {"$ref": "#/$defs/0", "$defs": definitions}
+
+
 @pytest.fixture(scope="module")
 def constraints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Constraints]:
     folder = tmp_path_factory.mktemp("model")
@@ -123,6 +134,7 @@ async def test_schemas_that_cannot_be_compiled_are_refused(constraints: Constrai
         {"type": "array", "minItems": 10_000, "items": {"type": "string"}},
         {"$defs": {"n": {"type": "object", "properties": {"c": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
         {"anyOf": [{"type": "object", "properties": {f"k{j}": {"type": "null"} for j in range(i)}} for i in range(60)]},
+        deep_schema(),
     ],
 )  # fmt: skip
 async def test_hostile_schemas_are_compiled_or_refused(constraints: Constraints, schema: Any) -> None:

@@ -10,6 +10,8 @@ HEADER = "%llguidance {}\n"
 """The beginning of a grammar of ours; no JSON schema begins like this."""
 OWN_HEADER = "%own "
 """The beginning of a grammar of ours with a client's in it."""
+BEGUN_HEADER = "%begun "
+"""The beginning of a grammar whose output has begun in the prompt."""
 OWN_RULE = "@own"
 """The client's grammar in ours: its rules have a space of names of their own."""
 SPACING: Mapping[str, Any] = {
@@ -37,6 +39,19 @@ class OwnGrammar:
 def with_own(main: str, own: OwnGrammar) -> str:
     """Joins a grammar of ours, in which OWN_RULE stands, and a client's."""
     return OWN_HEADER + json.dumps([main, own.syntax, own.text])
+
+
+def with_begun(grammar: str, text: str) -> str:
+    """Returns the grammar of an output that goes on with this text, which the grammar has to allow too."""
+    return f"{BEGUN_HEADER}{json.dumps(text)}\n{grammar}"
+
+
+def without_begun(grammar: str) -> tuple[str, str]:
+    """Returns the two that `with_begun` has joined; the text is empty where none has begun."""
+    if not grammar.startswith(BEGUN_HEADER):
+        return grammar, ""
+    text, _, rest = grammar.removeprefix(BEGUN_HEADER).partition("\n")
+    return rest, json.loads(text)
 
 
 def parts_of(grammar: str) -> list[str]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from app.control_tokens import Aliases
 from app.engine.model_runner import TokenConstraint
 from app.messages.failures import ConstraintError
-from app.messages.grammar import HEADER, OWN_HEADER, OWN_RULE, SPACING, OwnGrammar, answer_of, parts_of
+from app.messages.grammar import HEADER, OWN_HEADER, OWN_RULE, SPACING, OwnGrammar, answer_of, parts_of, without_begun
 from app.model_folder import ModelFolder, read_end_token_ids
 from app.workers.client_grammars import GrammarError, lark_of, reason_of
 
@@ -68,6 +68,7 @@ class Constraints:
 
     def compile(self, schema: str) -> TokenConstraint:
         """Does the work of `make` synchronously, in the compiler's thread."""
+        schema, begun = without_begun(schema)
         for old in [key for key, compiled in self._cache.items() if compiled.failed or compiled.uses >= MAX_USES]:
             self._drop(old)
         compiled = self._cache.get(schema)
@@ -79,7 +80,14 @@ class Constraints:
                 self._drop(next(iter(self._cache)))
         self._cache.move_to_end(schema)
         compiled.uses += 1
-        return _Constraint(compiled)
+        return _Constraint(compiled) if not begun else self._going_on(compiled, begun)
+
+    def _going_on(self, compiled: "_Compiled", begun: str) -> TokenConstraint:
+        """Returns the constraint of an output that goes on with a text. Raises ConstraintError if it can't."""
+        matcher = compiled.matcher.deep_copy()
+        if not matcher.consume_tokens(self._tokenizer.result().tokenize_str(begun)):
+            raise ConstraintError("The answer can't go on: what it has begun with does not follow its form")
+        return _Constraint(_Compiled(matcher, self._first_mask(matcher, "")))
 
     def _check_answer(self, schema: str) -> None:
         """Raises ConstraintError if no answer could follow a thought, which would be found only after it."""

@@ -25,6 +25,7 @@ from app.interface.request import errors
 from app.interface.thinking.marks import Thought
 from app.interface.wire.chat import ChatCompletionRequest, CustomAsFunction, NamedToolChoice, Tool
 from app.interface.wire.generation import GenerationRequest
+from app.messages.grammar import with_begun
 
 MAX_FORCED_CALLS = 16
 MAX_GRAMMAR_BYTES = 2 * MAX_SCHEMA_BYTES
@@ -42,6 +43,10 @@ class Grammar:
     """A JSON schema, or a grammar as `app.messages.grammar` has it."""
     fields: tuple[str, ...]
     """The fields to name in errors. The i-th belongs to `$defs/f<i>`, or to the grammar's i-th part."""
+
+    def going_on(self, text: str) -> "Grammar":
+        """Returns the grammar of an output that goes on with this text."""
+        return replace(self, schema=with_begun(self.schema, text))
 
     def field_of(self, definition: str | None) -> str:
         """Returns the request's field of one of the schema's definitions."""

@@ -43,8 +43,8 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     begun = model.begun(request.messages) if options.thinking.continues else Begun("", "")
     thought = model.thought_within(prompt.token_ids, begun)
     if begun.text:
-        options = _going_on(request, options)
-    if options.grammar is not None and thought is not None:
+        options = _going_on(begun.text, options, in_channels=thought is not None)
+    if options.grammar is not None and thought is not None and not begun.text:
         if thought.is_expected:
             grammar = grammar_of(request, options.functions, model.added_tokens, thought, model.dialects)
             options = replace(options, grammar=grammar)
@@ -103,14 +103,19 @@ def _either(value: Given | None, field: str, other: Given | None, other_field: s
     return other if value is None else value
 
 
-def _going_on(request: ChatCompletionRequest, options: GenerationOptions) -> GenerationOptions:
+def _going_on(begun: str, options: GenerationOptions, *, in_channels: bool) -> GenerationOptions:
     """Returns the options of an output that goes on with an answer's text. Raises ApiError (400)."""
-    if options.grammar is not None:
-        field = "tool_choice" if _calls(options.functions) == "must" else options.grammar.fields[-1].partition("[")[0]
-        message = f"'{field}': an answer whose text has begun can't be made to follow a schema."
-        raise errors.invalid(message, field, "invalid_value")
     functions = options.functions
-    return options if functions is None else replace(options, functions=replace(functions, bare="none"))
+    if _calls(functions) == "must":
+        message = "'tool_choice': an answer whose text has begun can't be made a call."
+        raise errors.invalid(message, "tool_choice", "invalid_value")
+    if functions is not None and functions.bare != "any" and in_channels:
+        raise errors.invalid("'tools': functions can't be strict after a text has begun.", "tools", "invalid_value")
+    return replace(
+        options,
+        grammar=None if options.grammar is None else options.grammar.going_on(begun),
+        functions=None if functions is None else replace(functions, bare="none"),
+    )
 
 
 def _calls(functions: Functions | None) -> Calls:

@@ -11,6 +11,7 @@ from app.interface.request.errors import ApiError
 from app.interface.thinking.marks import FAMILIES, Thought
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
+from app.messages.grammar import with_begun
 from app.workers.constraints import Constraints
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.functions.constrained import lets_through
@@ -184,6 +185,30 @@ async def test_each_endpoint_takes_them(path: str) -> None:
 def test_a_grammar_as_deep_as_it_may_be_is_followed(constraints: Constraints, opening: str, name: str) -> None:
     rules = "".join(f"{name}{i}: {opening * 24}{name}{i + 1}{')' * 24}\n" for i in range(39))
     assert outputs(constraints, written(grammar=f'start: {name}0\n{rules}{name}39: "x"\n'), "x", "z") == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "begun", "rest", "is_allowed"),
+    [
+        ({"guided_choice": CHOICE}, "no", "t sure", True),
+        ({"guided_choice": CHOICE}, "no", "", True),
+        ({"guided_choice": CHOICE}, "yes", "", True),
+        ({"guided_choice": CHOICE}, "no", "pe", False),
+        ({"guided_json": SCHEMA}, '{"a": ', "12}", True),
+        ({"guided_json": SCHEMA}, '{"a": ', '{"a": 12}', False),
+        ({"grammar": GBNF}, "move ca", "fé", True),
+        ({"grammar": GBNF}, "move caf", "e", False),
+    ],
+)
+def test_an_answer_that_has_begun_goes_on_in_its_form(
+    constraints: Constraints, fields: dict[str, Any], begun: str, rest: str, is_allowed: bool
+) -> None:
+    assert outputs(constraints, with_begun(written(**fields), begun), rest) == [is_allowed]
+
+
+def test_an_answer_that_has_begun_otherwise_is_refused(constraints: Constraints) -> None:
+    with pytest.raises(ConstraintError, match="does not follow its form"):
+        constraints.compile(with_begun(written(guided_choice=CHOICE), "maybe"))
 
 
 async def test_the_worker_refuses_by_the_clients_field() -> None:

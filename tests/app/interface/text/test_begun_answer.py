@@ -143,6 +143,19 @@ async def test_calls_after_a_text_that_was_begun() -> None:
     assert message["content"] == '{"name": "f", "arguments": {}}'
 
 
+STRICT: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}
+
+
+@pytest.mark.parametrize("fields", [{"response_format": {"type": "json_object"}}, STRICT])
+async def test_a_form_holds_what_was_begun_and_what_follows(fields: dict[str, Any]) -> None:
+    service = Begun(model=thinking_model())
+    await service.goes_on('{"a"', **fields)
+    first, _, rest = (service.worker.requests[-1].grammar or "").partition("\n")
+    assert first == '%begun "{\\"a\\""'
+    await service.chat(enable_thinking=False, **fields)
+    assert rest == service.worker.requests[-1].grammar
+
+
 async def test_the_oldest_turns_are_left_out_before_it() -> None:
     service = Begun(model=tiny_model(context_tokens=256))
     turns = [QUESTION, {"role": "assistant", "content": "word " * 40}] * 4
@@ -158,9 +171,6 @@ async def test_an_answer_that_is_not_opened() -> None:
     assert service.prompt == OPENED.removesuffix("<|im_start|>assistant\n")
 
 
-SCHEMA = {"response_format": {"type": "json_object"}}
-
-
 @pytest.mark.parametrize(
     ("last", "fields", "param"),
     [
@@ -168,9 +178,7 @@ SCHEMA = {"response_format": {"type": "json_object"}}
         ({"tool_calls": [{"id": "1", "function": {"name": "f"}}]}, {}, "messages[1].tool_calls"),
         ({"content": "x"}, {"add_generation_prompt": True}, "add_generation_prompt"),
         ({"content": "x"}, {"continue_final_message": False, "echo": True}, "echo"),
-        ({"content": "x"}, SCHEMA, "response_format"),
         ({"content": "x"}, {"tools": [F], "tool_choice": "required"}, "tool_choice"),
-        ({"content": "x"}, {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools"),
         ({"reasoning_content": "x"}, {}, "messages[1].reasoning_content"),
     ],
 )

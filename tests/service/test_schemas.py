@@ -127,6 +127,12 @@ def test_whole_answers_follow_a_grammar(service: RunningService, draw: dict[str,
             text = choice["text"] if path == "completions" else choice["message"]["content"]
             assert choice["finish_reason"] == "stop"
             assert re.fullmatch(pattern, text), text
+    begun = [*question["messages"], {"role": "assistant", "content": "blue 4"}]
+    goes_on = {"messages": begun, "continue_final_message": True, "echo": True, **FORMS[2][0]}
+    body = {"model": service.model, "max_tokens": MOST_TOKENS} | goes_on | draw
+    answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=300)
+    assert answer.status_code == 200, answer.text
+    assert re.fullmatch("blue 4[0-9]é", answer.json()["choices"][0]["message"]["content"])
 
 
 def test_a_schema_that_can_not_be_followed_is_the_clients_matter_and_not_the_logs(service: RunningService) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -46,15 +46,6 @@ class ChunkShape:
     """The chunk of new text, with `%b` for it."""
     empty: bytes
     """The chunk without new text."""
-
-
-class _Part(NamedTuple):
-    """What a chunk has of one choice."""
-
-    content: bytes
-    finish_reason: str | None = None
-    logprobs: Mapping[str, Any] | None = None
-    tail: bytes | None = None
 
 
 class ChunkWriter:
@@ -105,22 +96,25 @@ class ChunkWriter:
 
         context: for the chunk of the end. tokens: the first chunk has them; they make one alone.
         """
-        chunks = list[_Part]()
+        shown = b"" if not tokens else b",%b" % event_json(tokens)[1:-1]
+        chunks = b""
         if thought:
-            chunks.append(_Part(b'"delta":{"reasoning_content":%b}' % event_json(thought)))
+            chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}%b' % (event_json(thought), shown), None)
+            shown = b""
         if cut is not None:
-            chunks.append(_Part(b'"delta":{"reasoning_cut":"%b"}' % cut.encode()))
+            chunks += self._chunk(index, b'"delta":{"reasoning_cut":"%b"}%b' % (cut.encode(), shown), None)
+            shown = b""
         if text or (logprobs is not None and any(logprobs.values())):
-            chunks.append(_Part(self._shape.text % event_json(text), logprobs=logprobs))
+            chunks += self._chunk(index, self._shape.text % event_json(text) + shown, None, logprobs)
+            shown = b""
         for call in calls:
-            chunks.append(_Part(b'"delta":{"tool_calls":[%b]}' % event_json(call)))
+            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}%b' % (event_json(call), shown), None)
+            shown = b""
         if finish_reason is not None:
             tail = b"%b%b}\n\n" % (self._end, _context(context))
-            chunks.append(_Part(self._shape.empty, finish_reason, tail=tail))
-        if tokens:
-            first = chunks[0] if chunks else _Part(self._shape.empty)
-            chunks[:1] = [first._replace(content=b"%b,%b" % (first.content, event_json(tokens)[1:-1]))]
-        return b"".join(self._chunk(index, *chunk) for chunk in chunks)
+            chunks += self._chunk(index, self._shape.empty + shown, finish_reason, tail=tail)
+            shown = b""
+        return chunks + self._chunk(index, self._shape.empty + shown, None) if shown else chunks
 
     def progress(self, index: int, progress: PromptProgress) -> bytes:
         """Returns a chunk with the prompt's progress and without text, as in llama-server."""
@@ -185,13 +179,15 @@ class ChunkEvents:
         return b"".join(self._writer.start(i, None if i else prompt) for i in range(self._outputs))
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
-        chunks = []
+        if not self._each_usage:
+            self._count.add(deltas)
+            return b"".join(map(self._chunks, deltas))
+        chunks = b""
         for delta in deltas:
             self._count.add([delta])
-            if self._each_usage:
-                self._writer.set_usage(self._count.usage())
-            chunks.append(self._chunks(delta))
-        return b"".join(chunks)
+            self._writer.set_usage(self._count.usage())
+            chunks += self._chunks(delta)
+        return chunks
 
     def end(self) -> bytes:
         """Returns the usage, if the client asked for it, and OpenAI's end of a stream."""
@@ -204,7 +200,7 @@ class ChunkEvents:
 
     def _tokens(self, delta: ChoiceDelta) -> dict[str, Sequence[int]]:
         """Returns the tokens that chunks show."""
-        if not (self._job.shows_tokens and delta.tokens):
+        if not delta.tokens:
             return {}
         shown: dict[str, Sequence[int]] = {"token_ids": delta.token_ids}
         if not self._shows_prompt_first and delta.index not in self._began:
@@ -214,7 +210,9 @@ class ChunkEvents:
 
     def _calls(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
         """Returns the delta's calls as chunks have them; the end of a call is mostly nothing."""
-        calls = list[dict[str, Any]]()
+        if not (delta.calls or self._inputs):
+            return []
+        calls: list[dict[str, Any]] = []
         for call in delta.calls:
             place = (delta.index, call.index)
             if call.name in self._custom:
@@ -226,9 +224,9 @@ class ChunkEvents:
             if call.name is not None or text:
                 calls.append(_call_delta(call, text, is_custom=custom is not None))
         if delta.finish_reason is not None:
-            for place in [one for one in self._inputs if one[0] == delta.index]:  # calls that the limit cut
-                if rest := self._inputs.pop(place).finish():
-                    calls.append({"index": place[1], "custom": {"input": rest}})
+            cut = [one for one in self._inputs if one[0] == delta.index]  # by the limit
+            rest = {place[1]: self._inputs.pop(place).finish() for place in cut}
+            calls += [{"index": number, "custom": {"input": text}} for number, text in rest.items() if text]
         return calls
 
     def _chunks(self, delta: ChoiceDelta) -> bytes:
@@ -242,7 +240,7 @@ class ChunkEvents:
             delta.thought,
             delta.cut,
             context,
-            self._tokens(delta),
+            self._tokens(delta) if self._job.shows_tokens else None,
         )
         if delta.progress is None:
             return chunks

@@ -30,6 +30,8 @@ def within_reason(body: Any) -> Any:
     if not isinstance(body, dict):
         return body
     body = {**body, "model": MODEL} if "model" in body else body
+    if isinstance(body.get("max_tokens"), int) and not isinstance(body["max_tokens"], bool):
+        body["max_tokens"] = min(body["max_tokens"], 8)  # the Messages API needs one
     limits = [name for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body]
     if not limits and ({"messages", "prompt"} & body.keys()):
         body["max_tokens"] = 8

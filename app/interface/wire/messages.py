@@ -14,6 +14,7 @@ from app.interface.wire.fields import (
     Dropped,
     Identifier,
     MinP,
+    ModelName,
     ReasoningEffort,
     RepetitionPenalty,
     Seed,
@@ -101,7 +102,8 @@ class MessagesMetadata(Wire):
 class CountTokensRequest(Wire):
     """`POST /v1/messages/count_tokens`: what a prompt is made of."""
 
-    model: Identifier
+    model: ModelName = ""
+    """Absent: the first of `/v1/models`."""
     messages: Annotated[list[InputTurn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: Texts | None = None
     tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None

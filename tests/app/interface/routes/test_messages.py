@@ -689,6 +689,10 @@ async def test_count_tokens() -> None:
     assert counted.json() == {"input_tokens": usage["input_tokens"]}
 
 
+async def test_a_request_without_a_model_asks_the_first() -> None:
+    assert (await post(saying(TEXT), {"model": None})).json()["model"] == "tiny"
+
+
 async def test_models() -> None:
     async with http_client(http_app(never)) as client:
         listed = (await client.get("/v1/models", headers=VERSION)).json()

@@ -14,7 +14,7 @@ from app.engine.scheduling.limits import PageWindow
 from app.engine.scheduling.sequence import SequenceState
 from app.messages.failures import EngineError
 from app.messages.outputs import PromptResult, TokenDelta
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from app.messages.thoughts import ThoughtWatch
 
 Event = TokenDelta | EngineError
@@ -131,6 +131,7 @@ class Generation:
             sequence.length = len(tokens)
             sequence.restarted = True
         sequence.caller = request.tenant + request.client
+        sequence.is_batch = request.priority is Priority.BATCH
         if has_memory and chain is not None:
             sequence.grant = request.memory
         generation = Generation(

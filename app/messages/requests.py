@@ -2,12 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from app.messages.memory import MemoryGrant
 from app.messages.thoughts import ThoughtBudget
 
 OnOverflow = Literal["refuse", "shift"]
+
+
+class Priority(StrEnum):
+    """Whose turn comes first."""
+
+    NORMAL = "normal"
+    """Somebody waits for the answer."""
+    BATCH = "batch"
+    """Nobody waits: it is computed when no normal request wants to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class GenerateRequest:
     client: bytes = field(default=b"", kw_only=True)
     """Tells the callers of one tenant apart for fair scheduling: a digest of the client's address where nobody has a
     key. It affects only the order."""
+    priority: Priority = field(default=Priority.NORMAL, kw_only=True)
     memory: MemoryGrant | None = field(default=None, repr=False)
     """The user's saved pages; None: pages are neither read from disk nor saved. Where the engine has a page store, only
     requests with the same `names_key` share pages, in memory too."""

@@ -126,7 +126,13 @@ class Scheduler:
         return members
 
     def _branch(self, parent: SequenceState, group: SequenceGroup) -> SequenceState:
-        child = SequenceState(parent.prompt_tokens, parent.max_new_tokens, group=group, caller=parent.caller)
+        child = SequenceState(
+            parent.prompt_tokens,
+            parent.max_new_tokens,
+            group=group,
+            caller=parent.caller,
+            is_batch=parent.is_batch,
+        )
         child.computed, child.kept_pages, child.restarted = parent.computed, parent.kept_pages, True
         child.slot = group.spare_slots.pop()
         self._new_pages += self._pages.share(child, parent)
@@ -390,7 +396,12 @@ class Scheduler:
         if group is not None and group.branched:
             step.preempted_groups.append(group)
             sequence = SequenceState(
-                sequence.prompt_tokens, sequence.max_new_tokens, group=group, caller=sequence.caller, restarted=True
+                sequence.prompt_tokens,
+                sequence.max_new_tokens,
+                group=group,
+                caller=sequence.caller,
+                is_batch=sequence.is_batch,
+                restarted=True,
             )
             group.members, group.branched = [sequence], False
         self.waiting.add_preempted(sequence)

@@ -39,6 +39,8 @@ class SequenceState:
     """The search it belongs to; None: it is a request of its own. Members of a group share pages."""
     caller: bytes = b""
     """Fair shares are counted by caller (`fair_queue`); the branches of a search have their root's."""
+    is_batch: bool = False
+    """Whether nobody waits for it (`Priority.BATCH`); the branches of a search have their root's."""
     grant: MemoryGrant | None = None
     """Permission for a user's saved pages; None: none may be loaded or saved."""
     length: int = field(init=False)

@@ -428,6 +428,26 @@ class LimitSettings(Knobs):
     """The most that saved pages of a user take. 0: none are saved; none: `memory.bytes_per_user` holds."""
 
 
+class BatchSettings(Knobs):
+    """Users' batches of requests, computed when nobody else asks, and the files with their lines and results."""
+
+    file_bytes: int = Field(default=100 << 20, ge=1024)
+    """The largest file that a user may upload."""
+    bytes_per_user: int = Field(default=1 << 30, ge=0)
+    """The most that one user's files take, encrypted: those uploaded and those with results. 0: there are none. A batch
+    whose results find no room waits until its user deletes a file."""
+    lines: int = Field(default=50_000, ge=1, le=1_000_000)
+    """The most lines of a batch."""
+    batches_per_user: int = Field(default=16, ge=1)
+    """The most batches of a user that have not ended."""
+    hours: int = Field(default=24, ge=1, le=24 * 365)
+    """How long a batch may take. Then it is `expired`, with the results that it has."""
+    days: int = Field(default=30, ge=1)
+    """How long files are kept, unless their user says otherwise, and batches after their time."""
+    lines_at_once: int = Field(default=32, ge=1, le=4096)
+    """The most lines that an ingress replica has at the workers at the same time, of all users' batches."""
+
+
 class AccountsSettings(Knobs):
     """Users, who log in or send an API key of their own. Without this section there are none."""
 
@@ -453,6 +473,8 @@ class AccountsSettings(Knobs):
     """Of every user without limits of the user's own."""
     stored_bytes_per_user: int = Field(default=256 << 20, ge=0)
     """The most that one user's stored conversations and responses take, encrypted. 0: nothing is stored."""
+    batches: BatchSettings = Field(default_factory=BatchSettings)
+    """Of every user."""
     responses_days: int = Field(default=30, ge=1)
     """How long a response that is in no conversation is stored."""
     audit_addresses_days: int = Field(default=90, ge=0)

@@ -4,7 +4,9 @@ from app.accounts.conversations import Conversations
 from app.accounts.key_source import read_kek
 from app.accounts.logins import Logins
 from app.accounts.store import OPERATOR, Actor, Store, open_store
+from app.accounts.stored_batches import StoredBatches
 from app.accounts.stored_conversations import StoredConversations
+from app.accounts.stored_files import StoredFiles
 from app.accounts.stored_responses import StoredResponses
 from app.accounts.turns import Turns
 from app.accounts.usage import Usage
@@ -17,7 +19,7 @@ OPERATOR_ACTS = Actor(OPERATOR, "admin")
 
 
 class Accounts:
-    """Users, credentials, conversation keys, stored texts, usage and audit."""
+    """Users, credentials, conversation keys, stored texts, files and batches, usage and audit."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -27,6 +29,8 @@ class Accounts:
         self.turns = Turns()
         self.stored_conversations = StoredConversations(store, self.logins, self.turns)
         self.stored_responses = StoredResponses(store, self.logins, self.stored_conversations)
+        self.stored_files = StoredFiles(store, self.logins)
+        self.stored_batches = StoredBatches(store, self.logins, self.stored_files)
         self.usage = Usage(store)
         self.stored_conversations.destroy_deleted()
 

@@ -22,8 +22,14 @@ class Admissions:
         self._open: dict[str, Counter[str]] = {}
         """Maps ingress to its number of running requests per user."""
 
-    def admit(self, ingress: str, identity: Identity, tokens_today: int, now_s: float) -> Admission:
-        """Counts the request if it is admitted. now_s: Unix seconds."""
+    def admit(
+        self, ingress: str, identity: Identity, tokens_today: int, now_s: float, *, in_batch: bool = False
+    ) -> Admission:
+        """Counts the request if it is admitted. now_s: Unix seconds.
+
+        in_batch: nobody waits for it, and it must not be why the user's other requests are refused: only the tokens of
+        the day are a limit, and it counts neither as running nor for the minute.
+        """
         user_id, limits = identity.user_id, identity.limits
         until_tomorrow_s = _DAY_S - now_s % _DAY_S
         running = self.running(user_id)
@@ -31,6 +37,8 @@ class Admissions:
         if limits.tokens_per_day is not None and tokens_today >= limits.tokens_per_day:
             message = f"The {limits.tokens_per_day} tokens of the day (UTC) are used up."
             refusal = Refusal("insufficient_quota", message, retry_after_s=int(until_tomorrow_s) + 1)
+        elif in_batch:
+            pass
         elif limits.concurrent is not None and running >= limits.concurrent:
             message = f"At most {limits.concurrent} requests of a user may run at the same time."
             refusal = Refusal("rate_limit_exceeded", message, retry_after_s=_BUSY_RETRY_S)
@@ -40,7 +48,7 @@ class Admissions:
                 wait_s = self._window.get_window_stats(item, user_id).reset_time - now_s
                 message = f"At most {limits.requests_per_minute} requests a minute are allowed."
                 refusal = Refusal("rate_limit_exceeded", message, retry_after_s=max(1, int(wait_s) + 1))
-        if refusal is None:
+        if refusal is None and not in_batch:
             self._open.setdefault(ingress, Counter())[user_id] += 1
         return Admission(identity, self._rates(user_id, limits, tokens_today, now_s), refusal)
 

@@ -7,6 +7,7 @@ opened with the recovery code) and sealed under that password and a new recovery
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from app.accounts import tables
+from app.accounts.batch_rows import delete_batches
 from app.accounts.credentials import Credential, new_key_id, new_recovery_code, recovery_secret
 from app.accounts.keys import UserKey, new_shared_key
 from app.accounts.store import Store
@@ -43,6 +44,7 @@ def choose_key(
         key = UserKey.new()
         for table in (tables.responses, tables.conversations):
             connection.execute(delete(table).where(table.c.user_id == user_id))
+        delete_batches(connection, user_id)
         shared = new_shared_key(key, user_id)
         connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))
     code = set_recovery_code(store, connection, user_id, key)

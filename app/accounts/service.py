@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
+from app.accounts.batch_secrets import BatchSecrets
+from app.accounts.batch_service import BatchService
 from app.accounts.credentials import check_new_password, normalized_name, normalized_password
 from app.accounts.passwords import Challenge, NewPassword, new_password
 from app.accounts.stored_service import StoredService
@@ -70,10 +72,12 @@ class Remembered:
     turns: Turns
     seen: dict[str, float]
     known_after_s: float | None
+    secrets: BatchSecrets | None = None
+    """None: an older version has handed over."""
 
 
-class AccountsService(StoredService):
-    """The methods do what `app.messages.accounts.AccountsClient` and `ConversationStore` say."""
+class AccountsService(StoredService, BatchService):
+    """The methods do what `app.messages.accounts.AccountsClient`, `ConversationStore` and `BatchStore` say."""
 
     _is_closed = True  # until the constructor is done: Python may call __del__ even if it fails
 
@@ -94,6 +98,8 @@ class AccountsService(StoredService):
         if before is None:
             before = Remembered(Admissions(), None, self._accounts.turns, {}, time.monotonic() + known_after_s)
         self._accounts.turns.take_over(before.turns)
+        if (secrets := getattr(before, "secrets", None)) is not None:  # an older version's has no such field
+            self._accounts.stored_batches.secrets.take_over(secrets)
         self._admissions = before.admissions
         self._failures = LoginFailures(settings.login_failures, before.failures)
         self._seen = dict(before.seen)
@@ -110,25 +116,33 @@ class AccountsService(StoredService):
     # --- requests
 
     async def identify(self, secret: str) -> Identity | Refusal:
-        return await self._answer(lambda: self._accounts.logins.identify(secret, at_first=True))
+        def identified() -> Identity:
+            identity = self._accounts.logins.identify(secret, at_first=True)
+            if not identity.must_choose_password:
+                self._accounts.stored_batches.secrets.see(identity.user_id, secret)
+            return identity
 
-    async def admit(self, ingress: str, secret: str) -> Admission | Refusal:
+        return await self._answer(identified)
+
+    async def admit(self, ingress: str, secret: str, in_batch: bool = False) -> Admission | Refusal:
         def admitted() -> Admission:
             identity = self._accounts.logins.identify(secret)
+            self._accounts.stored_batches.secrets.see(identity.user_id, secret)
             used = 0
             if identity.limits.tokens_per_day is not None:
                 used = self._accounts.usage.tokens_today(identity.user_id)
-            return self._admissions.admit(ingress, identity, used, self._accounts.store.now())
+            return self._admissions.admit(ingress, identity, used, self._accounts.store.now(), in_batch=in_batch)
 
         def given_back(admission: Admission) -> None:
-            if admission.refusal is None:
+            if admission.refusal is None and not in_batch:
                 self._admissions.release(ingress, admission.identity.user_id)
 
         return await self._answer(admitted, undo=given_back)
 
-    async def done(self, ingress: str, row: UsageRow) -> None:
+    async def done(self, ingress: str, row: UsageRow, in_batch: bool = False) -> None:
         def counted() -> None:
-            self._admissions.release(ingress, row.user_id)
+            if not in_batch:
+                self._admissions.release(ingress, row.user_id)
             self._accounts.usage.add(row)
 
         await self._in_database(counted)
@@ -359,6 +373,8 @@ class AccountsService(StoredService):
                 self._admissions.ingress_lost(ingress)
             try:
                 await self._in_database(partial(self._tidy, lost, tuple(self._seen)))
+                while await self._in_database(self._accounts.stored_files.destroy_some):
+                    pass  # other calls come between
             except Exception as error:  # a full disk, for example: the next round tries again
                 logger.error("the accounts were not tidied: %s", type(error).__qualname__)
 
@@ -373,6 +389,8 @@ class AccountsService(StoredService):
         self._accounts.stored_conversations.destroy_deleted()
         if self._next_sweep_s <= time.monotonic():
             self._accounts.stored_responses.delete_old()
+            self._accounts.stored_batches.delete_old()
+            self._accounts.stored_files.delete_old()
             self._accounts.store.forget_addresses()
             self._next_sweep_s = time.monotonic() + _SWEEP_PERIOD_S
 
@@ -386,7 +404,14 @@ class AccountsService(StoredService):
             self._ticking.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self.close)
-        return Remembered(self._admissions, self._failures, self._accounts.turns, self._seen, self._known_after_s)
+        return Remembered(
+            self._admissions,
+            self._failures,
+            self._accounts.turns,
+            self._seen,
+            self._known_after_s,
+            self._accounts.stored_batches.secrets,
+        )
 
     def close(self) -> None:
         """Writes pending changes and releases the database. Idempotent."""

@@ -39,6 +39,9 @@ _BACK_OFF_S = 5.0
 _KNOWN_AFTER_S = 60.0
 """After the loss of an owner, how long until all ingresses of other Rays have asked for revocations again."""
 _REVOCATIONS, _TAKE_OVER, _OWNER_START = "revocations", "take the database", "start of the owner"
+_CLAIM, _KEEP = "claim_batches", "keep_batch"
+_OF_ANY: Final = frozenset({_REVOCATIONS, _CLAIM})
+"""Calls that ingresses make by themselves: a newer Ray that nobody uses yet need not own the database for them."""
 _NOT_RETRIED: Final = frozenset({
     "done", "login", "logout", "change_password", "new_recovery_code", "end_session", "add_key", "revoke_key", "forget",
     "add_user", "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation",
@@ -92,7 +95,9 @@ class SharedAccounts:
             try:
                 if self._service is not None:
                     return await self._call_here(method, *arguments)
-                if self._line is not None and (method == _REVOCATIONS or self._start <= self._owner_start):
+                if self._line is not None and (method in _OF_ANY or self._start <= self._owner_start):
+                    if self._start < self._owner_start and method in (_CLAIM, _KEEP):
+                        return _of_newer(method)
                     return await self._line.call(method, *arguments)
                 self._must_own.set()
             except MovedError:
@@ -256,6 +261,11 @@ class SharedAccounts:
             raise asyncio.CancelledError
         self._set(service, None)
         return True
+
+
+def _of_newer(method: str) -> Any:
+    """The answer to an ingress whose Ray is being replaced: batches are for the ingresses of the newer one."""
+    return [] if method == _CLAIM else Refusal("conflict", "An ingress of a newer Ray is to have this batch.")
 
 
 def _socket_name(database: str) -> str:

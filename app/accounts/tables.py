@@ -100,6 +100,54 @@ responses = Table(
     Index("responses_bytes", "user_id", "bytes"),
 )
 
+files = Table(
+    "files",
+    metadata,
+    Column("id", _ItemId, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("purpose", String(16), nullable=False),  # batch or batch_output
+    Column("state", String(8), nullable=False),  # open, ready or deleted: its parts are being deleted
+    Column("created_us", BigInteger, nullable=False),
+    Column("expires", _Seconds, nullable=False),
+    Column("parts", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),  # of all sealed parts
+    Column("sealed", LargeBinary),  # null until it is complete
+    Index("files_by_creation", "user_id", "created_us"),
+    Index("files_by_state", "state"),
+    Index("files_by_expiry", "expires"),
+)
+
+file_parts = Table(
+    "file_parts",
+    metadata,
+    Column("file_id", _ItemId, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),  # of a batch's results: the line
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", _ItemId, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("expires", _Seconds, nullable=False),
+    Column("input_id", _ItemId, nullable=False),  # no foreign keys: files may be deleted
+    Column("output_id", _ItemId, nullable=False),
+    Column("error_id", _ItemId, nullable=False),
+    Column("output_seconds", BigInteger),  # how long output and errors are kept; null: as the settings say
+    Column("total", BigInteger, nullable=False),
+    Column("completed", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("times", String, nullable=False),  # JSON: when it came into each state
+    Column("claim", BigInteger, nullable=False),  # how often an ingress has claimed it
+    Column("leased_until", _Seconds, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Index("batches_by_creation", "user_id", "created_us"),
+    Index("batches_by_state", "state"),
+)
+
 usage = Table(
     "usage",
     metadata,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from app.controller.batch_store import ServeBatchStore
 from app.controller.conversation_store import ServeConversationStore
 from app.messages.accounts import (
     Admission,
@@ -25,17 +26,17 @@ from app.messages.accounts import (
 )
 
 
-class ServeAccounts(ServeConversationStore):
+class ServeAccounts(ServeConversationStore, ServeBatchStore):
     """Implements `app.messages.accounts.AccountsClient`, which documents the methods, over a Serve handle."""
 
     async def identify(self, secret: str) -> Identity:
         return await self._call(Identity, "identify", secret)
 
-    async def admit(self, secret: str) -> Admission:
-        return await self._call(Admission, "admit", self._ingress, secret)
+    async def admit(self, secret: str, *, in_batch: bool = False) -> Admission:
+        return await self._call(Admission, "admit", self._ingress, secret, in_batch)
 
-    async def done(self, row: UsageRow) -> None:
-        await self._call(object, "done", self._ingress, row)
+    async def done(self, row: UsageRow, *, in_batch: bool = False) -> None:
+        await self._call(object, "done", self._ingress, row, in_batch)
 
     async def revocations(self, instance: str, position: int) -> Revocations:
         return await self._call(Revocations, "revocations", self._ingress, instance, position)

@@ -322,10 +322,13 @@ class AccountsClient(Protocol):
     async def identify(self, secret: str) -> Identity:
         """Returns the identity of a credential. Refuses with `invalid_api_key` or `session_expired`."""
 
-    async def admit(self, secret: str) -> Admission:
-        """Admits a request of the user, who then has one more until `done`. Refuses as `identify`."""
+    async def admit(self, secret: str, *, in_batch: bool = False) -> Admission:
+        """Admits a request of the user, who then has one more until `done`. Refuses as `identify`.
 
-    async def done(self, row: UsageRow) -> None:
+        in_batch: it is a line of a batch, which only the tokens of the day limit.
+        """
+
+    async def done(self, row: UsageRow, *, in_batch: bool = False) -> None:
         """Ends an admitted request and records its usage."""
 
     async def revocations(self, instance: str, position: int) -> Revocations:

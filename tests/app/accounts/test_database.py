@@ -16,11 +16,12 @@ from sqlalchemy import create_engine, delete, insert, inspect
 from sqlalchemy.exc import IntegrityError
 
 from app.accounts import tables
-from app.accounts.accounts import OPERATOR_ACTS
+from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.database import Database, write_meta
 from app.accounts.store import open_store, rotate_kek
 from app.accounts.tables import metadata
 from app.messages.accounts import AccountsError, UsageRow
+from app.messages.batches import LAST_SEQ, FilePart, LineResult, NewBatch
 from app.messages.stored import NewItem, StoredResponse
 from app.settings import SettingsError
 from tests.app.accounts.world import KEK, World
@@ -84,6 +85,7 @@ def test_a_life_of_accounts(anywhere: World) -> None:
             responses.get(bob, nowhere)
         with pytest.raises(AccountsError, match="no such item"):
             stored.item(bob, id_, nowhere)
+    a_life_of_a_batch(anywhere.accounts, key)
     (used,) = anywhere.accounts.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert (used.requests, used.prompt, used.cached, used.output) == (2, 4, 2, 6)
     (of_user,) = anywhere.accounts.usage.by_user(OPERATOR_ACTS)
@@ -95,6 +97,40 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     assert {name for name, rows in left.items() if rows} == {"meta", "users", "credentials", "usage", "audit"}
     assert len(left["users"]) == 1
     assert anywhere.accounts.audit(OPERATOR_ACTS, 0, 100).intact
+
+
+def a_life_of_a_batch(accounts: Accounts, key: str) -> None:
+    """Its end is left to the user's deletion."""
+    files, batches = accounts.stored_files, accounts.stored_batches
+    for file_id in ("file-1", "file-2", "file-3"):
+        files.new(key, file_id)
+        for seq in range(3):
+            files.add_part(key, file_id, FilePart(seq, bytes(seq)))
+        files.finish(key, file_id, b"name", None)
+    listed = [one.id for one in files.listed(key, "batch", None, 9, newest_first=False)]
+    assert [one.id for one in files.listed(key, None, listed[0], 9, newest_first=False)] == listed[1:]
+    assert [part.sealed for part in files.parts(key, "file-2", 0)] == [b"\0", b"\0\0"]
+    files.delete(key, "file-3")
+    while files.destroy_some():
+        pass
+    for number in "12":
+        made = batches.new(key, NewBatch(f"batch_{number}", f"file-{number}", f"out-{number}", f"err-{number}", b"x"))
+    assert [one.id for one in batches.listed(key, made.id, 9)] == [one for one in ("batch_1",) if one != made.id]
+    one, two = batches.claim(9)
+    assert batches.claim(9) == []
+    batches.start(key, one.batch.id, one.claim, 2, b"x")
+    results = [LineResult(1, False, b"r"), LineResult(2, True, b"rr")]
+    for _ in range(2):
+        assert batches.add_results(key, one.batch.id, one.claim, results).completed == 1
+    assert list(batches.done_lines(key, one.batch.id, 0)) == [1, 2]
+    batches.add_results(key, one.batch.id, one.claim, [LineResult(LAST_SEQ, True, b"rest")])
+    assert batches.finalize(key, one.batch.id, one.claim).state == "finalizing"
+    ended = batches.end(key, one.batch.id, one.claim, "completed", b"x", (b"o", b"e"))
+    assert files.get(key, ended.error_id).sealed_bytes == 2
+    assert batches.cancel(key, two.batch.id).state == "cancelling"
+    batches.leave(key, two.batch.id, two.claim)
+    batches.delete_old()
+    files.delete_old()
 
 
 def test_the_migrations_make_the_tables(anywhere: World) -> None:
@@ -136,6 +172,8 @@ def test_an_audit_of_before_there_were_addresses_goes_on_with_them(anywhere: Wor
         for column in ("address_sealed", "address_digest"):
             connection.exec_driver_sql(f"ALTER TABLE audit DROP COLUMN {column}")
         connection.exec_driver_sql("ALTER TABLE sessions DROP COLUMN device_sealed")
+        for table in ("batches", "file_parts", "files"):
+            connection.exec_driver_sql(f"DROP TABLE {table}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0005'")
         connection.execute(delete(tables.audit))
         previous = bytes(32)

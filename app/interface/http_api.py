@@ -4,7 +4,7 @@ It gets what it serves as plain objects and callables, so it knows nothing of Ra
 the log has a failure's request id, type and place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from starlette.routing import compile_path
 from starlette.types import Lifespan
 
 from app.interface.documents.openapi import AnthropicErrorAnswer, Route, document
-from app.interface.generate.generation import Stored
-from app.interface.generate.reception import Reception
+from app.interface.generate.generation import Stored, stages_of
+from app.interface.generate.reception import Reception, Work
 from app.interface.generate.service import Service
 from app.interface.http.guard import Guarded, LingeringClose, http_error
 from app.interface.http.hosts import ANY, AllowedHosts, HostCheck
@@ -29,17 +29,18 @@ from app.interface.request import errors
 from app.interface.request.callers import KeyCheck
 from app.interface.request.client_address import ClientAddresses
 from app.interface.request.recent_failures import RecentFailures
-from app.interface.routes.chat import ChatRoutes
+from app.interface.routes.chat import CHAT, ChatRoutes
 from app.interface.routes.chat_page import ChatPage
-from app.interface.routes.completions import CompletionRoutes
+from app.interface.routes.completions import COMPLETIONS, CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
-from app.interface.routes.embeddings import EmbeddingRoutes
+from app.interface.routes.embeddings import EMBEDDINGS, EmbeddingRoutes
 from app.interface.routes.messages import MessageRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.pages import PageFiles
-from app.interface.routes.responses import ResponseRoutes
+from app.interface.routes.responses import RESPONSES, ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
+from app.interface.users.batches.runner import BatchRunner
 from app.interface.users.checks import AdmissionCheck, LoginCheck, UserCheck, check_admin
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.capacity import CapacityRoutes
@@ -53,17 +54,23 @@ from app.interface.wire.messages import AnthropicMessage, CountTokensRequest, Me
 from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from app.settings import BatchSettings
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def build_http_app(
-    service: Service, accounts: AccountsGate | None = None, lifespan: Lifespan[FastAPI] | None = None
+    service: Service,
+    accounts: AccountsGate | None = None,
+    lifespan: Lifespan[FastAPI] | None = None,
+    batches: BatchSettings | None = None,
 ) -> FastAPI:
     """Builds the application. Other web sites may use it only from allowed origins.
 
     accounts: the users; None: there are none. lifespan: runs from before the first request until after the last.
+    batches: what users' batches may take. `app.state.batches` is what runs them, which `lifespan` is to start.
     """
+    batches = batches or BatchSettings()
     app = FastAPI(
         title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=lifespan
     )
@@ -79,12 +86,19 @@ def build_http_app(
     app.state.addresses = ClientAddresses(service.settings.trusted_proxies, behind_own_proxy=service.behind_own_proxy)
     service = replace(service, counting=metrics.counting)
     reception = Reception(service)
-    routes = service_routes(reception, metrics, None if accounts is None else StoredAnswers(accounts))
-    if accounts is not None:
+    stored = None if accounts is None else StoredAnswers(accounts)
+    routes = service_routes(reception, metrics, stored)
+    app.state.batches = None
+    if accounts is not None and stored is not None:
+        app.state.batches = runner = BatchRunner(accounts, reception, batch_works(reception, stored), batches)
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         operator = OperatorRoutes(service, accounts, places, failures)
         capacity = CapacityRoutes(service, accounts)
-        routes = (*routes, *user_routes(accounts, reception), *operator_routes(operator, capacity))
+        routes = (
+            *routes,
+            *user_routes(accounts, reception, runner, batches.file_bytes),
+            *operator_routes(operator, capacity),
+        )
         routes = tuple(
             replace(route, refuses={**route.refuses, **limited}) if route.computes else route for route in routes
         )
@@ -233,6 +247,17 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
             unavailable=Readiness,
         ),
     )
+
+
+def batch_works(reception: Reception, stored: Stored) -> Mapping[str, Work[Any]]:
+    """Returns what lines of batches may ask for, by path."""
+    service = reception.service
+    return {
+        "/v1/chat/completions": Work(CHAT, stages_of(service, CHAT)),
+        "/v1/completions": Work(COMPLETIONS, stages_of(service, COMPLETIONS)),
+        "/v1/responses": Work(RESPONSES, stages_of(service, RESPONSES, stored.stages)),
+        "/v1/embeddings": Work(EMBEDDINGS, EmbeddingRoutes(reception).stages),
+    }
 
 
 def page_routes(pages: PageFiles, accounts: AccountsGate | None) -> Sequence[Route]:

@@ -70,11 +70,13 @@ class Ingress:
         own = WorkerClient(workers, self._arrivals, wait_for_worker_s=wait_s)
         self._directory = ModelDirectory(settings.model_card(), own, others)
         self._gate: AccountsGate | None = None
+        self._batches = None if settings.accounts is None else settings.accounts.batches
         if settings.accounts is not None and accounts is not None:
             saves = settings.memory.folder is not None
             kv_pages = UserKvPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
             client = ServeAccounts(accounts, self._arrivals.reader)
             self._gate = AccountsGate(
+                client,
                 client,
                 client,
                 guests=settings.accounts.guests,
@@ -112,7 +114,7 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Serve calls this once, after the constructor."""
-        return build_http_app(self._service, self._gate, self._watching)
+        return build_http_app(self._service, self._gate, self._watching, self._batches)
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
@@ -127,9 +129,13 @@ class Ingress:
             watches.append(asyncio.create_task(self._gate.watch()))
         with suppress(TimeoutError):
             await asyncio.wait_for(first.wait(), _FIRST_SEARCH_TIMEOUT_S)
+        batches = [] if app.state.batches is None else [asyncio.create_task(app.state.batches.run())]
         try:
             yield
         finally:
+            for task in batches:  # another ingress goes on with them
+                task.cancel()
+            await asyncio.gather(*batches, return_exceptions=True)
             if self._gate is not None:
                 await self._gate.running.close(self._drain_s)
             self._arrivals.close()

@@ -9,6 +9,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _NONCE_BYTES = 12
+SEALING_BYTES = _NONCE_BYTES + 16
+"""By how much a sealed record is longer: the nonce and the tag."""
 
 
 class SealError(ValueError):

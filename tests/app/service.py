@@ -19,7 +19,7 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.users.gate import AccountsGate
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
-from app.settings import IngressSettings
+from app.settings import BatchSettings, IngressSettings
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 
 MODEL = tiny_model()
@@ -76,6 +76,7 @@ def http_app(
     api_keys: tuple[str, ...] = (),
     aliases: tuple[str, ...] = (),
     behind_own_proxy: bool = False,
+    batches: BatchSettings | None = None,
     **settings: Any,
 ) -> FastAPI:
     served = ServedModel(model, generate, created=123, aliases=aliases)
@@ -90,7 +91,7 @@ def http_app(
         access_log=access_log,
         traces=traces,
     )
-    return build_http_app(service, accounts)
+    return build_http_app(service, accounts, batches=batches)
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

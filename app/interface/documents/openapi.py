@@ -76,6 +76,8 @@ class Route:
     """Whether only administrators may use it."""
     refuses: Mapping[int, str] = field(default_factory=dict)
     """Further statuses of its failures, and those with another meaning here."""
+    is_form: bool = False
+    """Whether the request is a form with a file (multipart/form-data), not JSON."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Query parameters with their descriptions."""
 
@@ -157,7 +159,8 @@ def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:
         content = {"application/json": {"schema": _reference(route.unavailable)}}
         operation["responses"]["503"] = {"description": "No worker is up.", "content": content}
     if route.request is not None:
-        body = {"application/json": {"schema": _reference(route.request)}}
+        media_type = "multipart/form-data" if route.is_form else "application/json"
+        body = {media_type: {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}
     if "{" in route.path:
         name = route.shown_path.partition("{")[2].partition("}")[0]

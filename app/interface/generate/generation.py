@@ -123,12 +123,21 @@ async def generate(
 
     store: replaces the stages if the request needs stored texts.
     """
+    return await reception.answer(request, family, stages_of(reception.service, family, store))
+
+
+def stages_of(
+    service: Service,
+    family: Family[Body],
+    store: Callable[[Generation[Body]], Awaitable[Generation[Body]]] | None = None,
+) -> Callable[[Received[Body]], Awaitable[Generation[Body]]]:
+    """Returns what makes the stages of a family's received request. store: see `generate`."""
 
     async def stages(received: Received[Body]) -> Generation[Body]:
-        plain = Generation(reception.service, family, received)
+        plain = Generation(service, family, received)
         return plain if store is None else await store(plain)
 
-    return await reception.answer(request, family, stages)
+    return stages
 
 
 def _check_stream(body: AnyRequest) -> None:

@@ -98,6 +98,14 @@ class Stages(Protocol):
         """Abandons the request; does nothing if it runs without its client."""
 
 
+@dataclass(frozen=True, slots=True)
+class Work(Generic[Body]):
+    """An endpoint with the stages of its requests, for who has requests without clients."""
+
+    endpoint: Endpoint[Body]
+    stages: Callable[[Received[Body]], Awaitable[Stages]]
+
+
 class Reception:
     """Reads, plans and answers requests; shared by all routes with a body."""
 
@@ -169,18 +177,44 @@ class Reception:
         except Exception as error:
             raise as_api_error(error) from None
 
+    async def whole(self, work: Work[Body], raw: bytes, caller: Caller) -> tuple[str, bytes]:
+        """Answers a request that no client waits for; returns the answer's id and body.
+
+        Raises ApiError (4xx), and what the worker raises.
+        """
+        answer_id = f"{work.endpoint.id_prefix}{uuid.uuid4().hex}"
+
+        async def body_of(answer: Answer) -> bytes:
+            if not isinstance(answer, WholeAnswer):
+                raise errors.invalid("The answer can only be sent whole: leave out 'stream' and 'background'.")
+            return await answer.body()
+
+        try:
+            body = await self._preparation.run(len(raw), lambda: parse(work.endpoint.request, raw))
+            following = await work.stages(Received(body, len(raw), caller, answer_id, RequestRecord()))
+            try:
+                return answer_id, await self._plan_and(following, body_of)
+            except BaseException:
+                following.abandon()
+                raise
+        except ApiError as error:
+            raise work.endpoint.renamed(error) from None
+
     async def _plan_and_open(self, stages: Stages, opening: "_Opening") -> Response:
+        return await self._plan_and(stages, lambda answer: self._open_response(answer, opening))
+
+    async def _plan_and(self, stages: Stages, use: Callable[[Answer], Awaitable[Planned]]) -> Planned:
         """Plans the request, and again if its model is replaced before the answer begins."""
         size_bytes = stages.received.size_bytes
         for _ in range(_MOST_PLANS - 1):
             try:
-                return await self._open_response(await self._preparation.run(size_bytes, stages.answer), opening)
+                return await use(await self._preparation.run(size_bytes, stages.answer))
             except (ModelReplacedError, ApiError) as error:
                 is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
                 if not is_of_model or not stages.may_plan_again:
                     raise
             await self.service.follow_models()
-        return await self._open_response(await self._preparation.run(size_bytes, stages.answer), opening)
+        return await use(await self._preparation.run(size_bytes, stages.answer))
 
     async def _open_response(self, answer: Answer, opening: "_Opening") -> Response:
         """Returns the response once it is complete, or has its first events.

@@ -18,7 +18,7 @@ from app.interface.request import errors
 from app.interface.request.client_address import known_address
 from app.interface.request.observers import Observer, Permit
 from app.messages.accounts import Identity
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from app.settings import SettingsError
 
 
@@ -59,6 +59,8 @@ class Caller:
     """Grants access to saved KV pages; only for users, on routes that generate, if pages are saved."""
     client: bytes = b""
     """SHA-256 of the client's address if it has no key; used for fair scheduling among such clients."""
+    priority: Priority = Priority.NORMAL
+    """BATCH: nobody waits for the answers."""
 
     def permit(self, conversation: str | None, shared_tokens: int) -> Permit | None:
         """Grants access to the saved KV pages of a conversation of the user; None: the default one.

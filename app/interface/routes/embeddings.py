@@ -25,14 +25,14 @@ class EmbeddingRoutes:
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
+        return await self._reception.answer(request, EMBEDDINGS, self.stages)
 
-        async def stages(received: Received[EmbeddingRequest]) -> _Embedding:
-            return _Embedding(self._reception, received)
+    async def stages(self, received: Received[EmbeddingRequest]) -> "Embedding":
+        """Returns the stages of a received request."""
+        return Embedding(self._reception, received)
 
-        return await self._reception.answer(request, EMBEDDINGS, stages)
 
-
-class _Embedding:
+class Embedding:
     """The stages of one request: see `app.interface.generate.reception.Stages`."""
 
     may_plan_again = True

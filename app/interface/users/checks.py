@@ -48,8 +48,12 @@ class UserCheck:
         if identity.must_choose_password and request.url.path not in _AT_FIRST:
             message = "Choose a password of your own first: log in on the page /login, or with login in redoubt chat."
             raise AccountsError("password_change_required", message)
-        tenant = hashlib.sha256(b"user" + identity.user_id.encode()).digest()
-        request.state.caller = Caller(tenant, identity, secret)
+        request.state.caller = caller_as(identity, secret)
+
+
+def caller_as(identity: Identity, secret: str) -> Caller:
+    """Returns a user as a caller. secret: the user's credential."""
+    return Caller(hashlib.sha256(b"user" + identity.user_id.encode()).digest(), identity, secret)
 
 
 class LoginCheck:

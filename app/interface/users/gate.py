@@ -17,6 +17,7 @@ from app.interface.request.observers import Observer
 from app.interface.users.grants import Grants
 from app.interface.users.kv_pages import AllForgotten, UserKvPages
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
+from app.messages.batches import BatchStore
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.stored import ConversationStore
@@ -31,8 +32,9 @@ Result = TypeVar("Result")
 class Meter:
     """Counts the tokens of one user's request, and can end the request."""
 
-    def __init__(self, identity: Identity, secret: str) -> None:
-        """secret: the credential, to check again whether it is valid."""
+    def __init__(self, identity: Identity, secret: str, *, in_batch: bool = False) -> None:
+        """secret: the credential, to check again whether it is valid. in_batch: it is a line of a batch."""
+        self.in_batch = in_batch
         self.identity = identity
         self.secret = secret
         self.is_detached = False
@@ -92,6 +94,11 @@ class Meter:
             output=self._output_tokens,
         )
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker has begun."""
+        return self._has_begun
+
     def _count(self, delta: TokenDelta) -> None:
         self._has_begun = self._has_begun or delta.has_output
         self._cached_tokens += delta.cached_tokens
@@ -105,6 +112,7 @@ class AccountsGate:
         self,
         accounts: AccountsClient,
         stored: ConversationStore,
+        batches: BatchStore,
         *,
         guests: bool,
         revocation_s: float,
@@ -112,14 +120,16 @@ class AccountsGate:
         most_running: int = 512,
         mark: RunningMark | None = None,
     ) -> None:
-        """stored: users' conversations and responses. guests: whether requests without a credential are served.
+        """stored: users' conversations and responses. batches: their files and batches.
 
+        guests: whether requests without a credential are served.
         revocation_s: how long an identity is cached.
         kv_pages: the workers' saved KV pages; None if they save none.
         most_running: the limit of answers that continue without their clients. mark: set while there are any.
         """
         self.accounts = accounts
         self.stored = stored
+        self.batches = batches
         self.kv_pages = kv_pages
         self.grants = None if kv_pages is None else Grants(accounts, revocation_s=revocation_s)
         self.guests = guests
@@ -162,7 +172,7 @@ class AccountsGate:
 
     async def admit(self, meter: Meter) -> Admission:
         """Asks the accounts for admission. Raises AccountsError."""
-        admitting = asyncio.create_task(self.accounts.admit(meter.secret))
+        admitting = asyncio.create_task(self.accounts.admit(meter.secret, in_batch=meter.in_batch))
         try:
             return await asyncio.shield(admitting)
         except asyncio.CancelledError:  # the client has gone, but the accounts may have counted the request
@@ -233,7 +243,7 @@ class AccountsGate:
 
     async def _report_usage(self, meter: Meter) -> None:
         try:
-            await self.accounts.done(meter.usage())
+            await self.accounts.done(meter.usage(), in_batch=meter.in_batch)
         except AccountsError:
             errors.logger.warning("the accounts do not answer: what a request took is not counted")
 

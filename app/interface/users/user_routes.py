@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from app.interface.documents.openapi import Route
 from app.interface.generate.reception import Reception
+from app.interface.users.batches.runner import BatchRunner
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.admin import AdminRoutes
+from app.interface.users.routes.batches import BatchRoutes
 from app.interface.users.routes.capacity import CapacityRoutes
 from app.interface.users.routes.conversations import ConversationRoutes
+from app.interface.users.routes.files import FileRoutes
 from app.interface.users.routes.memory import MemoryRoutes
 from app.interface.users.routes.operator import OperatorRoutes
 from app.interface.users.routes.responses import StoredResponseRoutes
@@ -39,6 +42,15 @@ from app.interface.wire.accounts import (
     UserObject,
     UserRequest,
     UserSession,
+)
+from app.interface.wire.batches import (
+    BatchList,
+    BatchObject,
+    BatchRequest,
+    DeletedFile,
+    FileList,
+    FileObject,
+    FileUpload,
 )
 from app.interface.wire.conversations import (
     ConversationChangeRequest,
@@ -69,9 +81,12 @@ _LIST = {
 }
 
 
-def user_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
+def user_routes(
+    accounts: AccountsGate, reception: Reception, runner: BatchRunner, most_file_bytes: int
+) -> Sequence[Route]:
     """Returns all routes of one service's users."""
     routes = [*account_routes(accounts), *conversation_routes(accounts, reception)]
+    routes += [*file_routes(FileRoutes(accounts, most_file_bytes)), *batch_routes(BatchRoutes(accounts, runner))]
     if accounts.kv_pages is not None:
         routes += memory_routes(MemoryRoutes(accounts, accounts.kv_pages))
     return routes
@@ -181,6 +196,65 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             ItemList,
             query=_LIST,
             refuses=none,
+        ),
+    )
+
+
+def file_routes(files: FileRoutes) -> Sequence[Route]:
+    """Returns the routes of users' files."""
+    every, one = "/v1/files", "/v1/files/{id}"
+    query = {name: _LIST[name] for name in ("after", "limit", "order")}
+    query |= {"limit": "How many, at most 10,000.", "purpose": "batch or batch_output; without it both."}
+    none = {404: _NONE}
+    return (
+        Route(
+            "POST",
+            every,
+            files.create,
+            "Uploads a file, as a form.",
+            FileObject,
+            FileUpload,
+            is_form=True,
+            refuses={413: "The file is too large.", 415: "The body is no form.", 429: _FULL},
+        ),
+        Route("GET", every, files.files, "Your files.", FileList, query=query, refuses=none),
+        Route("GET", one, files.file, "A file without its content.", FileObject, refuses=none),
+        Route("GET", f"{one}/content", files.content, "A file's content.", "application/octet-stream", refuses=none),
+        Route(
+            "DELETE",
+            one,
+            files.delete,
+            "Deletes a file.",
+            DeletedFile,
+            refuses={**none, 409: "A batch reads it that has not ended."},
+        ),
+    )
+
+
+def batch_routes(batches: BatchRoutes) -> Sequence[Route]:
+    """Returns the routes of users' batches."""
+    every, one = "/v1/batches", "/v1/batches/{id}"
+    query = {name: _LIST[name] for name in ("after", "limit")}
+    none = {404: _NONE}
+    return (
+        Route(
+            "POST",
+            every,
+            batches.create,
+            "Begins a batch of an uploaded file's lines.",
+            BatchObject,
+            BatchRequest,
+            refuses={**none, 429: _FULL},
+        ),
+        Route("GET", every, batches.batches, "Your batches.", BatchList, query=query, refuses=none),
+        Route("GET", one, batches.batch, "A batch.", BatchObject, refuses=none),
+        Route(
+            "POST",
+            f"{one}/cancel",
+            batches.cancel,
+            "Has a batch end with the results that it has.",
+            BatchObject,
+            refuses={**none, 409: "It has ended."},
         ),
     )
 

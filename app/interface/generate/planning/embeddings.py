@@ -26,6 +26,7 @@ def plan_embeddings(
             sampling=SamplingParams(temperature=0.0),
             tenant=caller.tenant,
             client=caller.client,
+            priority=caller.priority,
             pooling=request.pooling or "mean",
         )
         for i, given in enumerate(inputs)

@@ -83,6 +83,7 @@ def make_job(
             stop_token_ids=stop_token_ids,
             tenant=caller.tenant,
             client=caller.client,
+            priority=caller.priority,
             model_identity=model.identity,
             prompt_logprobs=request.scores if echoes else None,
             grammar=options.grammar.schema if options.grammar is not None else None,

@@ -33,16 +33,16 @@ class ListQuery:
         return ordered[: self.limit + 1]
 
 
-def list_query(request: Request, *further: str) -> ListQuery:
-    """Parses the query, which may have `further` parameters. Raises ApiError (400)."""
+def list_query(request: Request, *further: str, most: int = _MOST, usual: int = _USUAL) -> ListQuery:
+    """Parses the query, which may have `further` parameters. most, usual: of `limit`. Raises ApiError (400)."""
     query = request.query_params
     if unknown := query.keys() - _KNOWN - set(further):
         name = min(unknown)
         raise errors.invalid(f"There is no parameter '{name}'.", name, "unknown_parameter")
-    limit, order = query.get("limit", str(_USUAL)), query.get("order", "desc")
+    limit, order = query.get("limit", str(usual)), query.get("order", "desc")
     # Python raises another error for thousands of digits.
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= _MOST):
-        raise errors.invalid(f"'limit' is a number from 1 to {_MOST}.", "limit", "invalid_value")
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= most):
+        raise errors.invalid(f"'limit' is a number from 1 to {most}.", "limit", "invalid_value")
     if order not in ("asc", "desc"):
         raise errors.invalid("'order' is asc or desc.", "order", "invalid_value")
     return ListQuery(query.get("after"), int(limit), order == "desc")

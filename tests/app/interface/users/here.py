@@ -97,10 +97,15 @@ class Site:
         self.page_workers = [PageWorker(), PageWorker()]
         kv_pages = UserKvPages(self._call_each, bytes_per_user=1 << 20) if saves_pages else None
         self.gate = AccountsGate(
-            self.accounts, self.accounts, guests=guests, revocation_s=self.settings.revocation_s, kv_pages=kv_pages
+            self.accounts,
+            self.accounts,
+            self.accounts,
+            guests=guests,
+            revocation_s=self.settings.revocation_s,
+            kv_pages=kv_pages,
         )
         values = {"keep_alive_comment_s": keep_alive_comment_s, **(http or {})}
-        self.app: FastAPI = http_app(worker.generate, accounts=self.gate, **values)
+        self.app: FastAPI = http_app(worker.generate, accounts=self.gate, batches=self.settings.batches, **values)
         self.client = http_client(self.app)
 
     def _opened(self) -> AccountsService:

@@ -1,0 +1,144 @@
+"""`/v1/files`: users' files, for batches and of their results."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+from starlette.responses import StreamingResponse
+
+from app.interface.http.guard import json_response
+from app.interface.request import errors
+from app.interface.users.batches.sealed import BatchTexts, Upload, UserFile
+from app.interface.users.batches.upload import FILE, Form, read_form
+from app.interface.users.gate import AccountsGate
+from app.interface.users.routes.listing import list_query, listed
+from app.interface.users.routes.users import user_of
+from app.interface.wire.batches import LEAST_KEPT_S, MOST_KEPT_S, DeletedFile, ExpiresAfter, FileObject
+from app.messages.accounts import AccountsError
+
+_PURPOSES = ("batch", "batch_output")
+_MOST_LISTED = 1000
+"""OpenAI allows for 10,000; `has_more` says that there are more."""
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = ("purpose", _ANCHOR, _SECONDS)
+
+
+def batch_texts_of(gate: AccountsGate, request: Request) -> BatchTexts:
+    """Returns the caller's files and batches. Raises ApiError (401) for a guest."""
+    caller, identity = user_of(request)
+    return BatchTexts(gate.batches, identity, caller.secret)
+
+
+class FileRoutes:
+    """The routes of one ingress."""
+
+    def __init__(self, gate: AccountsGate, most_bytes: int) -> None:
+        """most_bytes: of a file."""
+        self._gate = gate
+        self._most_bytes = most_bytes
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/files`: a form. Its parts are stored while it arrives; what is cut off or wrong is deleted."""
+        texts = batch_texts_of(self._gate, request)
+        upload = await texts.upload()
+        try:
+            form = await read_form(request, self._most_bytes, upload.write)
+            name, seconds = _checked(form)
+            file = await self._gate.to_the_end(upload.finish(name, seconds))
+        except (Exception, asyncio.CancelledError):
+            self._gate.in_background(_dropped(texts, upload))
+            raise
+        return json_response(_shown(file))
+
+    async def files(self, request: Request) -> Response:
+        """`GET /v1/files`."""
+        query = list_query(request, "purpose", most=10_000, usual=_MOST_LISTED)
+        purpose = request.query_params.get("purpose")
+        if purpose is not None and purpose not in _PURPOSES:
+            raise errors.invalid(f"'purpose' is {' or '.join(_PURPOSES)}.", "purpose", "invalid_value")
+        limit = min(query.limit, _MOST_LISTED)
+        found = await batch_texts_of(self._gate, request).files(
+            purpose=purpose, after=query.after, limit=limit + 1, newest_first=query.newest_first
+        )
+        return json_response(listed([_shown(one) for one in found], limit))
+
+    async def file(self, request: Request) -> Response:
+        """`GET /v1/files/{id}`."""
+        return json_response(_shown(await batch_texts_of(self._gate, request).file(_id(request))))
+
+    async def content(self, request: Request) -> Response:
+        """`GET /v1/files/{id}/content`: streamed, a part at a time."""
+        texts = batch_texts_of(self._gate, request)
+        file = await texts.file(_id(request))
+        pieces = texts.content(file.stored.id)
+        first = await anext(pieces, b"")  # what fails here is an answer of its own
+        headers = {
+            "Content-Length": str(file.size_bytes),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
+            "Cache-Control": "no-store",
+        }
+        return StreamingResponse(_joined(first, pieces), headers=headers, media_type="application/octet-stream")
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/files/{id}`."""
+        await batch_texts_of(self._gate, request).delete_file(_id(request))
+        return json_response(DeletedFile(id=_id(request)).model_dump())
+
+
+async def _joined(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
+
+
+async def _dropped(texts: BatchTexts, upload: Upload) -> None:
+    """Deletes an unfinished upload. If the accounts do not answer, they delete it themselves after hours."""
+    try:
+        await texts.delete_file(upload.file_id)
+    except AccountsError as error:
+        if error.refusal.code not in ("not_found", "service_unavailable"):
+            raise
+
+
+def _checked(form: Form) -> tuple[str, int | None]:
+    """Returns the file's name and how long it is kept. Raises ApiError (400)."""
+    if unknown := sorted(form.fields.keys() - set(_FIELDS)):
+        name = unknown[0][:64]
+        raise errors.invalid(f"'{name}' is not a parameter of this request.", name, "unknown_parameter")
+    if form.file_name is None:
+        raise errors.invalid(f"'{FILE}' is missing.", FILE, "missing_required_parameter")
+    if "purpose" not in form.fields:
+        raise errors.invalid("'purpose' is missing.", "purpose", "missing_required_parameter")
+    if form.fields["purpose"] != "batch":
+        raise errors.invalid("'purpose' is not supported; only batch is.", "purpose", "unsupported_parameter")
+    if _ANCHOR not in form.fields and _SECONDS not in form.fields:
+        return form.file_name, None
+    seconds = form.fields.get(_SECONDS, "")
+    number = int(seconds) if seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9 else -1
+    try:
+        expires = ExpiresAfter.model_validate({"anchor": form.fields.get(_ANCHOR), "seconds": number})
+    except ValidationError:
+        message = f"'expires_after' has the anchor created_at, and from {LEAST_KEPT_S} to {MOST_KEPT_S} seconds."
+        raise errors.invalid(message, "expires_after", "invalid_value") from None
+    return form.file_name, expires.seconds
+
+
+def _shown(file: UserFile) -> dict[str, object]:
+    stored = file.stored
+    return FileObject(
+        id=stored.id,
+        bytes=file.size_bytes,
+        created_at=stored.created,
+        expires_at=stored.expires,
+        filename=file.name,
+        purpose=stored.purpose,
+    ).model_dump()
+
+
+def _id(request: Request) -> str:
+    return str(request.path_params["id"])

@@ -1,6 +1,10 @@
 """All accounts of one database, for one process and one thread at a time. Knows neither Ray nor HTTP."""
 
+import os
+from pathlib import Path
+
 from app.accounts.conversations import Conversations
+from app.accounts.kept_secrets import KeptSecrets
 from app.accounts.key_source import read_kek
 from app.accounts.logins import Logins
 from app.accounts.store import OPERATOR, Actor, Store, open_store
@@ -12,7 +16,7 @@ from app.accounts.turns import Turns
 from app.accounts.usage import Usage
 from app.accounts.users import Users, check_admin
 from app.messages.accounts import AuditPage
-from app.settings import AccountsSettings
+from app.settings import KEPT, AccountsSettings
 
 OPERATOR_ACTS = Actor(OPERATOR, "admin")
 """The actor for commands that run on the server's own machine with its key."""
@@ -21,7 +25,8 @@ OPERATOR_ACTS = Actor(OPERATOR, "admin")
 class Accounts:
     """Users, credentials, conversation keys, stored texts, files and batches, usage and audit."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, kept: Path | None = None) -> None:
+        """kept: the file in memory for `KeptSecrets`."""
         self.store = store
         self.users = Users(store)
         self.logins = Logins(store)
@@ -30,7 +35,7 @@ class Accounts:
         self.stored_conversations = StoredConversations(store, self.logins, self.turns)
         self.stored_responses = StoredResponses(store, self.logins, self.stored_conversations)
         self.stored_files = StoredFiles(store, self.logins)
-        self.stored_batches = StoredBatches(store, self.logins, self.stored_files)
+        self.stored_batches = StoredBatches(store, self.logins, self.stored_files, KeptSecrets(store.root, kept))
         self.usage = Usage(store)
         self.stored_conversations.destroy_deleted()
 
@@ -40,7 +45,8 @@ class Accounts:
 
         Raises SettingsError if the key can't be read, or the database can't be opened or belongs to another key.
         """
-        return cls(open_store(settings, read_kek(settings.key), make=make))
+        kept = Path(os.environ[KEPT]) if KEPT in os.environ else None
+        return cls(open_store(settings, read_kek(settings.key), make=make), kept)
 
     def actor(self, secret: str) -> Actor:
         """Returns the user of a credential. Raises AccountsError as `Logins.identify` does."""

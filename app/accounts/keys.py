@@ -69,6 +69,7 @@ class RootKey:
         self._lookup = derive(root, "user lookup")
         self._owner = derive(root, "page folders")
         self.audit_key = derive(root, "audit")
+        self.kept_key = derive(root, "kept secrets")
 
     @classmethod
     def open(cls, kek: bytes, sealed: bytes) -> "RootKey":

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
-from app.accounts.batch_secrets import BatchSecrets
+from app.accounts.batch_secrets import Seen
 from app.accounts.batch_service import BatchService
 from app.accounts.credentials import check_new_password, normalized_name, normalized_password
 from app.accounts.passwords import Challenge, NewPassword, new_password
@@ -72,7 +72,7 @@ class Remembered:
     turns: Turns
     seen: dict[str, float]
     known_after_s: float | None
-    secrets: BatchSecrets | None = None
+    secrets: Seen | None = None
     """None: an older version has handed over."""
 
 
@@ -410,7 +410,7 @@ class AccountsService(StoredService, BatchService):
             self._accounts.turns,
             self._seen,
             self._known_after_s,
-            self._accounts.stored_batches.secrets,
+            self._accounts.stored_batches.secrets.seen,
         )
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, or_, select, tuple
 from app.accounts import tables
 from app.accounts.batch_rows import hide_files
 from app.accounts.batch_secrets import BatchSecrets
+from app.accounts.kept_secrets import KeptSecrets
 from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.accounts.stored_conversations import check_id, known_id
@@ -41,12 +42,14 @@ _US = 1_000_000
 class StoredBatches:
     """Implements the batches of `app.messages.batches.BatchStore`; every method raises AccountsError."""
 
-    def __init__(self, store: Store, logins: Logins, files: StoredFiles) -> None:
+    def __init__(self, store: Store, logins: Logins, files: StoredFiles, kept: KeptSecrets) -> None:
         self._store = store
         self._logins = logins
         self._files = files
-        self.secrets = BatchSecrets()
+        self.secrets = BatchSecrets(kept.write)
+        before = kept.read()
         self._expect_open()
+        self.secrets.take_over(before)
 
     # --- the user's
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app.launch import cleanup
+from app.settings import KEPT
 
 _PREFIX = "redoubt-"
 # A Unix socket's path has at most 107 characters. Below the folder HAProxy's sockets take 90, Ray's about 70.
@@ -25,7 +26,8 @@ _CLEANUP_TIMEOUT_S = 15.0
 class PrivateFolder:
     """A folder that only this user can read, and a process that cleans up after the service.
 
-    Processes of the service must have `environment` in their environment, which identifies them.
+    Processes of the service must have `environment` in their environment, which identifies them, and names a file in
+    this process' memory (`app.accounts.kept_secrets`).
     """
 
     def __init__(self) -> None:
@@ -34,7 +36,8 @@ class PrivateFolder:
         base = base if len(base) <= _LONGEST_BASE else "/tmp"
         remove_stale(Path(base))
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        self.environment = {cleanup.MARK: str(self.path)}
+        self._kept = os.memfd_create("redoubt")
+        self.environment = {cleanup.MARK: str(self.path), KEPT: f"/proc/{os.getpid()}/fd/{self._kept}"}
         self._lock = _create_lock(self.path)
         self._cleanup = _start_cleanup(self.path, self._lock)
 
@@ -44,6 +47,7 @@ class PrivateFolder:
         with suppress(OSError, subprocess.TimeoutExpired):
             self._cleanup.communicate(cleanup.KEEP_LOGS if keep_logs else b"", timeout=_CLEANUP_TIMEOUT_S)
         os.close(self._lock)
+        os.close(self._kept)
 
 
 def remove_stale(base: Path) -> None:

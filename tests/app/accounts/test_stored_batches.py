@@ -1,17 +1,21 @@
 """Files and batches in the accounts: who finds them, who has a batch, and that no line has two results."""
 
+import copy
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.accounts import tables
-from app.accounts.accounts import OPERATOR_ACTS
+from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.batch_secrets import BatchSecrets
+from app.accounts.store import open_store
 from app.messages.accounts import AccountsError
 from app.messages.batches import LAST_SEQ, LEASE_S, PART_BYTES, FilePart, LineResult, NewBatch
 from app.settings import BatchSettings
-from tests.app.accounts.world import World
+from tests.app.accounts.world import CHEAP, KEK, World
 
 
 class Owner:
@@ -269,14 +273,15 @@ def test_a_batch_waits_for_a_credential_of_its_user(world: World, ann: Owner) ->
 
 
 def test_secrets_are_those_of_users_with_open_batches() -> None:
-    before, after = BatchSecrets(), BatchSecrets()
+    kept: list[Any] = []
+    before, after = BatchSecrets(), BatchSecrets(lambda seen: kept.append(copy.deepcopy(seen)))
     before.expect(["ann", "bob"])
     for secret in ("a", "b", "a", "b"):
         before.see("ann", secret)
     before.see("bob", "c")
     before.see("eve", "d")
     after.expect(["ann"])
-    after.take_over(before)
+    after.take_over(before.seen)
     assert (after.users(), list(after.of("ann")), list(after.of("bob"))) == (["ann"], ["b", "a"], [])
     after.forget("ann", "b")
     after.forget("bob", "c")
@@ -284,6 +289,40 @@ def test_secrets_are_those_of_users_with_open_batches() -> None:
     for number in range(100):
         after.see("ann", str(number))
     assert len(after.of("ann")) == 8
+    after.end("ann")
+    assert kept[0] == {"ann": []}
+    assert kept[-1] == {}
+
+
+def test_secrets_are_kept_in_the_memory_of_another_process(world: World, ann: Owner) -> None:
+    memory = os.memfd_create("kept")
+    path = Path(f"/proc/{os.getpid()}/fd/{memory}")
+    ann.begin()
+    secret = ann.key
+
+    def started() -> Accounts:
+        world.accounts.close()
+        store = open_store(world.settings, KEK, make=True, now=world.clock, password_cost=CHEAP)
+        world.accounts = Accounts(store, path)
+        return world.accounts
+
+    try:
+        assert started().stored_batches.claim(5) == []
+        ann.batches.get(secret, "batch_1")
+        assert secret.encode() not in path.read_bytes()
+        (claimed,) = started().stored_batches.claim(5)  # its process and its Ray have died
+        assert claimed.secret == secret
+        whole = path.read_bytes()
+        os.ftruncate(memory, 40)  # a write that was broken off
+        assert started().stored_batches.secrets.users() == []
+        os.pwrite(memory, whole, 0)
+        started()
+        world.clock.now_s += LEASE_S
+        (claimed,) = ann.batches.claim(5)
+        ann.batches.end(secret, "batch_1", claimed.claim, "failed", b"", (b"", b""))
+        assert started().stored_batches.secrets.users() == []
+    finally:
+        os.close(memory)
 
 
 def test_a_deleted_user_leaves_nothing(world: World, ann: Owner) -> None:

@@ -101,7 +101,6 @@ class StoredBatches:
                     sealed=batch.sealed,
                 )
             )
-            self._store.note(connection, user_id, "new_batch", batch.id)
             made = self._batch(connection, self._row(connection, known, batch.id))
         self.secrets.begin(user_id)
         self.secrets.see(user_id, secret)
@@ -132,7 +131,6 @@ class StoredBatches:
             row = self._row(connection, known, batch_id)
             if row.state in ("validating", "in_progress"):
                 row = self._changed(connection, row, "cancelling")
-                self._store.note(connection, known.identity.user_id, "cancel_batch", row.id)
             elif row.state not in ("cancelling", "cancelled"):
                 raise AccountsError("conflict", f"The batch is {row.state}: there is nothing to cancel.")
             found = self._batch(connection, row)
@@ -233,7 +231,6 @@ class StoredBatches:
             for file_id, name in zip((row.output_id, row.error_id), names, strict=True):
                 self._files.complete(connection, file_id, name, row.output_seconds)
             row = self._changed(connection, row, state, sealed=sealed, leased_until=0)
-            self._store.note(connection, known.identity.user_id, "end_batch", row.id, state)
             batches, user_id = tables.batches.c, known.identity.user_id
             open_ones = select(batches.id).where(batches.user_id == user_id, batches.state.in_(OPEN_STATES)).limit(1)
             is_last = connection.execute(open_ones).first() is None

@@ -1,5 +1,6 @@
 """The real service with accounts: made, started, used, killed in part and started again as its operator does."""
 
+import json
 import os
 import re
 import signal
@@ -70,6 +71,7 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
         check_overview(site, root, key)
         check_capacity(site, root)
         check_background(site, root, key)
+        check_batch(site, key)
         check_page(site, browser)
 
         # The accounts are killed while a stream runs: the stream goes on, and they come back by themselves.
@@ -182,6 +184,31 @@ def check_hung_up(client: openai.OpenAI, model: str) -> None:
     assert response.output_text.startswith(seen)
     assert response.usage is not None
     assert response.usage.output_tokens > 1
+
+
+def check_batch(site: RunningService, key: str) -> None:
+    """A batch goes on in another ingress when its own is killed, and each line has one result."""
+    names = [f"line-{number}" for number in range(40)]
+    asked = {"model": site.model, "prompt": f"{CANARY} Once", "max_tokens": 8, "logit_bias": {"0": -100, "2": -100}}
+    lines = [{"custom_id": name, "method": "POST", "url": "/v1/completions", "body": asked} for name in names]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    with openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=20) as client:
+        file = client.files.create(file=("lines.jsonl", content), purpose="batch")
+        assert client.files.content(file.id).content == content
+        batch_id = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h").id
+
+        def now() -> Any:
+            return client.batches.retrieve(batch_id)
+
+        wait_until(lambda: now().request_counts.completed > 0, "a line is done", 200)
+        os.kill(site.only_process("ServeReplica:redoubt:Ingress"), signal.SIGKILL)
+        wait_until(lambda: now().status == "completed", "the batch is completed", 200)
+        batch = now()
+        assert batch.request_counts.completed == len(names)
+        output = client.files.content(batch.output_file_id).text
+    results = [json.loads(line) for line in output.splitlines()]
+    assert sorted(result["custom_id"] for result in results) == sorted(names)
+    assert all(result["response"]["body"]["usage"]["completion_tokens"] == 8 for result in results)
 
 
 def check_page(site: RunningService, browser: Browser) -> None:

@@ -177,8 +177,8 @@ class Reception:
         except Exception as error:
             raise as_api_error(error) from None
 
-    async def whole(self, work: Work[Body], raw: bytes, caller: Caller) -> tuple[str, bytes]:
-        """Answers a request that no client waits for; returns the answer's id and body.
+    async def whole(self, work: Work[Body], raw: bytes, caller: Caller) -> bytes:
+        """Answers a request that no client waits for; returns the answer's body.
 
         Raises ApiError (4xx), and what the worker raises.
         """
@@ -193,7 +193,7 @@ class Reception:
             body = await self._preparation.run(len(raw), lambda: parse(work.endpoint.request, raw))
             following = await work.stages(Received(body, len(raw), caller, answer_id, RequestRecord()))
             try:
-                return answer_id, await self._plan_and(following, body_of)
+                return await self._plan_and(following, body_of)
             except BaseException:
                 following.abandon()
                 raise

@@ -18,6 +18,7 @@ from app.accounts.shared import SharedAccounts
 from app.accounts.store import open_store
 from app.accounts.tables import metadata
 from app.messages.accounts import Admission, Refusal, Revocations, UsageRow, UserLimits
+from app.messages.batches import LineResult, NewBatch
 from app.messages.stored import NewItem, StoredResponse
 from app.settings import AccountsSettings, SettingsError
 from tests.app.accounts.world import CHEAP, KEK, World
@@ -121,6 +122,27 @@ async def test_the_database_goes_to_the_newest_that_gets_requests(site: Site) ->
     assert third._service is not None
     assert (await first.call("conversation", site.ann, HERS)).items == 1
     assert (await second.call("conversation", site.ann, HERS)).items == 1
+
+
+async def test_batches_go_to_the_ingresses_of_the_newest(site: Site) -> None:
+    first = await site.start(1)
+    await first.call("new_file", site.ann, "file-1")
+    await first.call("finish_file", site.ann, "file-1", b"name", None)
+    await first.call("new_batch", site.ann, NewBatch("batch_1", "file-1", "out", "err", b"asked"))
+    (held,) = await first.call("claim_batches", 5)
+    second = await site.start(2)
+    assert await second.call("claim_batches", 5) == []  # the first one has it
+    assert first._service is not None
+    await second.call("identify", site.ann)
+    assert second._service is not None
+    refused = await first.call("keep_batch", held.secret, "batch_1", held.claim)
+    assert refused.code == "conflict"
+    results = [LineResult(1, False, b"made before it learned of that")]
+    assert (await first.call("add_results", held.secret, "batch_1", held.claim, results)).completed == 1
+    await first.call("leave_batch", held.secret, "batch_1", held.claim)
+    assert await first.call("claim_batches", 5) == []
+    (taken,) = await second.call("claim_batches", 5)
+    assert (taken.secret, taken.claim) == (site.ann, held.claim + 1)
 
 
 async def test_what_was_handed_over_waits_for_a_database_that_is_closed_late(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from app.interface.generate.reception import Reception, Work
 from app.interface.request import errors
+from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
 from app.interface.users.batches.lines import Request
 from app.interface.users.batches.results import Result, answered, failed
@@ -68,10 +69,10 @@ class LineAnswers:
                 break
         return None
 
-    async def _answered(self, work: Work[Any], request: Request, caller: Any) -> Result:
+    async def _answered(self, work: Work[Any], request: Request, caller: Caller) -> Result:
         request_id = f"req_{uuid.uuid4().hex}"
         try:
-            _, body = await self._reception.whole(work, request.body, caller)
+            body = await self._reception.whole(work, request.body, caller)
         except AccountsError as error:
             code = error.refusal.code
             if code in errors.INVALID_CREDENTIAL or code == "service_unavailable":

@@ -1,6 +1,7 @@
 """Files and batches with OpenAI's client, over accounts in this process and a worker without an engine."""
 
 import asyncio
+import inspect
 import json
 import re
 from collections import Counter
@@ -12,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from openai import APIStatusError
+from openai.resources.batches import AsyncBatches
+from openai.resources.files import AsyncFiles
+from openai.types import Batch, FileObject
 from sqlalchemy import update
 
 from app.accounts import tables
@@ -26,6 +30,7 @@ from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest, Priority
 from app.settings import BatchSettings
 from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.documents.test_openapi import TRANSPORT
 from tests.app.interface.routes.test_responses import tokens_of
 from tests.app.interface.users.here import CHAT, LocalAccounts, Site
 from tests.app.interface.users.test_conversations import client_of
@@ -756,3 +761,20 @@ async def test_results_are_kept_as_long_as_asked(world: World) -> None:
 @pytest.mark.parametrize("query", ["limit=0", "limit=10001", "order=up", "purpose=vision", "what=1"])
 async def test_wrong_queries_are_refused(world: World, query: str) -> None:
     assert (await world.site.ask("GET", f"/v1/files?{query}", world.secret)).status_code == 400
+
+
+async def test_the_page_and_the_document_have_every_path_and_parameter(world: World) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "api-batches.md").read_text(encoding="utf-8")
+    described = (await world.site.ask("GET", "/openapi.json", None)).json()
+    paths = [path for path in described["paths"] if path.startswith(("/v1/files", "/v1/batches"))]
+    assert len(paths) == 6
+    assert [path for path in paths if f"{path}`" not in page] == []
+    schemas = described["components"]["schemas"]
+    for create, request in ((AsyncBatches.create, "BatchRequest"), (AsyncFiles.create, "FileUpload")):
+        parameters = inspect.signature(create).parameters.keys() - TRANSPORT
+        assert parameters == schemas[request]["properties"].keys()
+        assert [name for name in parameters if f"`{name}" not in page] == []
+    form = described["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+    assert list(form) == ["multipart/form-data"]
+    for shown, kind in ((FileObject, "FileObject"), (Batch, "BatchObject")):
+        assert schemas[kind]["properties"].keys() <= shown.model_fields.keys()

@@ -115,11 +115,13 @@ class BatchRun:
 
     async def _give_back(self) -> None:
         """Lets another ingress go on at once, with the results that there are."""
-        with suppress(AccountsError, ApiError, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(_GIVE_BACK_S):
                 if self._waiting:
-                    await self._held.add([one.result for one in self._waiting[:_MOST_RESULTS]])
-                await self._held.leave()
+                    with suppress(AccountsError, ApiError):
+                        await self._held.add([one.result for one in self._waiting[:_MOST_RESULTS]])
+                with suppress(AccountsError):
+                    await self._held.leave()
 
     async def _break(self, error: BaseException) -> None:
         """Ends a batch that a bug or a damaged record keeps from going on; no other ingress would get further."""

@@ -34,7 +34,7 @@ _DRAIN_POLL_S = 0.2
 _INGRESS_CHECK_S = 1.0
 """Health check period of an ingress."""
 _MOST_ACCOUNT_CALLS = 4096
-"""The most concurrent calls of all ingresses; each ingress has one that waits for revocations."""
+"""The most concurrent calls of all ingresses; each ingress has two that wait for news."""
 _ACCOUNTS_SHUTDOWN_S = 5.0
 _ONE_MORE = 1
 """Extra replicas in a rolling change, in per cent; Serve rounds up, so it is one for up to 100 replicas."""

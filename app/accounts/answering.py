@@ -51,13 +51,17 @@ class Answering:
             raise
 
     async def _in_database(self, work: Callable[[], Result]) -> Result:
-        before = self._accounts.store.changes.position
+        before = self._position()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._database, work)
         finally:
-            if self._accounts.store.changes.position != before:
+            if self._position() != before:
                 self._news.set()
                 self._news = asyncio.Event()
+
+    def _position(self) -> tuple[int, int]:
+        """Changes when an ingress that waits may have something to do."""
+        return self._accounts.store.changes.position, self._accounts.stored_batches.secrets.sightings
 
     def _later(self, work: Callable[[], None]) -> None:
         task = asyncio.create_task(self._in_database(work))

@@ -13,13 +13,15 @@ def _not_kept(seen: Seen) -> None:
 
 
 class BatchSecrets:
-    """Which users have open batches, and their credentials that were seen since. For one thread."""
+    """Which users have open batches, and their credentials that were seen since. For one thread, but for `users`."""
 
     def __init__(self, keep: Callable[[Seen], None] = _not_kept) -> None:
         """keep: called after each change."""
         self._seen: dict[str, list[str]] = {}
         """Has each user with an open batch."""
         self._keep = keep
+        self.sightings = 0
+        """How often a credential was kept that was not the user's last."""
 
     @property
     def seen(self) -> Seen:
@@ -45,6 +47,7 @@ class BatchSecrets:
         if secret in secrets:
             secrets.remove(secret)
         secrets.append(secret)
+        self.sightings += 1
         del secrets[:-_MOST_EACH]
         self._keep(self._seen)
 
@@ -64,8 +67,8 @@ class BatchSecrets:
             self._keep(self._seen)
 
     def users(self) -> Sequence[str]:
-        """Returns the users of whom a credential is known."""
-        return [user_id for user_id, secrets in self._seen.items() if secrets]
+        """Returns the users of whom a credential is known. From any thread."""
+        return [user_id for user_id, secrets in list(self._seen.items()) if secrets]
 
     def of(self, user_id: str) -> Sequence[str]:
         """Returns the user's credentials, the last one seen first."""

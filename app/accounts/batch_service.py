@@ -3,6 +3,8 @@
 Texts are sealed and opened by the ingress.
 """
 
+import asyncio
+import time
 from collections.abc import Sequence
 
 from app.accounts.answering import Answering
@@ -16,6 +18,8 @@ from app.messages.batches import (
     StoredBatch,
     StoredFile,
 )
+
+_POLL_S = 10.0
 
 
 class BatchService(Answering):
@@ -58,7 +62,14 @@ class BatchService(Answering):
         return await self._answer(lambda: self._accounts.stored_batches.cancel(secret, batch_id))
 
     async def claim_batches(self, most: int) -> Sequence[ClaimedBatch] | Refusal:
-        return await self._answer(lambda: self._accounts.stored_batches.claim(most))
+        """Waits while there is no batch that could run, so that idle ingresses ask seldom."""
+        batches, give_up_s = self._accounts.stored_batches, time.monotonic() + _POLL_S
+        while not batches.secrets.users():
+            try:
+                await asyncio.wait_for(self._news.wait(), give_up_s - time.monotonic())
+            except TimeoutError:
+                return []
+        return await self._answer(lambda: batches.claim(most), undo=batches.give_back)
 
     async def keep_batch(self, secret: str, batch_id: str, claim: int) -> StoredBatch | Refusal:
         return await self._answer(lambda: self._accounts.stored_batches.keep(secret, batch_id, claim))

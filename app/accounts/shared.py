@@ -41,7 +41,8 @@ _KNOWN_AFTER_S = 60.0
 _REVOCATIONS, _TAKE_OVER, _OWNER_START = "revocations", "take the database", "start of the owner"
 _CLAIM, _KEEP = "claim_batches", "keep_batch"
 _OF_ANY: Final = frozenset({_REVOCATIONS, _CLAIM})
-"""Calls that ingresses make by themselves: a newer Ray that nobody uses yet need not own the database for them."""
+"""Calls that ingresses make by themselves, and that wait for news: a newer Ray that nobody uses yet need not own the
+database for them."""
 _NOT_RETRIED: Final = frozenset({
     "done", "login", "logout", "change_password", "new_recovery_code", "end_session", "add_key", "revoke_key", "forget",
     "add_user", "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation",
@@ -156,7 +157,7 @@ class SharedAccounts:
         try:
             return await task
         except asyncio.CancelledError:
-            if self._service is not service and method == _REVOCATIONS:
+            if self._service is not service and method in _OF_ANY:
                 raise MovedError from None  # `_hand_over` has cancelled it
             raise
         finally:
@@ -167,7 +168,7 @@ class SharedAccounts:
         self._set(None, None)
         self._not_before_s = time.monotonic() + _BACK_OFF_S
         for call in self._calls:
-            if call.get_name() == _REVOCATIONS:
+            if call.get_name() in _OF_ANY:
                 call.cancel()
         try:
             while self._calls:

@@ -6,6 +6,7 @@ results are parts of two files, which are found once the batch has ended.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -157,6 +158,12 @@ class StoredBatches:
                 if len(claimed) >= most:
                     break
         return claimed
+
+    def give_back(self, claimed: Sequence[ClaimedBatch]) -> None:
+        """Ends leases of which no ingress has learned."""
+        for one in claimed:
+            with suppress(AccountsError):
+                self.leave(one.secret, one.batch.id, one.claim)
 
     def keep(self, secret: str, batch_id: str, claim: int) -> StoredBatch:
         with self._store.transaction() as connection:

@@ -146,7 +146,7 @@ class BatchStore(Protocol):
         """Has a batch end. Refuses with `conflict` if it has ended, or is about to."""
 
     async def claim_batches(self, most: int) -> Sequence[ClaimedBatch]:
-        """Gives this ingress batches that no ingress has, for `LEASE_S`.
+        """Gives this ingress batches that no ingress has, for `LEASE_S`. Waits some seconds while none could run.
 
         Only those of users of whom a credential is known: others wait until one is seen. The following methods refuse
         with `conflict` if another ingress has the batch by now, or is to have it.

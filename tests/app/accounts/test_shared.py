@@ -126,10 +126,11 @@ async def test_the_database_goes_to_the_newest_that_gets_requests(site: Site) ->
 
 async def test_batches_go_to_the_ingresses_of_the_newest(site: Site) -> None:
     first = await site.start(1)
+    waiting = asyncio.create_task(first.call("claim_batches", 5))
     await first.call("new_file", site.ann, "file-1")
     await first.call("finish_file", site.ann, "file-1", b"name", None)
     await first.call("new_batch", site.ann, NewBatch("batch_1", "file-1", "out", "err", b"asked"))
-    (held,) = await first.call("claim_batches", 5)
+    (held,) = await waiting
     second = await site.start(2)
     assert await second.call("claim_batches", 5) == []  # the first one has it
     assert first._service is not None
@@ -143,6 +144,16 @@ async def test_batches_go_to_the_ingresses_of_the_newest(site: Site) -> None:
     assert await first.call("claim_batches", 5) == []
     (taken,) = await second.call("claim_batches", 5)
     assert (taken.secret, taken.claim) == (site.ann, held.claim + 1)
+    await second.call("end_batch", taken.secret, "batch_1", taken.claim, "completed", b"", (b"", b""))
+
+    # One that waits does not keep the database from the next owner.
+    waiting = asyncio.create_task(second.call("claim_batches", 5))
+    while not any(call.get_name() == "claim_batches" for call in second._calls):
+        await asyncio.sleep(0)
+    third = await site.start(3)
+    async with asyncio.timeout(9):  # it would wait for ten seconds
+        await third.call("identify", site.ann)
+        assert await waiting == []
 
 
 async def test_what_was_handed_over_waits_for_a_database_that_is_closed_late(

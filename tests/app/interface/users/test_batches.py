@@ -139,7 +139,7 @@ class OtherIngress:
     """An ingress over the same accounts."""
 
     def __init__(self, site: Site, worker: Worker) -> None:
-        accounts = LocalAccounts(site.service, "another")
+        self.accounts = accounts = LocalAccounts(site.service, "another")
         gate = AccountsGate(accounts, accounts, accounts, guests=False, revocation_s=5.0)
         self.app = http_app(worker.generate, accounts=gate, batches=site.settings.batches)
 
@@ -325,6 +325,13 @@ async def test_lines_are_the_same_wherever_pieces_end(size: int) -> None:
 # --- who goes on
 
 
+async def claimed_in_vain(ingress: OtherIngress) -> None:
+    """Returns when the accounts have answered a claim of this ingress."""
+    while ingress.accounts.calls.count("claim_batches") < 2:
+        ingress.app.state.batches.look()
+        await asyncio.sleep(0.01)
+
+
 def later(site: Site, seconds: float) -> None:
     """Moves the clock of the accounts."""
     now = site.inside.store.now
@@ -353,7 +360,7 @@ async def test_a_dead_ingress_batch_is_taken_over_and_no_line_has_two_results(wo
         done = (await world.until(batch_id, lambda _: True)).request_counts.completed
         assert 0 < done < 200
         async with running_batches(other):
-            await asyncio.sleep(0.05)
+            await claimed_in_vain(other)
             assert second.asked == []  # the lease holds
             later(site, LEASE_S + 1)
             other.app.state.batches.look()
@@ -420,10 +427,9 @@ async def test_after_a_death_of_everything_it_waits_for_its_user(world: World) -
     batch_id = await world.begin(lines(range(3)))
     site.restart()
     async with running_batches(site):
-        await asyncio.sleep(0.05)
-        site.app.state.batches.look()
-        await asyncio.sleep(0.05)
-        assert world.worker.asked == []
+        while "claim_batches" not in site.accounts.calls:
+            await asyncio.sleep(0)
+        assert site.inside.stored_batches.claim(5) == []  # so it waits
         batch = await world.ended(batch_id)  # whoever asks for it shows a credential
     assert batch.status == "completed"
 

@@ -136,10 +136,14 @@ class Reception:
         limit_bytes = self.service.settings.max_body_bytes
         limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
         raw = await read_body(request, limit_bytes, self.in_thread)
+        return await self._parsed(raw, body_type), len(raw)
+
+    async def _parsed(self, raw: bytes, body_type: type[Body]) -> Body:
+        """Returns the body, of the first model if it names none."""
         body = await self._preparation.run(len(raw), lambda: parse(body_type, raw))
         if getattr(body, "model", None) == "":
             body = body.model_copy(update={"model": self.service.name_of("")})
-        return body, len(raw)
+        return body
 
     async def answer(
         self, request: Request, endpoint: Endpoint[Body], stages: Callable[[Received[Body]], Awaitable[Stages]]
@@ -190,7 +194,7 @@ class Reception:
             return await answer.body()
 
         try:
-            body = await self._preparation.run(len(raw), lambda: parse(work.endpoint.request, raw))
+            body = await self._parsed(raw, work.endpoint.request)
             following = await work.stages(Received(body, len(raw), caller, answer_id, RequestRecord()))
             try:
                 return await self._plan_and(following, body_of)

@@ -58,7 +58,7 @@ class LineAnswers:
         service = self._reception.service
         for follow in (True, False):
             try:
-                service.model(name)
+                service.model(name or "")
             except ApiError as error:
                 if error.status == 503:
                     raise NotNowError(1) from None

@@ -245,6 +245,14 @@ async def test_a_response_is_stored_where_its_line_says_so(world: World) -> None
     assert (await world.client.responses.retrieve(answer["id"])).output_text == "it is 1"
 
 
+async def test_lines_without_a_model_ask_the_first(world: World) -> None:
+    asked = line(1, body={"messages": CHAT["messages"]})
+    async with running_batches(world.site):
+        batch = await world.ended(await world.begin(json.dumps(asked).encode()))
+    assert batch.model is None
+    assert (await world.results(batch.output_file_id))["line-1"]["response"]["body"]["model"] == "tiny"
+
+
 async def test_what_fails_is_in_the_file_of_errors(world: World) -> None:
     world.worker.errors[3] = [RequestGivenUpError("It crashed two workers.")]
     world.worker.errors[4] = [RuntimeError("a secret of the prompt")]

@@ -217,7 +217,7 @@ class FakeRunner:
         if self.states is not None:
             self.states.spoil(range(self.state_pages))
 
-    def step(self, batch: Batch) -> NDArray[np.int32]:
+    def step(self, batch: Batch) -> NDArray[np.int32] | None:
         self.before_step(batch)
         if self.states is not None and self.state_pool is not None:
             self.states.spoil(self.state_pool._free)
@@ -252,6 +252,8 @@ class FakeRunner:
         assert len(written) == len(set(written)), "two sequences write to one page"
         if self.states is not None:
             self.states.end_step()
+        if batch.interrupt is not None and batch.interrupt[0]:  # the worst: all is written, and nothing sampled
+            return None
         drafts = [0] * len(sequences) if batch.draft_lengths is None else batch.draft_lengths.tolist()
         for index, (slot, count, context) in enumerate(sequences):
             sampler, guesses = batch.samplers[index], drafts[index]

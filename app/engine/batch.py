@@ -23,7 +23,12 @@ class BatchArrays:
         self._query_lengths = np.zeros(max_sequences, np.int32)
         self._context_lengths = np.zeros(max_sequences, np.int32)
 
-    def fill(self, step: Step, generations: Mapping[SequenceState, Generation]) -> Batch:
+    def fill(
+        self,
+        step: Step,
+        generations: Mapping[SequenceState, Generation],
+        interrupt: NDArray[np.int32] | None = None,
+    ) -> Batch:
         """Writes the step's tokens and positions; the batch is valid until the next call."""
         token_ids: list[int] = []
         positions: list[int] = []
@@ -69,6 +74,7 @@ class BatchArrays:
             readers=readers if reads else (),
             draft_lengths=_draft_lengths(drafts, count) if drafts else None,
             prompts=step.prompts,
+            interrupt=interrupt,
         )
 
 

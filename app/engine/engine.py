@@ -4,6 +4,8 @@ Callers submit requests and get events back through a callback. The thread takes
 scheduler for a step, fills the step's arrays, calls the model once, and delivers the tokens. While the model computes,
 the interpreter lock is free.
 
+A step of batches alone is interrupted when a request comes that somebody waits for, and planned again later.
+
 Knows nothing of text, HTTP, asyncio or Ray, nor of how a model computes a step.
 """
 
@@ -16,6 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
+
+import numpy as np
 
 from app.engine.batch import BatchArrays
 from app.engine.expert_reads import ExpertReads
@@ -146,6 +150,7 @@ class Engine:
         self._outbox = Outbox()
         self._progress = ProgressReports(self._scheduler, self._outbox)
         self._failures_in_a_row = 0
+        self._interruptions = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
         self._begun, self._queued_s = 0, 0.0
         self._rate = TokenRate()
@@ -154,6 +159,8 @@ class Engine:
         self._inbox: deque[tuple[Literal["submit", "abort"], Generation, Search | None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._live: dict[str, Generation] = {}
+        self._interrupt = np.zeros(1, np.int32)
+        """Ends a step of batches early: a request came that is to be computed before them."""
         self._stopping = False
         self._stopped_reason: str | None = None
         self._failed = False  # whether it has stopped by itself
@@ -183,6 +190,8 @@ class Engine:
                 raise InvalidRequestError(f"request id {request.request_id!r} is in use")
             self._live[request.request_id] = generation
             self._inbox.append(("submit", generation, search))
+            if not generation.sequence.is_batch:
+                self._interrupt[0] = 1
             self._wake.notify()
 
     def abort(self, request_id: str) -> None:
@@ -291,6 +300,7 @@ class Engine:
             if self._stopping:
                 return False
             taken, self._inbox = self._inbox, deque()
+            self._interrupt[0] = 0
             calls, self._calls = self._calls, deque()
         for action, generation, search in taken:
             if action == "submit":
@@ -313,8 +323,8 @@ class Engine:
     def _schedule(self) -> Step:
         """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
         if self._speculation is not None:
-            spare = self._limits.step_tokens - len(self._scheduler.running)
-            self._speculation.draft(self._scheduler.running, self._generations, spare)
+            active = self._scheduler.active
+            self._speculation.draft(active, self._generations, self._limits.step_tokens - len(active))
         step = self._scheduler.schedule(self._pace.chunk_tokens, self._pace.chunk_tokens_alone)
         for sequence in step.begun:
             self._count_begun(self._generations[sequence])
@@ -334,14 +344,18 @@ class Engine:
         for sequence, begin, end in step.dropped:
             self._generations[sequence].drop(begin, end)
         if self._memory is not None:
-            self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.running)
+            self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
         return step
 
     def _compute(self, step: Step) -> list[int] | None:
-        """Runs the model. Returns the sampled tokens, -1 where there is none; None if the step was empty or failed."""
+        """Runs the model. Returns the sampled tokens, -1 where there is none.
+
+        None: the step was empty, it has failed, or it was interrupted and will be planned again.
+        """
         if not step.sequences:
             return None
-        batch = self._arrays.fill(step, self._generations)
+        interrupt = self._interrupt if step.sequences[0].is_batch else None
+        batch = self._arrays.fill(step, self._generations, interrupt)
         try:
             with self._turns:
                 began_s = time.perf_counter()
@@ -351,6 +365,9 @@ class Engine:
             self._fail(step, error)
             return None
         self._failures_in_a_row = 0
+        if sampled is None:
+            self._interruptions += 1
+            return None
         self._pace.record(len(batch.token_ids), seconds)
         if self._speculation is not None:
             self._speculation.record(step, batch, seconds)
@@ -531,15 +548,16 @@ class Engine:
 
     def _count_begun(self, generation: Generation) -> None:
         if generation.submitted_s is not None:
-            self._begun += 1
-            self._queued_s += time.monotonic() - generation.submitted_s
+            if not generation.sequence.is_batch:
+                self._begun += 1
+                self._queued_s += time.monotonic() - generation.submitted_s
             generation.submitted_s = None
 
     def _count(self) -> EngineStatistics:
         scheduler = self._scheduler
         return EngineStatistics(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) - scheduler.waiting.batch_count,
             pages_used=scheduler.pool.used_count,
             pages_free=scheduler.pool.free_count,
             steps=self._steps,
@@ -548,6 +566,7 @@ class Engine:
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=scheduler.preemptions,
+            interruptions=self._interruptions,
             begun=self._begun,
             queued_s=self._queued_s,
             drafted_tokens=self._speculation.drafted_tokens if self._speculation is not None else 0,

@@ -13,7 +13,7 @@ from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.searches.branches import Search
 from app.engine.speculative.drafter import NgramDrafter
 from app.messages.failures import InvalidRequestError
-from app.messages.requests import BeamParams, GenerateRequest
+from app.messages.requests import BeamParams, GenerateRequest, Priority
 from app.messages.thoughts import ThoughtWatch
 
 
@@ -80,7 +80,7 @@ class Intake:
             key,
             page_tokens=self._limits.page_tokens,
             salt=salt,
-            has_memory=self._fingerprint is not None,
+            has_memory=self._fingerprint is not None and request.priority is not Priority.BATCH,
             prompt_reader=prompt_reader,
             constraint=constraint,
             thought=thought,
@@ -101,13 +101,14 @@ class Intake:
     def _ending(self, request: GenerateRequest) -> GenerateRequest:
         """Returns a request whose window is not required with the window that it can have, or with the context's end.
 
-        Without a window its output ends where the context does, or the KV cache.
+        Without a window its output ends where the context does, or the KV cache. A batch's has none: it could not give
+        its pages back.
         """
         wanted = request.window
         if wanted is None or wanted.is_required:
             return request
         window = self._limits.window(len(request.prompt_token_ids), request.max_new_tokens, wanted)
-        if window is not None and self._not_shifted_reason() is None:
+        if window is not None and self._not_shifted_reason() is None and request.priority is not Priority.BATCH:
             return request
         room_tokens = self._limits.longest_tokens - len(request.prompt_token_ids)
         most_tokens = request.max_new_tokens if room_tokens < 1 else min(request.max_new_tokens, room_tokens)
@@ -138,6 +139,8 @@ class Intake:
         if request.resumed_token_ids:
             _check_resumed(request)
         window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
+        if window is not None and request.priority is Priority.BATCH:
+            raise InvalidRequestError("on_overflow: a batch's context can't be shifted; only 'refuse' is possible")
         if window is not None and (reason := self._not_shifted_reason()) is not None:
             raise InvalidRequestError(reason)
         self._limits.check(len(prompt), request.max_new_tokens, window, _check_search(request, self._runner))

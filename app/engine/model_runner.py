@@ -101,6 +101,8 @@ class Batch:
     """[n]: how many of each sequence's last tokens are draft tokens; None: there are none."""
     prompts: int = 0
     """How many sequences, the last ones, compute tokens of their prompt and not of their output."""
+    interrupt: NDArray[np.int32] | None = None
+    """[1]: ends the step early once another thread has made it other than 0; None: nothing does."""
 
 
 class ModelRunner(Protocol):
@@ -180,8 +182,9 @@ class ModelRunner(Protocol):
     def release_memory(self) -> None:
         """Gives the memory of all pages, activations and mapped weights back until the next step; pages are lost."""
 
-    def step(self, batch: Batch) -> NDArray[np.int32]:
+    def step(self, batch: Batch) -> NDArray[np.int32] | None:
         """Runs the batch. Returns [n + draft tokens]: one token per sequence, followed by one per draft token.
 
-        The value is -1 where a draft token was wrong or there is no sampler.
+        The value is -1 where a draft token was wrong or there is no sampler. None: the step was interrupted, and
+        samplers and readers are as before.
         """

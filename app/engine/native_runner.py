@@ -213,7 +213,7 @@ class NativeRunner:
         self.gather_page(0, page)
         return page.tobytes()
 
-    def step(self, batch: Batch) -> NDArray[np.int32]:
+    def step(self, batch: Batch) -> NDArray[np.int32] | None:
         """Runs the batch as `ModelRunner.step`. Raises ValueError naming the array that does not fit.
 
         The native side begins in `kernels/bindings/model.cc`; `kernels/step/decoder.cc` has the order of the stages.
@@ -225,12 +225,14 @@ class NativeRunner:
         for _, sampler in constrained:
             sampler.constraint.fill_mask(sampler.native.mask)
         sampled = self._step_native(batch, samplers)
+        if sampled is None:
+            return None
         for index, sampler in constrained:
             before = 0 if batch.draft_lengths is None else int(batch.draft_lengths[:index].sum())
             sampler.constraint.accept(int(sampled[index + before]))
         return sampled
 
-    def _step_native(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32]:
+    def _step_native(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32] | None:
         return self.model.step(
             batch.token_ids,
             batch.positions,
@@ -241,6 +243,7 @@ class NativeRunner:
             [_native_reader(reader) for reader in batch.readers],
             batch.draft_lengths,
             batch.prompts,
+            batch.interrupt,
         )
 
     @staticmethod

@@ -14,7 +14,7 @@ class EngineStatistics:
     running: int
     """Sequences with KV pages: requests, and each branch of a search."""
     waiting: int
-    """Requests that are not admitted yet, and preempted ones."""
+    """Requests that are not admitted yet, and preempted ones; without those of batches."""
     pages_used: int
     """KV pages that sequences hold; a shared one counts once."""
     pages_free: int
@@ -28,9 +28,11 @@ class EngineStatistics:
     """Prompt tokens that the prefix cache had."""
     generated_tokens: int
     preemptions: int
-    """How often a sequence, or a search's group, was preempted."""
+    """How often a sequence, or a search's group, was preempted; without those of batches."""
+    interruptions: int
+    """How often a step of batches has ended early, because a request came that somebody waits for."""
     begun: int
-    """Requests that have started to run."""
+    """Requests that have started to run; without those of batches."""
     queued_s: float
     """Total queueing time of those requests, in seconds."""
     drafted_tokens: int

@@ -4,7 +4,7 @@ Arrays are C-contiguous NumPy arrays; the GIL is released while they are used.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -419,6 +419,7 @@ class Model:
         PackedFileError, OSError.
         """
 
+    @overload
     def step(
         self,
         token_ids: I32,
@@ -430,6 +431,7 @@ class Model:
         readers: Sequence[PromptReader | None] = (),
         draft_lengths: I32 | None = None,
         prompts: int = 0,
+        interrupt: None = None,
     ) -> I32:
         """Runs one step: forward over a ragged batch, then sampling. One native call, GIL released.
 
@@ -441,10 +443,26 @@ class Model:
         draft_lengths: [S] how many of a sequence's last new tokens are guesses. Its sampler then samples from the row
         before the first guess, and from each guess' row as long as the guess was what had just been sampled.
         prompts: how many of the last sequences compute tokens of their prompt; those of all others are output.
+        interrupt: [1]; once another thread has made it other than 0, the step ends at its next layer and returns None.
+        Nothing was sampled or read then, and the same step can be computed again.
         Returns [S + sum of draft_lengths] token ids, a sequence's own and then those after its guesses; -1 where there
         is no sampler, or a guess before was wrong. Raises ValueError naming the array that does not fit.
         """
 
+    @overload
+    def step(
+        self,
+        token_ids: I32,
+        positions: I32,
+        slots: I32,
+        query_lengths: I32,
+        context_lengths: I32,
+        samplers: Sequence[Sampler | None],
+        readers: Sequence[PromptReader | None],
+        draft_lengths: I32 | None,
+        prompts: int,
+        interrupt: I32 | None,
+    ) -> I32 | None: ...
     def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
         """The same forward pass, all tokens as a prompt's; returns every new token's logits [T, vocab_size]."""
 

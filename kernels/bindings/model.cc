@@ -197,12 +197,14 @@ class BoundModel {
 
   Model& model() { return model_; }
 
-  nb::ndarray<nb::numpy, int32_t> step(const Array& token_ids, const Array& positions, const Array& slots,
-                                       const Array& query_lengths, const Array& context_lengths,
-                                       const nb::sequence& samplers, const nb::sequence& readers,
-                                       const std::optional<Array>& draft_lengths, int32_t prompts) {
+  // None if the step was interrupted.
+  std::optional<nb::ndarray<nb::numpy, int32_t>> step(
+      const Array& token_ids, const Array& positions, const Array& slots, const Array& query_lengths,
+      const Array& context_lengths, const nb::sequence& samplers, const nb::sequence& readers,
+      const std::optional<Array>& draft_lengths, int32_t prompts, const std::optional<Array>& interrupt) {
     Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
     batch.prompts = prompts;
+    if (interrupt) batch.interrupt = checked_int32("interrupt", *interrupt, 1);
     size_t places = size_t(batch.sequences);
     std::vector<int32_t> drafts;  // a copy, because the places of results depend on it
     if (draft_lengths) {
@@ -217,9 +219,13 @@ class BoundModel {
     const std::vector<PromptReader*> reading =
         checked_readers(readers, size_t(batch.sequences), model_.config());
     auto sampled = new_array<int32_t>({places});
-    run(batch, {.samplers = checked.data(),
-                .sampled = sampled.data(),
-                .readers = reading.empty() ? nullptr : reading.data()});
+    try {
+      run(batch, {.samplers = checked.data(),
+                  .sampled = sampled.data(),
+                  .readers = reading.empty() ? nullptr : reading.data()});
+    } catch (const StepInterrupted&) {
+      return std::nullopt;
+    }
     return sampled;
   }
 
@@ -468,7 +474,7 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("group_windows", [](BoundModel& self) { return self.model().page_groups().windows; })
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
            nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none(),
-           nb::arg("prompts") = 0)
+           nb::arg("prompts") = 0, nb::arg("interrupt") = nb::none())
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)

@@ -38,10 +38,20 @@ struct Batch {
   const int32_t* draft_lengths = nullptr;
   // How many of the last sequences have prompt tokens here; those before them decode.
   int32_t prompts = 0;
+  // Once another thread has made it other than 0, the step ends at its next layer; null: it does not. Not
+  // copied.
+  const int32_t* interrupt = nullptr;
 
+  bool is_interrupted() const {
+    return interrupt != nullptr && __atomic_load_n(interrupt, __ATOMIC_RELAXED) != 0;
+  }
   int32_t answers() const { return sequences - prompts; }
   int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
 };
+
+// Thrown by a step that has ended early. Nothing was sampled or read, so that the same step can be computed
+// again.
+struct StepInterrupted {};
 
 // A batch with its own arrays, which nobody else can change between their check and their use.
 class BatchCopy {

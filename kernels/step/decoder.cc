@@ -27,6 +27,9 @@ void Decoder::run() {
   residual_.embed();
   if (context_.config.layer_inputs) layer_inputs_.embed();
   for (int layer = 0; layer <= last; ++layer) {
+    team_.once([&] {
+      if (context_.batch.is_interrupted()) throw StepInterrupted();
+    });
     residual_.copy_hidden(layer);
     if (layer < last_storing || !context_.plan.ends_early()) {
       run_layer(layer);

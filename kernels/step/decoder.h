@@ -59,8 +59,8 @@ class Decoder {
   Tap tap_;
 };
 
-// Runs a step on the pool. Rethrows the first exception of any thread, usually a sampler's or reader's. The
-// outputs are then invalid, but the model stays usable.
+// Runs a step on the pool. Rethrows the first exception of any thread: a sampler's or reader's, or
+// StepInterrupted. The outputs are then invalid, but the model stays usable.
 void run_step(const StepContext& context);
 
 }  // namespace redoubt

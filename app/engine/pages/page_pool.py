@@ -88,15 +88,20 @@ class PagePool:
             self._holders[page] += 1
             self._repeats += 1
 
-    def release(self, pages: Iterable[int]) -> None:
-        """Removes a holder from each page, which is free once it has none. Cached ones are evicted in this order."""
-        for page in pages:
+    def release(self, pages: Iterable[int], *, evict_first: bool = False) -> None:
+        """Removes a holder from each page, which is free once it has none. Cached ones are evicted in this order.
+
+        evict_first: before all others; else after them.
+        """
+        for page in reversed(list(pages)) if evict_first else pages:
             holders = self._holders[page] = self._holders[page] - 1
             assert holders >= 0, f"page {page} is released more often than it was taken"
             if holders:
                 self._repeats -= 1
             elif page in self._digests:
                 self._idle[page] = None
+                if evict_first:
+                    self._idle.move_to_end(page, last=False)
             else:
                 self._free.append(page)
 

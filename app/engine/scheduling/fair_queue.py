@@ -52,6 +52,11 @@ class FairQueue:
                 if place < len(self._waiting[caller]):
                     yield self._waiting[caller][place][1]
 
+    @property
+    def has_sequences(self) -> bool:
+        """Whether a sequence waits, or has begun and not ended."""
+        return bool(self._sequences)
+
     def add(self, sequence: SequenceState, tokens: int) -> None:
         """Queues a new sequence. tokens: how many must be computed before its first output token."""
         caller = sequence.caller

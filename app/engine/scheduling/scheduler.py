@@ -28,6 +28,9 @@ output, or a chunk of a prompt.
 - Searches: the branches of a group share their pages. A branch that must write to a shared page gets a copy first. A
   branch whose tokens are all computed waits until `fork` makes the next branches. A group is admitted with all of its
   slots and preempted as a whole; then the tokens that its branches have in common are computed once.
+- Batches: sequences that nobody waits for stand still while another one waits or runs: they keep slots and pages, and
+  are neither computed nor admitted. Another one takes what it needs of both, as if they were not there, the youngest
+  batch sequence first. They are behind the others in the list of the running ones.
 - Preemption: when an older sequence needs a page and none is free, the youngest frees all of its pages, goes to the
   front of the queue, and is computed again, prompt and output together. A sequence without a younger one skips the step
   instead. A preempted one is not admitted until a sequence has ended; otherwise sequences would preempt each other in
@@ -39,13 +42,14 @@ Knows nothing of token ids, samplers, arrays or streams: it knows the contents o
 from collections.abc import Sequence
 from typing import Final
 
+from app.engine.pages.page_groups import NONE
 from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageEvicted, PagePool
 from app.engine.scheduling.admission import Admission
-from app.engine.scheduling.fair_queue import FairQueue
 from app.engine.scheduling.leaders import leaders
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
+from app.engine.scheduling.priorities import PriorityQueue
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.scheduling.sequence_pages import SequencePages, entries
 from app.engine.scheduling.sequence_states import SequenceStates
@@ -56,7 +60,7 @@ _ENDLESS_SHARE: Final = 4
 
 
 class Scheduler:
-    """Keeps the waiting sequences and, in the order in which they began, the running ones."""
+    """Keeps the waiting sequences and, in the order in which they began, the running ones, batches' last."""
 
     def __init__(
         self,
@@ -78,16 +82,23 @@ class Scheduler:
         """None: the model has no recurrent states."""
         self._pages = SequencePages(self.pool, limits, None if self.states is None else self.states.pool)
         self._page_groups = limits.groups.count
-        self.waiting = FairQueue()
+        self.waiting = PriorityQueue()
         self.running: list[SequenceState] = []
         self.preemptions = 0
+        """Without those of batches, which are meant to give way."""
         self.loader: PageLoader | None = None
         """Loads pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._admission = Admission(limits, expected_output_tokens)
+        self._batch_admission = Admission(limits, expected_output_tokens)
         self._most_of_caller = most_of_caller
         self._unfitting: set[SequenceState] = set()  # waiting sequences that don't fit until some sequence ends
         self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
+
+    @property
+    def active(self) -> Sequence[SequenceState]:
+        """The running sequences that don't stand still."""
+        return self.running[: self._batches_begin()] if self.waiting.holds_batches else self.running
 
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
@@ -97,9 +108,10 @@ class Scheduler:
         """Removes a sequence that has ended or was aborted, with its whole group, and frees pages and slots."""
         if sequence.slot >= 0:
             self._stop(sequence)
-            self._admission.ended(sequence)
+            self._admission_of(sequence).ended(sequence)
         self.waiting.ended(sequence)
-        self._unfitting.clear()
+        # The end of a batch's sequence makes no room that others did not have.
+        self._unfitting = {other for other in self._unfitting if sequence.is_batch and not other.is_batch}
 
     def fork(self, group: SequenceGroup, children: Sequence[tuple[SequenceState, int]]) -> list[SequenceState]:
         """Replaces the group's members by children, given as (parent, known tokens); returns the new members.
@@ -153,15 +165,17 @@ class Scheduler:
     def schedule(self, prompt_chunk_tokens: int, alone_tokens: int | None = None) -> Step:
         """Makes the next step. It is empty only if there is no sequence at all, or pages are being loaded or saved.
 
-        prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
-        alone_tokens: the most if none does; None: the step's limit.
+        prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it or batches alone are there.
+        alone_tokens: the most otherwise; None: the step's limit.
         """
         step = Step()
-        if self._free_slots and self.waiting:
+        if self.waiting and (self._free_slots or self.waiting.holds_batches):
             self._admit(step)
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
         if self.states is not None:
             self.states.begin_step(self.running, step)
+        if not self.waiting.holds_batches:
+            alone_tokens = prompt_chunk_tokens
         self._plan(step, prompt_chunk_tokens, self.limits.step_tokens if alone_tokens is None else alone_tokens)
         planned: list[tuple[SequenceState, int]] = []
         groups, page_tokens = self._page_groups, self.limits.page_tokens
@@ -205,12 +219,13 @@ class Scheduler:
     def _admit(self, step: Step) -> None:
         """Gives slots to waiting sequences in the queue's order, as long as the next one fits."""
         while (sequence := self._next_waiting()) is not None:
+            self._free_slots_of_batches(sequence.width, step)
             self.waiting.started(sequence)
-            self._admission.admitted(sequence)
+            self._admission_of(sequence).admitted(sequence)
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
                 sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.width)]
-            self.running.append(sequence)
+            self.running.insert(len(self.running) if sequence.is_batch else self._batches_begin(), sequence)
             step.begun.append(sequence)
 
     def _next_waiting(self) -> SequenceState | None:
@@ -232,29 +247,66 @@ class Scheduler:
 
     def _may_wait_for_ever(self, sequence: SequenceState) -> bool:
         """Whether endless outputs block it, or its own caller has so many sequences that others need the rest."""
-        endless = sum(other.window is not None for other in self.running)
+        beside = self._beside(sequence)
+        endless = sum(other.window is not None for other in beside)
         slots = self.limits.max_sequences
         if sequence.window is not None and endless >= slots - slots // _ENDLESS_SHARE:
             return True
-        if sequence.width > slots - endless or not self._admission.can_reserve(sequence, self.running):
+        if sequence.width > slots - endless or not self._admission_of(sequence).can_reserve(sequence, beside):
             return True
-        own = sum(other.caller == sequence.caller for other in self.running)
+        own = sum(other.caller == sequence.caller for other in beside)
         return self._most_of_caller is not None and own + sequence.width > self._most_of_caller
 
     def _has_room(self, sequence: SequenceState) -> bool:
-        if sequence in self._unfitting or len(self._free_slots) < sequence.width or self._waits_for_prompts(sequence):
+        beside = self._beside(sequence)
+        slots = len(self._free_slots)
+        if len(beside) < len(self.running):
+            slots = self.limits.max_sequences - sum(_slots(other) for other in beside)
+        if sequence in self._unfitting or slots < sequence.width or self._waits_for_prompts(sequence, beside):
             return False
-        if self.running and not self._admission.fits(sequence, self.running, self.pool.repeat_count):
+        if beside and not self._admission_of(sequence).fits(sequence, beside, self._repeated_pages(beside)):
             self._unfitting.add(sequence)
             return False
         return True
 
-    def _waits_for_prompts(self, sequence: SequenceState) -> bool:
+    def _admission_of(self, sequence: SequenceState) -> Admission:
+        return self._batch_admission if sequence.is_batch else self._admission
+
+    def _batches_begin(self) -> int:
+        """The place of the first sequence of a batch among the running ones."""
+        index = len(self.running)
+        while index and self.running[index - 1].is_batch:
+            index -= 1
+        return index
+
+    def _beside(self, sequence: SequenceState) -> list[SequenceState]:
+        """The running sequences that don't give way to this one."""
+        return self.running if sequence.is_batch else self.running[: self._batches_begin()]
+
+    def _repeated_pages(self, beside: Sequence[SequenceState]) -> int:
+        """How many pages of these sequences sharing saves."""
+        if len(beside) == len(self.running):
+            return self.pool.repeat_count
+        pages = [page for sequence in beside for page in sequence.pages if page != NONE]
+        return len(pages) - len(set(pages))
+
+    def _free_slots_of_batches(self, slots: int, step: Step) -> None:
+        """Preempts the youngest sequences of batches until that many slots are free."""
+        while len(self._free_slots) < slots:
+            assert self.running[-1].is_batch
+            self._preempt(self.running[-1], step)
+
+    def _free_pages_of_batches(self, pages: int, step: Step) -> None:
+        """Preempts the youngest sequences of batches until that many pages are free."""
+        while self.pool.free_count < pages and self.running[-1].is_batch:
+            self._preempt(self.running[-1], step)
+
+    def _waits_for_prompts(self, sequence: SequenceState, beside: Sequence[SequenceState]) -> bool:
         """Whether the prompts with no more tokens left than this one take all of the next steps."""
         if sequence.restarted or (sequence.grant is not None and self.loader is not None):
             return False
         own, ahead = self._pages.uncached(sequence), 0
-        for prompt in self.running:
+        for prompt in beside:
             if not prompt.loading and 1 < (left := self._pages.uncached(prompt)) <= own:
                 ahead += left
         return ahead >= _STEPS_AHEAD * self.limits.step_tokens
@@ -262,14 +314,19 @@ class Scheduler:
     def _plan(self, step: Step, prompt_chunk_tokens: int, alone_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence, after its cached pages were found."""
         prompts = []
-        loading = 0
+        idle = 0
+        held = self.waiting.holds_batches
         for sequence in self.running:
+            if held and sequence.is_batch:
+                sequence.planned = 0
+                idle += 1
+                continue
             if sequence.length - sequence.computed > 1 and sequence.chain is not None and not sequence.loading:
                 self._find_pages(sequence, sequence.chain, step)
             left = sequence.length - sequence.computed
             if sequence.loading:
                 sequence.planned = 0
-                loading += 1
+                idle += 1
             elif left <= 1:  # 0: a branch that waits for the others of its group
                 sequence.planned = left + sequence.drafts
             else:
@@ -280,7 +337,7 @@ class Scheduler:
             return
         for sequence in self.running:
             sequence.planned = min(sequence.planned, 1)
-        decoding = len(self.running) - len(prompts) - loading
+        decoding = len(self.running) - len(prompts) - idle
         budget = self.limits.step_tokens - decoding
         budget = min(budget, prompt_chunk_tokens if decoding else alone_tokens)
         oldest = prompts[0]
@@ -321,7 +378,8 @@ class Scheduler:
     def _claim_pages(self, sequence: SequenceState, count: int, step: Step) -> int:
         """Allocates pages for `count` more tokens of `sequence`; returns how many of the tokens have a page.
 
-        A chunk shrinks to the free pages. Only if there is none at all is the youngest sequence preempted.
+        A chunk shrinks to the free pages. Only if there is none at all is the youngest sequence preempted, and batches'
+        before the chunk shrinks.
         """
         page_tokens = self.limits.page_tokens
         self._pages.settle(sequence)
@@ -332,9 +390,12 @@ class Scheduler:
                 return 0
             count = min(count, sequence.window.pages * page_tokens - sequence.computed)
         pages = self._pages.count(sequence)
+        more = self.limits.pages_for(sequence.computed + count) - pages
+        if not sequence.is_batch:
+            self._free_pages_of_batches(more * self._page_groups, step)
         if sequence.computed == pages * page_tokens:
             self._free_by_preemption(self._page_groups, sequence, step)
-        step.new_pages += self._pages.extend(sequence, self.limits.pages_for(sequence.computed + count) - pages)
+        step.new_pages += self._pages.extend(sequence, more)
         return min(count, self._pages.count(sequence) * page_tokens - sequence.computed)
 
     def _shift(self, sequence: SequenceState, window: PageWindow, step: Step) -> bool:
@@ -389,7 +450,7 @@ class Scheduler:
 
     def _preempt(self, sequence: SequenceState, step: Step) -> None:
         """Frees all pages of the sequence and its group, and queues it again."""
-        if sequence.computed:
+        if sequence.computed and not sequence.is_batch:
             self.preemptions += 1
         self._stop(sequence)
         group = sequence.group
@@ -428,3 +489,9 @@ class Scheduler:
         sequence.restarted = True
         slots.append(sequence.slot)
         sequence.slot = -1
+
+
+def _slots(sequence: SequenceState) -> int:
+    """The slots that a running sequence holds; a search's first branch holds the spare ones too."""
+    group = sequence.group
+    return 1 if group is None or sequence is not group.members[0] else 1 + len(group.spare_slots)

@@ -103,7 +103,8 @@ class SequencePages:
 
     def release(self, sequence: SequenceState) -> None:
         self.cache_full(sequence)
-        self._pool.release(held(reversed(sequence.pages)))  # evict the end of the text first
+        # The end of the text is evicted first, and batches' texts before others'.
+        self._pool.release(held(reversed(sequence.pages)), evict_first=sequence.is_batch)
         self._pool.release(reversed(sequence.sinks))
         sequence.pages = []
         sequence.sinks = []

@@ -140,7 +140,7 @@ class SequenceStates:
         is_branch = sequence.group is not None and sequence.group.branched
         if sequence.chain is not None and last in sequence.states and not is_branch:
             self.pool.cache(sequence.states[last], sequence.chain.digest(last))
-        self.pool.release(sequence.states.values())
+        self.pool.release(sequence.states.values(), evict_first=sequence.is_batch)
         sequence.states = {}
 
     def _needed(self, begin: int, end: int) -> set[int]:

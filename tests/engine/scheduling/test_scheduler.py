@@ -382,6 +382,7 @@ class Arrival:
     stops_after: int
     aborted_after_steps: int | None
     caller: bytes
+    is_batch: bool
     text: int | None
     """Which of some texts the prompt is the beginning of; none: its pages are not shared."""
 
@@ -397,6 +398,7 @@ ARRIVALS = st.lists(
         stops_after=st.integers(1, 30),
         aborted_after_steps=st.one_of(st.none(), st.integers(0, 40)),
         caller=st.sampled_from([b"", b"a", b"b"]),
+        is_batch=st.booleans(),
         text=st.one_of(st.none(), st.integers(0, 1)),
     ),
     max_size=12,
@@ -423,10 +425,12 @@ LIMITS = st.builds(
 def check_step(scheduler: Scheduler, step: Step, chunk_tokens: int) -> None:
     limits = scheduler.limits
     given = shares(step)
-    decoding = {sequence for sequence in scheduler.running if sequence.length - sequence.computed == 1}
+    decoding = {sequence for sequence in scheduler.active if sequence.length - sequence.computed == 1}
+    assert len({sequence.is_batch for sequence in (*given, *scheduler.active)}) <= 1, "batches alone, or not at all"
     assert sum(given.values()) <= limits.step_tokens
     prompts = sum(count for sequence, count in given.items() if sequence not in decoding)
-    assert prompts <= (chunk_tokens if decoding else limits.step_tokens)
+    holds = not any(sequence.is_batch for sequence in given)
+    assert prompts <= (chunk_tokens if decoding or not holds else limits.step_tokens)
     if scheduler.running:
         assert scheduler.running[0] in given, "the oldest always advances"
     for sequence, count in given.items():
@@ -488,7 +492,13 @@ def test_every_sequence_ends_and_no_page_leaks(
             arrival = coming.pop(0)
             text = [arrival.text or 0] * arrival.prompt_tokens
             chain = PageChain(text, limits.page_tokens, b"") if arrival.text is not None else None
-            sequence = SequenceState(arrival.prompt_tokens, arrival.max_new_tokens, chain, caller=arrival.caller)
+            sequence = SequenceState(
+                arrival.prompt_tokens,
+                arrival.max_new_tokens,
+                chain,
+                caller=arrival.caller,
+                is_batch=arrival.is_batch,
+            )
             tokens[sequence] = text
             plans[sequence] = arrival
             scheduler.add(sequence)

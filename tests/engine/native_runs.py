@@ -3,9 +3,10 @@
 Knows nothing of how an engine was made.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from random import Random
+from threading import Event, Thread
 
 from app.engine.engine import Engine
 from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
@@ -48,6 +49,25 @@ def outputs(engine: Engine, requests: Sequence[GenerateRequest]) -> Outputs:
 
 def outputs_one_by_one(engine: Engine, requests: Sequence[GenerateRequest]) -> Outputs:
     return {name: tokens for request in requests for name, tokens in outputs(engine, [request]).items()}
+
+
+@contextmanager
+def interrupted(engine: Engine) -> Iterator[None]:
+    """Interrupts steps of batches at any time, and so at any layer."""
+    has_ended = Event()
+
+    def interrupt() -> None:
+        random = Random(5)
+        while not has_ended.wait(random.random() / 500):
+            engine._interrupt[0] = 1
+
+    thread = Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 def check_second_turn(

@@ -1,4 +1,4 @@
-"""Requests of batches beside others in the engine: whose turn it is, interrupted steps, and the same tokens as alone."""
+"""Requests of batches beside others in the engine: whose turn it is, interrupted steps, the same tokens as alone."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -78,9 +78,7 @@ def test_the_same_tokens_as_alone_whenever_others_come(
         group_windows=windows,
         state_pages=state_pages_of(max_sequences, spare),
     )
-    engine = Engine(
-        runner, prompt_chunk_tokens=1 + more // 2, expected_output_tokens=2, guess_tokens=guess_tokens
-    )
+    engine = Engine(runner, prompt_chunk_tokens=1 + more // 2, expected_output_tokens=2, guess_tokens=guess_tokens)
     spoil_free_states(engine)
     receiver = Receiver()
     requests = [make_request(f"{number}", p, n, seed=seed) for number, (p, n, seed, _, _) in enumerate(plans)]

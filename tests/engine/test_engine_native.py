@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner
 from app.messages.failures import EngineStoppedError
-from app.messages.requests import GenerateRequest, SamplingParams
+from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from kernels import _native
 from tests.engine.test_engine import Receiver
 
@@ -119,6 +119,24 @@ def test_other_requests_chunks_and_preemption_change_no_token(
         for request in requests:
             assert receiver.tokens(request.request_id) == alone[request.request_id], request.request_id
         assert (engine.statistics().preemptions > 0) == (shape == "preempted")
+
+
+@pytest.mark.parametrize("shape", ["batched", "preempted"])
+def test_chats_that_come_beside_a_batch_change_no_token(
+    shape: str, embedded_model: Path, requests: list[GenerateRequest], alone: dict[str, tuple[int, ...]]
+) -> None:
+    receiver = Receiver()
+    with stopping(embedded_model, shape) as engine:
+        engine.start()
+        for line in requests[::2]:
+            receiver.submit(engine, replace(line, priority=Priority.BATCH))
+        first = requests[0].request_id
+        for number, chat in enumerate(requests[1::2]):
+            receiver.wait_until(lambda had=number: len(receiver.events[first]) > had)  # type: ignore[misc]
+            receiver.submit(engine, chat)
+        for request in requests:
+            assert receiver.tokens(request.request_id) == alone[request.request_id], request.request_id
+        assert engine.statistics().begun == len(requests) // 2
 
 
 def test_an_idle_engine_gives_its_memory_back_and_computes_the_same_afterwards(

@@ -11,13 +11,14 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
-from app.messages.requests import ContrastiveParams, GenerateRequest
+from app.messages.requests import ContrastiveParams, GenerateRequest, Priority
 from quant.families.description import Attention, Decoder, DeltaNet, Layer, Mlp, Rope, ShortConv
 from tests import sizes
 from tests.engine.native_runs import (
     GREEDY,
     Outputs,
     check_second_turn,
+    interrupted,
     made_text,
     outputs,
     outputs_one_by_one,
@@ -100,6 +101,14 @@ def expected(model: Path) -> Outputs:
     """Without a cache, one after the other."""
     with running(model, "batched", prefix_cache=False) as engine:
         return outputs_one_by_one(engine, made_requests())
+
+
+@pytest.mark.parametrize("shape", ["chunked", "guessed"])
+def test_an_interrupted_step_is_computed_again(shape: str, model: Path, expected: Outputs) -> None:
+    requests = [replace(request, priority=Priority.BATCH) for request in made_requests()]
+    with running(model, shape) as engine, interrupted(engine):
+        assert outputs(engine, requests) == expected
+        assert engine.statistics().interruptions > 0
 
 
 @pytest.mark.parametrize(("shape", "prefix_cache"), sizes.some([*SHAPES], [True, False]))

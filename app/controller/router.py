@@ -8,6 +8,8 @@ these parts of a request:
 - Which version of the model it was planned for. During a rolling change there are workers of two; the other version's
   never get it.
 - Whose saved pages it may use: these requests prefer one worker, so that a user's pages are in one memory.
+- Whether nobody waits for it (a batch's): it gets no place of those that batches leave free, and others' requests are
+  ordered as if it were not there.
 - How its output so far was computed: a worker that computes alike goes on with the same tokens, and is preferred.
 
 This file has every use of Serve's public router API (alpha in 2.60, which is pinned). It relies on these points:
@@ -42,8 +44,8 @@ from app.controller.router_state import RouterState
 from app.controller.worker_table import WorkerTable
 from app.messages.failures import ModelReplacedError, NoWorkerError, QueueFullError
 from app.messages.model_card import ModelCard
-from app.messages.requests import GenerateRequest
-from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
+from app.messages.requests import GenerateRequest, Priority
+from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow, places_for_batches
 from app.ray_internals import actor_of_replica, forget_request, router_of, take_waiting_requests, without_waiting
 
 # Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
@@ -92,6 +94,12 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         if request is not None:
             allowed = [r for r in candidate_replicas if self._table.may_run(_worker_id(r), request)]
         live = await self._live(allowed)
+        if live and request is not None and request.priority is Priority.BATCH:
+            with_room = [r for r in live if self._length(r) < places_for_batches(r.max_ongoing_requests)]
+            if pending_request is not None and not with_room:
+                self._refuse(pending_request, QueueFullError("All workers are busy with others' requests."))
+                return [live]
+            live = with_room
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
             if not live:
@@ -238,11 +246,12 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             self.replica_queue_len_cache.update(replica.replica_id, length)
 
     def _is_full(self, replica: RunningReplica) -> bool:
-        """Whether the worker is full, by its last answer to a probe, or else by the known queue length."""
+        return self._length(replica) >= replica.max_ongoing_requests
+
+    def _length(self, replica: RunningReplica) -> int:
+        """The worker's requests, by its last answer to a probe, or else by the known queue length."""
         known = self.replica_queue_len_cache.get(replica.replica_id)
-        if known is None:
-            known = self._queues.of(_worker_id(replica), monotonic())
-        return known >= replica.max_ongoing_requests
+        return self._queues.of(_worker_id(replica), monotonic()) if known is None else known
 
     def _reserving(self, replicas: Iterable[RunningReplica]) -> Iterator[list[RunningReplica]]:
         began_s = monotonic()

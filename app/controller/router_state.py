@@ -11,7 +11,7 @@ from typing import Final
 from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order, spread
 from app.controller.queue_lengths import QueueLengths
 from app.controller.worker_table import WorkerTable
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from app.messages.workers import WorkerFacts, WorkerReport
 
 MOST_ASKED: Final = 32
@@ -42,8 +42,9 @@ class RouterState:
         for worker_id in self.table.update(workers, now_s):
             _, report = workers[worker_id]
             if report is not None:
-                self.queues.reported(worker_id, report.running + report.waiting, report.admitted, report.heart_beat)
-                most[worker_id] = max(self.queues.of(worker_id, now_s), report.running + report.waiting)
+                length = report.running + report.waiting + report.batch
+                self.queues.reported(worker_id, length, report.admitted, report.heart_beat)
+                most[worker_id] = max(self.queues.of(worker_id, now_s), length)
         return most
 
     def candidates(
@@ -72,6 +73,9 @@ class RouterState:
             return []
         speeds = [self.table.speed(worker_id) for worker_id in worker_ids]
         lengths = self.queues.of_all(worker_ids, now_s)
+        if request is not None and request.priority is Priority.NORMAL:  # it does not wait for batches
+            known = zip(worker_ids, lengths, strict=True)
+            lengths = [max(0, length - self.table.of_batches(worker_id)) for worker_id, length in known]
         if self._is_lottery:
             order = lottery_order(speeds, self._rng)
         else:

@@ -18,11 +18,12 @@ raises or is cancelled.
 
 import asyncio
 import logging
+import math
 import random
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from time import monotonic
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ from app.messages.failures import (
 from app.messages.memory import MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import Loss, TokenDelta
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from app.messages.workers import WorkerRow
 from app.ray_internals import BROKEN_CALLS, actor_of, actor_of_call, call_replica, session_folder, streaming_by_value
 
@@ -60,6 +61,7 @@ _CALL_TIMEOUT_S = 60.0
 _NO_WORKER = "No worker is up: the service is starting, or its workers are lost. Try again later."
 _ALL_FULL = "All workers are busy and their queues are full. Try again later."
 _LOOK_S = 0.25
+_LOOK_OF_BATCH_S = 2.0
 _SILENCE_S = 5.0
 _GONE_S = 1.0
 """Within which a request whose client is gone ends."""
@@ -152,14 +154,15 @@ class WorkerClient:
         """Streams the request's deltas; the last one has a finish reason. Closing the stream aborts the request.
 
         If the worker is lost, the output continues on another one and the caller sees a pause. While no worker is up it
-        waits.
+        waits. A request of a batch waits without limit, and takes no place of its caller's.
 
         Raises NoWorkerError (503) after `wait_for_worker_s`, ModelReplacedError (503) at once, QueueFullError (429),
         RequestTooLongError (400), RequestGivenUpError (500): all are EngineError with a message for the user.
         """
         output = UnfinishedOutput(request)
-        patience = _Patience(self._wait_for_worker_s)
-        with self._place(request.tenant + request.client):
+        is_batch = request.priority is Priority.BATCH
+        patience = _Patience(math.inf, _LOOK_OF_BATCH_S) if is_batch else _Patience(self._wait_for_worker_s, _LOOK_S)
+        with nullcontext() if is_batch else self._place(request.tenant + request.client):
             while not output.is_finished:
                 try:
                     async with self._trials.turn(output), aclosing(self._attempt(output, patience)) as deltas:
@@ -168,7 +171,7 @@ class WorkerClient:
                 except ModelReplacedError:
                     raise
                 except (NoWorkerError, QueueFullError) as error:
-                    if isinstance(error, QueueFullError) and not output.has_begun:
+                    if isinstance(error, QueueFullError) and not (output.has_begun or is_batch):
                         raise
                     await patience.wait(error, has_begun=output.has_begun)
                 except (EngineStoppedError, StepFailedError) as error:
@@ -318,8 +321,10 @@ class WorkerClient:
 class _Patience:
     """How long a request waits for a worker; longer if its client has already seen a part of the output."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, look_s: float) -> None:
+        """look_s: the longest time between two tries."""
         self._limit_s = limit_s
+        self._look_s = look_s
         self._since_s: float | None = None
 
     def restart(self) -> None:
@@ -337,7 +342,7 @@ class _Patience:
         assert self._since_s is not None
         if monotonic() - self._since_s >= self._limit_s * (_PATIENCE_OF_BEGUN if has_begun else 1):
             raise error
-        await asyncio.sleep(random.uniform(0.05, _LOOK_S))  # spread the retries
+        await asyncio.sleep(random.uniform(self._look_s / 5, self._look_s))  # spread the retries
 
 
 class Trials:

@@ -121,6 +121,11 @@ class WorkerTable:
         entry = self._entries.get(worker_id)
         return entry.facts.speed if entry is not None else 1.0
 
+    def of_batches(self, worker_id: str) -> int:
+        """How many of the worker's requests are of batches, as it has last reported."""
+        entry = self._entries.get(worker_id)
+        return 0 if entry is None or entry.report is None else entry.report.batch
+
     def rows(self, queue_lengths: Mapping[str, int], now_s: float) -> list[WorkerRow]:
         """The table, live workers first. A worker that is gone stays for `forget_after_s`."""
         rows = [
@@ -145,6 +150,7 @@ class WorkerTable:
             state="alive" if alive else "stale" if entry.present else "gone",
             running=report.running,
             waiting=report.waiting,
+            batch=report.batch,
             kv_pages=report.kv_pages,
             kv_pages_free=report.kv_pages_free,
             kv_pages_cached=report.kv_pages_cached,

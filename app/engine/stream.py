@@ -89,6 +89,14 @@ class AsyncEngine:
             if not ended:
                 self._engine.abort(request.request_id)
 
+    def give_up(self, request_id: str, error: EngineError) -> None:
+        """Ends a request: its stream raises the error after its tokens so far. Does nothing if it is unknown."""
+        for reader in self._readers.values():
+            for mailbox in reader.mailboxes:
+                if mailbox.request_id == request_id and not mailbox.ended:
+                    mailbox.put(error)
+        self._engine.abort(request_id)
+
     def has_line(self, reader: str) -> bool:
         return reader in self._lines
 
@@ -199,12 +207,12 @@ class _Mailbox:
         "_progress",
         "_prompt",
         "_reader",
-        "_request_id",
         "_scores",
         "_sent_tokens",
         "_token_ids",
         "_waiter",
         "ended",
+        "request_id",
         "waiting",
     )
 
@@ -214,7 +222,7 @@ class _Mailbox:
         self.waiting: dict[_Mailbox, None] = {}
         """On a delivery stream, the mailboxes whose tokens wait for its next message, in order."""
         self._reader = reader
-        self._request_id = request_id
+        self.request_id = request_id
         self._token_ids: list[int] = []
         self._cached_tokens = 0
         self._scores: list[TokenScores] = []
@@ -288,7 +296,7 @@ class _Mailbox:
     def take_waiting(self) -> Part:
         """Takes the waiting tokens, for a message of the delivery stream."""
         start = self._sent_tokens + len(self._delivered_by_others)
-        part = Part(self._request_id, start, TokenDelta(tuple(self._token_ids)))
+        part = Part(self.request_id, start, TokenDelta(tuple(self._token_ids)))
         self._delivered_by_others += self._token_ids
         self._token_ids.clear()
         return part
@@ -332,7 +340,7 @@ class _Mailbox:
         delta = TokenDelta(
             token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more, self._progress
         )
-        part = Part(self._request_id, self._sent_tokens, delta)
+        part = Part(self.request_id, self._sent_tokens, delta)
         self._sent_tokens += len(token_ids)
         self._delivered_by_others.clear()
         self._token_ids.clear()

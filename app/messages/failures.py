@@ -20,6 +20,10 @@ class QueueFullError(EngineError):
     """Estimated seconds until there is room."""
 
 
+class PlaceWantedBackError(QueueFullError):
+    """A batch's request has given its place to another request, and goes on later."""
+
+
 class EngineStoppedError(EngineError):
     """The engine is shutting down, or its thread has failed."""
 

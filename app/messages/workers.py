@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from app.messages.capacity import WorkerCapacity
 from app.messages.model_card import ModelCard
@@ -17,6 +17,15 @@ class FoundApplication:
 
 
 WorkerState = Literal["alive", "stale", "gone"]
+
+_FREE_SHARE: Final = 16
+"""Batches leave one in this many places free, and at least one: as many requests may come in the time in which a batch
+gives a place back."""
+
+
+def places_for_batches(places: int) -> int:
+    """With how many of a worker's places taken a request of a batch gets none; a single place is for everybody."""
+    return max(1, places - max(1, places // _FREE_SHARE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +109,13 @@ class WorkerReport:
     heart_beat: float
     """Unix seconds by the worker's clock."""
     running: int
-    """Requests in the engine."""
+    """Requests in the engine, without those of batches."""
     waiting: int
-    """Requests in the worker's queue."""
+    """Requests in the worker's queue, without those of batches."""
     kv_pages: int
     kv_pages_free: int
+    batch: int = 0
+    """Requests of batches, in the engine and in the queue."""
     kv_pages_cached: int = 0
     """Pages in the prefix cache."""
     computed_tokens: int = 0
@@ -112,10 +123,11 @@ class WorkerReport:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    """Without those of batches."""
     generated_tokens_per_s: float = 0.0
     """Rate of the last full second of work; 0 when idle."""
     admitted: int = 0
-    """Requests that have started to run, since the start."""
+    """Requests that have started to run, since the start; without those of batches."""
     queued_s: float = 0.0
     """Total queueing time of those requests, in seconds."""
     saved_bytes: int | None = None
@@ -149,8 +161,10 @@ class WorkerRow:
     """Unix seconds by the worker's clock; 0 before the first report."""
     state: WorkerState
     running: int
-    """Requests in the engine, from the last report, like the counts that follow."""
+    """Requests in the engine without those of batches, from the last report, like the counts that follow."""
     waiting: int
+    batch: int
+    """Requests of batches, in the engine and in the queue."""
     kv_pages: int
     kv_pages_free: int
     kv_pages_cached: int

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -23,15 +23,15 @@ from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
 from app.messages.crashes import CRASHES_FOLDER, mark_crashes
 from app.messages.direct_line import LINES_FOLDER, connect
-from app.messages.failures import EngineStoppedError, ModelReplacedError
+from app.messages.failures import EngineStoppedError, ModelReplacedError, PlaceWantedBackError
 from app.messages.memory import SavedPages
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, machines, own_actor, own_deployment, session_folder
 from app.sealing.sealed_model import model_identity, open_model
 from app.settings import ModelApplicationSettings, WorkerSettings
-from app.workers.admission import Admission
+from app.workers.admission import Admission, Place
 from app.workers.awake_models import AwakeModels, most_awake_bytes
 from app.workers.capacity import worker_capacity
 from app.workers.core_claims import Holder, claim_slot
@@ -52,6 +52,7 @@ from app.workers.warm_up import warm_up
 
 _CLAIM_TIMEOUT_S = 15.0
 """A worker that is being replaced needs a moment to end. After this time Serve tries again anyway."""
+_WANTED_BACK = "Others need the place of this request of a batch. It goes on later."
 
 
 class Worker:
@@ -172,23 +173,31 @@ class Worker:
 
         reader: name of the calling ingress.
 
-        A model that sleeps wakes. Raises ModelReplacedError, QueueFullError, ConstraintError, and what
-        `AsyncEngine.stream` raises.
+        A model that sleeps wakes. Raises ModelReplacedError, QueueFullError, PlaceWantedBackError, ConstraintError, and
+        what `AsyncEngine.stream` raises.
         """
         if request.model_identity not in ("", self._facts.model.identity):
             raise ModelReplacedError("The model was replaced by another version. Try again.")
         awake = nullcontext() if self._sleep is None else self._sleep.awake()
-        with self._admission.place():
+        with self._place(request) as place:
             async with awake:
                 constraint = None
                 if request.grammar is not None and self._constraints is not None:
                     constraint = await self._constraints.make(request.grammar)
                 await self._connect(reader)
+                if place is not None and place.is_wanted_back:
+                    raise PlaceWantedBackError(_WANTED_BACK)
                 async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
                     is_first = True
                     async for bundle in bundles:
                         yield _signed(bundle, request, self._facts.arithmetic) if is_first else bundle
                         is_first = False
+
+    def _place(self, request: GenerateRequest) -> AbstractContextManager[Place | None]:
+        if request.priority is not Priority.BATCH:
+            return self._admission.place()
+        error = PlaceWantedBackError(_WANTED_BACK)
+        return self._admission.place_of_batch(lambda: self._streams.give_up(request.request_id, error))
 
     async def flush_memory(self, owner: str) -> SavedPages:
         """Saves the user's pages now, so that they would survive a loss of power. Raises EngineStoppedError.
@@ -253,13 +262,15 @@ class Worker:
         """Returns WorkerReport, the heartbeat, which Serve polls and passes on to every router when it has changed."""
         self.check_health()
         engine = self._engine.statistics()
-        here = self._admission.taken
+        batch = self._admission.of_batches
+        here = self._admission.taken - batch
         # The engine's count dates from its last step.
         waiting = min(max(engine.waiting, here - self._facts.max_running), here)
         return WorkerReport(
             heart_beat=round(time.time(), 3),
             running=here - waiting,
             waiting=waiting,
+            batch=batch,
             kv_pages=self._kv_pages,
             kv_pages_free=engine.pages_free,
             kv_pages_cached=engine.pages_cached,

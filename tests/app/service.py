@@ -36,6 +36,7 @@ WORKER = WorkerRow(
     state="alive",
     running=0,
     waiting=0,
+    batch=3,
     kv_pages=8,
     kv_pages_free=6,
     kv_pages_cached=5,

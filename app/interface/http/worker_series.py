@@ -19,6 +19,7 @@ _GAUGES: dict[str, tuple[str, _Value]] = {
     "requests_running": ("Sequences that it computes.", lambda row: row.running),
     "requests_running_limit": ("The most sequences that it computes at a time.", lambda row: row.max_running),
     "requests_waiting": ("Sequences that wait for a place.", lambda row: row.waiting),
+    "requests_batch": ("Requests of batches, which run when no others are there.", lambda row: row.batch),
     "requests_waiting_limit": ("The most sequences that may wait; more are refused.", lambda row: row.max_waiting),
     "kv_pages": ("Pages of keys and values.", lambda row: row.kv_pages),
     "kv_pages_used": ("Pages that sequences hold.", lambda row: row.kv_pages - row.kv_pages_free),

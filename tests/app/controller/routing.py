@@ -53,8 +53,10 @@ class FakeReplica:
         self.replica_metadata = facts.to_wire()
         self.routing_stats: dict[str, Any] = {}
 
-    def report(self, heart_beat: float, running: int = 0) -> None:
-        report = WorkerReport(heart_beat=heart_beat, running=running, waiting=0, kv_pages=1, kv_pages_free=1)
+    def report(self, heart_beat: float, running: int = 0, batch: int = 0) -> None:
+        report = WorkerReport(
+            heart_beat=heart_beat, running=running, waiting=0, kv_pages=1, kv_pages_free=1, batch=batch
+        )
         self.routing_stats = report.to_wire()
 
     async def get_queue_len(self, *, deadline_s: float) -> int:

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from ray.serve._private.common import RequestMetadata
@@ -14,7 +15,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID
 from app.controller.router import WorkerRouter
 from app.messages.failures import NoWorkerError, QueueFullError
 from app.messages.memory import MemoryGrant
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from tests.app.controller.routing import DEPLOYMENT, FakeReplica, all_asked, new_router
 
 
@@ -142,6 +143,36 @@ async def test_queue_length_goes_up_and_down(make_router: MakeRouter) -> None:
         router.decrement_queue_len_cache(replica_id)  # Serve calls both when a request ends
         router.on_request_completed(replica_id, "r")
     assert router.rows()[0].queue_length == 0
+
+
+def line() -> PendingRequest:
+    """A request of a batch."""
+    pending = request()
+    pending.args = [GenerateRequest("r", (1,), 1, tenant=b"", priority=Priority.BATCH), "ingress"]
+    return pending
+
+
+async def test_batches_lengthen_no_queue_of_others_and_go_where_the_least_is(make_router: MakeRouter) -> None:
+    batch, chats = FakeReplica("a", 10.0), FakeReplica("b", 10.0)
+    router = make_router(batch, chats)
+    batch.report(1.0, running=1, batch=20)
+    chats.report(1.0, running=2)
+    router.update_replicas([batch, chats])  # type: ignore[list-item]
+    pending = request_of(OWNERS[0])
+    pending.args[0] = replace(pending.args[0], memory=None)
+    assert await router._choose_replica_for_request(pending) is batch
+    assert await router._choose_replica_for_request(line()) is chats
+
+
+async def test_a_batch_gets_none_of_the_last_places(make_router: MakeRouter) -> None:
+    replica = FakeReplica("a", 10.0, max_ongoing_requests=3)
+    router = make_router(replica)
+    for _ in range(2):
+        await send(router)
+    with pytest.raises(QueueFullError, match="busy with others"):
+        await router._choose_replica_for_request(line())
+    complete(router, replica)
+    assert await router._choose_replica_for_request(line()) is replica
 
 
 async def test_requests_of_other_routers_count(make_router: MakeRouter) -> None:

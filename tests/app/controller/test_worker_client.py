@@ -26,12 +26,13 @@ from app.messages.failures import (
     InvalidRequestError,
     ModelReplacedError,
     NoWorkerError,
+    PlaceWantedBackError,
     QueueFullError,
     RequestGivenUpError,
     StepFailedError,
 )
 from app.messages.outputs import Loss, TokenDelta
-from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
+from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, Priority, SamplingParams
 from tests.fakes import FakeRunner
 
 Fault = Callable[[], BaseException]
@@ -391,6 +392,23 @@ async def test_a_caller_leaves_places_to_others_and_is_told_when_there_are_more(
         await stream.aclose()
     assert len(await read(client.generate(replace(request("again"), client=b"greedy")))) == 30
     assert not client._open
+
+
+async def test_a_request_of_a_batch_waits_as_long_as_it_must(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a place, for a worker, and for the place that it has given back; nobody else has fewer places for it."""
+    monkeypatch.setattr(worker_client, "_LOOK_OF_BATCH_S", 0.001)
+    workers.places = 1
+    faults: list[tuple[int, type[EngineError]]] = [(0, QueueFullError), (0, NoWorkerError)] * 3
+    faults += [(2, PlaceWantedBackError), (0, QueueFullError), (1, PlaceWantedBackError)]
+    workers.next_fault = lambda asked: faults.pop(0) if asked.priority is Priority.BATCH and faults else None  # type: ignore[return-value]
+    client = client_of(workers, wait_s=0.0)
+    line = request("line", priority=Priority.BATCH)
+    reading = asyncio.create_task(read(client.generate(line)))
+    other = asyncio.create_task(read(client.generate(request("other", priority=Priority.BATCH))))
+    chat = await read(client.generate(request("chat")))
+    assert await reading == await other == chat == workers.runner.expected_tokens(line)
+    assert not faults
+    assert not any(client.losses.values())
 
 
 async def test_a_worker_that_stands_still_is_left(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ import pytest
 from app.engine.model_runner import Batch, ModelRunner
 from app.messages.bundle import Assembler, Part
 from app.messages.direct_line import LINES_FOLDER, Lines
-from app.messages.failures import EngineStoppedError, ModelReplacedError, QueueFullError
+from app.messages.failures import EngineStoppedError, ModelReplacedError, PlaceWantedBackError, QueueFullError
 from app.messages.outputs import PromptProgress, TokenDelta
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.settings import ModelApplicationSettings, parse_settings
 from app.workers.core_claims import NoFreeCoresError
@@ -197,6 +197,29 @@ async def test_two_requests_run_one_waits_one_is_refused(worker: Worker, model: 
     model.gate.set()
     assert [len(deltas) > 0 for deltas in await asyncio.gather(*tasks)] == [True] * 3
     await until_idle(worker)
+
+
+async def test_a_batch_gives_its_place_back_with_all_of_its_tokens(worker: Worker, model: Model) -> None:
+    model.step_s = 0.003
+    chat = replace(request("line", new_tokens=100), sampling=SamplingParams(seed=3))
+    line = replace(chat, priority=Priority.BATCH)
+    got: list[int] = []
+
+    async def read_line() -> None:
+        async for (part,) in worker.generate(line, reader="batch"):
+            got.extend(part.delta.token_ids)
+
+    reading = asyncio.create_task(read_line())
+    while len(got) < 3:
+        await asyncio.sleep(0.001)
+    assert (report(worker).running, report(worker).waiting, report(worker).batch) == (0, 0, 1)
+    chats = [asyncio.create_task(read(worker, name, new_tokens=50)) for name in "ab"]
+    with pytest.raises(PlaceWantedBackError):
+        await reading
+    await asyncio.gather(*chats)
+    await until_idle(worker)
+    alone = [token async for (part,) in worker.generate(chat, reader="chat") for token in part.delta.token_ids]
+    assert got == alone[: len(got)]
 
 
 async def test_where_states_of_fewer_requests_fit_the_others_wait(machine: None, model: Model) -> None:

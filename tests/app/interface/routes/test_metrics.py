@@ -61,7 +61,7 @@ async def test_what_is_counted() -> None:
     assert value(found, "redoubt_time_to_first_token_seconds_count", model="tiny") == 4
     assert value(found, "redoubt_inter_token_seconds_count", model="tiny") == 3 * 2
     workers = {"up": 1, "requests_running": 0, "kv_pages": 8, "kv_pages_used": 2, "kv_pages_cached": 5}
-    workers |= {"requests_running_limit": 2, "requests_waiting_limit": 4, "asleep": 0}
+    workers |= {"requests_running_limit": 2, "requests_waiting_limit": 4, "requests_batch": 3, "asleep": 0}
     for name, expected in workers.items():
         assert value(found, f"redoubt_worker_{name}", worker="w1", model="tiny") == expected
     for name, expected in {"computed_tokens": 100, "cached_tokens": 30, "preemptions": 2}.items():

@@ -190,5 +190,6 @@ def _scale(settings: ModelApplicationSettings) -> dict[str, Any]:
             "target_ongoing_requests": scaling.target_ongoing_requests,
             "upscale_delay_s": scaling.upscale_delay_s,
             "downscale_delay_s": scaling.downscale_delay_s,
+            "policy": {"policy_function": "app.controller.autoscaling:without_batches"},
         }
     }

@@ -7,7 +7,7 @@ linear layers of a transformers model. Importing this package imports neither to
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quant.transformers_bridge.auto_model import AutoModelForCausalLM as AutoModelForCausalLM
+    from app.library.auto_model import AutoModelForCausalLM as AutoModelForCausalLM
     from quant.transformers_bridge.transformers_backend import RedoubtConfig as RedoubtConfig
 
 __all__ = ["AutoModelForCausalLM", "RedoubtConfig"]
@@ -15,7 +15,7 @@ __all__ = ["AutoModelForCausalLM", "RedoubtConfig"]
 
 def __getattr__(name: str) -> Any:
     if name == "AutoModelForCausalLM":
-        from quant.transformers_bridge.auto_model import AutoModelForCausalLM
+        from app.library.auto_model import AutoModelForCausalLM
 
         return AutoModelForCausalLM
     if name == "RedoubtConfig":

@@ -364,5 +364,6 @@ class FakeRunner:
             advance = method.advance(rows)
             output += advance.token_ids
             if advance.finish_reason is not None:
-                return [(tuple(output), advance.finish_reason), *advance.more]
+                more = [(answer.token_ids, answer.finish_reason) for answer in advance.more]
+                return [(tuple(output), advance.finish_reason), *more]
             texts = [[*texts[index], token] for index, token in advance.children]

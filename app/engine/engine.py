@@ -455,7 +455,16 @@ class Engine:
             search.cached_tokens = cached  # for the first delta
             return
         self._cached_tokens += cached
-        self._outbox.add(search.root, TokenDelta(advance.token_ids, advance.finish_reason, cached, more=advance.more))
+        self._outbox.add(
+            search.root,
+            TokenDelta(
+                advance.token_ids,
+                advance.finish_reason,
+                cached,
+                more=advance.more,
+                end_token_id=advance.end_token_id,
+            ),
+        )
 
     def _exchange(self, change: BranchChange) -> None:
         for sequence in change.leaves:

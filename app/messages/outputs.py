@@ -102,6 +102,8 @@ class TokenDelta(NamedTuple):
     """How the output has lost workers since the last delta; added by the ingress, not by a worker."""
     arithmetic: str = ""
     """`WorkerFacts.arithmetic`, in the first delta that a worker sends."""
+    end_token_id: int | None = None
+    """The stop token that has ended a search's best answer. Only the engine's own events have it."""
 
     @property
     def has_output(self) -> bool:
@@ -114,6 +116,8 @@ class Answer(NamedTuple):
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
+    end_token_id: int | None = None
+    """The end token; None: it has ended in another way."""
 
 
 Generate = Callable[[GenerateRequest], AsyncGenerator[TokenDelta, None]]

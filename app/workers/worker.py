@@ -258,6 +258,10 @@ class Worker:
         """Returns WorkerFacts, which Serve passes on to every router once."""
         return self._facts.to_wire()
 
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Returns what Serve adds to its own count of requests (`app.controller.autoscaling`)."""
+        return {"batch": float(self._admission.of_batches)}
+
     def record_routing_stats(self) -> dict[str, Any]:
         """Returns WorkerReport, the heartbeat, which Serve polls and passes on to every router when it has changed."""
         self.check_health()

@@ -49,6 +49,8 @@ class Advance:
     """New tokens of the output, or of the best output."""
     finish_reason: FinishReason | None = None
     """None: the search continues."""
+    end_token_id: int | None = None
+    """The end token of the best output."""
     more: tuple[Answer, ...] = ()
     """The answers after the best, at the end of the search."""
 
@@ -157,7 +159,7 @@ class BeamSearch:
                     children.append((beam.row, beam.output.token))
         if not children:
             best, *others = self._answers()
-            return Advance((), None, best.token_ids, best.finish_reason, tuple(others))
+            return Advance((), None, best.token_ids, best.finish_reason, best.end_token_id, tuple(others))
         return Advance(children)
 
     def _advance_group(self, group: _BeamGroup, rows: Sequence[Row], taken: Counter[int]) -> None:
@@ -185,7 +187,7 @@ class BeamSearch:
     def _finish(self, group: _BeamGroup, candidate: _Candidate) -> None:
         ended = candidate.token in self._ends
         output = candidate.beam.output if ended else _Link(candidate.token, candidate.beam.output)
-        answer = Answer(_tokens(output), "stop" if ended else "length")
+        answer = Answer(_tokens(output), "stop" if ended else "length", candidate.token if ended else None)
         group.finished.append(_Finished(self._normalized(candidate.score, self._length), answer))
 
     def _is_done(self, group: _BeamGroup) -> bool:
@@ -238,7 +240,7 @@ class ContrastiveSearch:
         chosen = max(range(len(scores)), key=scores.__getitem__)  # the likelier among equals
         token = self._candidates[chosen][0]
         if token in self._ends:
-            return Advance(finish_reason="stop")
+            return Advance(finish_reason="stop", end_token_id=token)
         self._length += 1
         if self._length == self._max_new_tokens:
             return Advance(token_ids=(token,), finish_reason="length")

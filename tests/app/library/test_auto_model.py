@@ -93,6 +93,52 @@ def test_sampling_is_seeded_and_options_count(model: AutoModelForCausalLM) -> No
     assert len(set(penalized)) == len(penalized)
 
 
+def test_the_cache_is_a_matter_of_time_only(packed: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(packed, threads=1, context_tokens=128)
+    prompt = [5, 9, 40, 41] * 20
+    options: dict[str, Any] = {"max_new_tokens": 3, "eos_token_id": []}
+    first = model.generate(prompt, **options)
+    before = model._engine.statistics()
+    assert model.generate(prompt, use_cache=False, **options) == first
+    between = model._engine.statistics()
+    assert (between.cached_tokens, between.computed_tokens) == (0, before.computed_tokens + 82)
+    assert model.generate(prompt, **options) == first
+    assert model._engine.statistics().cached_tokens == 64
+
+
+def test_several_outputs_are_of_seeds_that_follow_each_other(model: AutoModelForCausalLM) -> None:
+    options: dict[str, Any] = {"do_sample": True, "max_new_tokens": 6, "eos_token_id": [], "temperature": 2.0}
+    rows = model.generate(PROMPT, seed=3, num_return_sequences=3, **options)
+    assert rows == [model.generate(PROMPT, seed=3 + number, **options)[0] for number in range(3)]
+    assert len({tuple(row) for row in rows}) == 3
+
+
+def test_shorter_outputs_are_padded_behind_their_end_tokens(model: AutoModelForCausalLM) -> None:
+    options: dict[str, Any] = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 5}
+    rows = model.generate(PROMPT, eos_token_id=[], **options)
+    assert [len(row) for row in rows] == [9] * 4
+    ends = [rows[0][6], rows[1][5]]
+    found = model.generate(np.array([PROMPT]), eos_token_id=ends, pad_token_id=7, early_stopping=True, **options)
+    assert found.shape[0] == 4
+    outputs = [row[4:].tolist() for row in found]
+    ended = [row for row in outputs if any(token in ends for token in row)]
+    assert ended
+    for row in ended:
+        end = next(place for place, token in enumerate(row) if token in ends)
+        assert set(row[end + 1 :]) <= {7}
+
+
+def test_contrastive_search_streams_and_ends_with_its_end_token(model: AutoModelForCausalLM) -> None:
+    options: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4, "max_new_tokens": 8}
+    streamer = Streamer()
+    (whole,) = model.generate(PROMPT, streamer=streamer, eos_token_id=[], **options)
+    assert streamer.seen == [PROMPT, *([token] for token in whole[4:])]
+    end = whole[7]
+    (output,) = model.generate(PROMPT, eos_token_id=[end, 1], **options)
+    assert output == whole[: whole.index(end, 4) + 1]
+    assert model._engine.statistics().pages_used == 0
+
+
 def test_a_checkpoint_is_converted_once(checkpoint: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "qtype": "sym_int4", "group_size": 32, "method": "rtn", "cache_dir": tmp_path, "progress": False, "threads": 1,
@@ -110,7 +156,11 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 4}, "num_beams: 4 is not supported"),
+        ({"num_beams": 65}, "num_beams: 65 is more than this model's 64 branches"),
+        ({"penalty_alpha": 0.5, "top_k": 65}, "top_k: 65 is more"),
+        ({"num_beams": 2, "streamer": Streamer()}, "streamer: num_beams must be 1"),
+        ({"do_sample": True, "num_return_sequences": 2, "streamer": Streamer()}, "streamer: num_return_sequences"),
+        ({"num_beams": 60, "max_new_tokens": 120}, "for each of 60 branches"),
         ({"attention_mask": [[0, 1, 1, 1]]}, "attention_mask"),
         ({"max_new_tokens": 500}, "do not fit the context of 128"),
         ({"max_new_tokens": 0}, "do not fit"),
@@ -159,6 +209,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_imports_neither_torch_nor_transformers() -> None:
-    imports = "import sys, quant, quant.transformers_bridge.auto_model"
+    imports = "import sys, quant, app.library.auto_model"
     program = f"{imports}; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,1 @@
+"""The engine from Python, with transformers' calls."""

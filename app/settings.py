@@ -183,7 +183,8 @@ class AutoscalingSettings(Knobs):
     max_workers: int = Field(ge=1)
     """The most workers."""
     target_ongoing_requests: float = Field(default=16.0, gt=0)
-    """Running and waiting requests per worker to aim at: with more a worker is added, with fewer one is removed."""
+    """Running and waiting requests per worker to aim at, without those of batches: with more a worker is added, with
+    fewer one is removed. A batch alone keeps one worker."""
     upscale_delay_s: float = Field(default=10.0, ge=0)
     """How long the load must be too high before a worker is added."""
     downscale_delay_s: float = Field(default=300.0, ge=0)

@@ -25,12 +25,13 @@ from app.interface.http.worker_series import WorkerSeries
 from app.interface.request.observers import Observe, Observer
 from app.messages.failures import InvalidRequestError, RequestTooLongError
 from app.messages.outputs import Loss, TokenDelta
-from app.messages.requests import BeamParams, GenerateRequest
+from app.messages.requests import BeamParams, GenerateRequest, Priority
 from app.messages.workers import WorkerRow
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _NEXT_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+_REASONS = ("stop", "length", "error", "closed")
 _DURATION_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """A client may send any word as a method; others are counted as "other"."""
@@ -68,6 +69,15 @@ class Metrics:
             "Sequences that have ended: stop, length, error; closed by a stop string or as the client went.",
             ["model", "reason"],
             registry=registry,
+        )
+        self._batch_sequences = Counter(
+            "redoubt_batch_sequences",
+            "Those of batches, which no other series of sequences, tokens and their times has.",
+            ["model", "reason"],
+            registry=registry,
+        )
+        self._batch_tokens = Counter(
+            "redoubt_batch_generated_tokens", "Tokens made for batches.", ["model"], registry=registry
         )
         self._prompt_tokens = Counter(
             "redoubt_prompt_tokens", "Prompt tokens of sequences that began.", ["model"], registry=registry
@@ -133,13 +143,17 @@ class Metrics:
 
     def counting(self, model: str) -> Observe:
         """Returns an observer that counts a model's sequences and their tokens."""
-        sequences = {reason: self._sequences.labels(model, reason) for reason in ("stop", "length", "error", "closed")}
+        sequences = {reason: self._sequences.labels(model, reason) for reason in _REASONS}
         prompt_tokens, cached_tokens = self._prompt_tokens.labels(model), self._cached_tokens.labels(model)
         generated_tokens = self._generated_tokens.labels(model)
         resumed = {loss: self._resumed.labels(model, loss) for loss in Loss}
         first_token_s, next_token_s = self._first_token_s.labels(model), self._next_token_s.labels(model)
 
+        of_batches = self._counting_batches(model)
+
         def observer(request: GenerateRequest) -> Observer:
+            if request.priority is Priority.BATCH:
+                return of_batches()
             last_s = perf_counter()
             began = has_tokens = False
             reason = "closed"
@@ -168,6 +182,27 @@ class Metrics:
 
             def ended(error: BaseException | None) -> None:
                 if not isinstance(error, (InvalidRequestError, RequestTooLongError)):  # which never began
+                    sequences["error" if isinstance(error, Exception) else reason].inc()
+
+            return Observer(saw, ended)
+
+        return observer
+
+    def _counting_batches(self, model: str) -> Callable[[], Observer]:
+        """Returns what makes an observer of a batch's sequence, whose times nobody waits for."""
+        sequences = {reason: self._batch_sequences.labels(model, reason) for reason in _REASONS}
+        tokens = self._batch_tokens.labels(model)
+
+        def observer() -> Observer:
+            reason = "closed"
+
+            def saw(delta: TokenDelta) -> None:
+                nonlocal reason
+                tokens.inc(len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more))
+                reason = delta.finish_reason or reason
+
+            def ended(error: BaseException | None) -> None:
+                if not isinstance(error, (InvalidRequestError, RequestTooLongError)):
                     sequences["error" if isinstance(error, Exception) else reason].inc()
 
             return Observer(saw, ended)

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.interface.http.metrics import Metrics
+from app.messages.failures import InvalidRequestError
 from app.messages.outputs import Answer, Loss, TokenDelta
-from app.messages.requests import GenerateRequest
+from app.messages.requests import GenerateRequest, Priority
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import WORKER, http_app, http_client, never
 from tests.app.tiny_model import reference_tokenizer
@@ -127,6 +129,23 @@ async def test_all_beams_are_counted_and_none_is_a_first_token() -> None:
         found = series((await client.get("/metrics")).text)
     assert value(found, "redoubt_generated_tokens_total", model="tiny") == answer["usage"]["completion_tokens"] == 6
     assert value(found, "redoubt_time_to_first_token_seconds_count", model="tiny") == 0
+
+
+def test_batches_are_counted_apart_and_not_timed() -> None:
+    metrics = Metrics(workers=tuple, ingress_id="i1")
+    request = GenerateRequest("r", (1, 2), 9, tenant=b"", priority=Priority.BATCH)
+    for error in (None, ValueError(), InvalidRequestError()):
+        observer = metrics.counting("tiny")(request)
+        observer.saw(TokenDelta((1, 2)))
+        observer.saw(TokenDelta((3,), "length"))
+        observer.ended(error)
+    found = series(metrics.text().decode())
+    counts = {"redoubt_batch_generated_tokens_total": 9, "redoubt_generated_tokens_total": 0}
+    counts |= {"redoubt_time_to_first_token_seconds_count": 0, "redoubt_prompt_tokens_total": 0}
+    for name, count in counts.items():
+        assert value(found, name, model="tiny") == count
+    for reason, count in {"length": 1, "error": 1, "stop": 0}.items():
+        assert value(found, "redoubt_batch_sequences_total", model="tiny", reason=reason) == count
 
 
 async def test_labels_are_a_closed_set() -> None:

@@ -86,6 +86,8 @@ class Batch:
     def _deliver(self, events: Sequence[tuple[object, Event]]) -> None:
         for _, event in events:
             if isinstance(event, EngineError):
+                if self._is_over:  # the engine ends
+                    return
                 raise event
             self.tokens += len(event.token_ids)
             if event.finish_reason is not None and not self._is_over:

@@ -53,4 +53,5 @@ def test_a_batch_brings_no_worker_up_and_keeps_one(
 def test_the_workers_have_this_policy() -> None:
     settings = parse_settings({"model": {"folder": "m"}, "worker": {"autoscaling": {"max_workers": 3}}})
     config = worker_deployment(settings)._deployment_config.autoscaling_config
+    assert config is not None
     assert config.policy.get_policy()(context(8, [4.0], 1)) == (1.0, {})

@@ -400,7 +400,7 @@ async def test_a_request_of_a_batch_waits_as_long_as_it_must(workers: Workers, m
     workers.places = 1
     faults: list[tuple[int, type[EngineError]]] = [(0, QueueFullError), (0, NoWorkerError)] * 3
     faults += [(2, PlaceWantedBackError), (0, QueueFullError), (1, PlaceWantedBackError)]
-    workers.next_fault = lambda asked: faults.pop(0) if asked.priority is Priority.BATCH and faults else None  # type: ignore[return-value]
+    workers.next_fault = lambda asked: faults.pop(0) if asked.priority is Priority.BATCH and faults else None
     client = client_of(workers, wait_s=0.0)
     line = request("line", priority=Priority.BATCH)
     reading = asyncio.create_task(read(client.generate(line)))

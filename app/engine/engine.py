@@ -325,7 +325,8 @@ class Engine:
         if self._speculation is not None:
             active = self._scheduler.active
             self._speculation.draft(active, self._generations, self._limits.step_tokens - len(active))
-        step = self._scheduler.schedule(self._pace.chunk_tokens, self._pace.chunk_tokens_alone)
+        pace = self._pace
+        step = self._scheduler.schedule(pace.chunk_tokens, pace.chunk_tokens_alone, pace.batch_tokens)
         for sequence in step.begun:
             self._count_begun(self._generations[sequence])
         groups = len(self._limits.group_windows)
@@ -367,7 +368,10 @@ class Engine:
         self._failures_in_a_row = 0
         if sampled is None:
             self._interruptions += 1
+            self._pace.interrupted()
             return None
+        if interrupt is not None:
+            self._pace.batch_completed()
         self._pace.record(len(batch.token_ids), seconds)
         if self._speculation is not None:
             self._speculation.record(step, batch, seconds)

@@ -140,6 +140,24 @@ def test_a_request_interrupts_a_step_of_batches_and_is_next(start: Callable[...,
     assert (statistics.interruptions, statistics.begun, statistics.preemptions) == (1, 1, 0)
 
 
+def test_steps_of_batches_are_short_after_an_interruption(start: Callable[..., Engine]) -> None:
+    """What an interrupted step has computed is lost: with long ones a batch would get nowhere beside many chats."""
+    runner, receiver = FakeRunner(max_context_tokens=256, kv_pages=256), Receiver()
+    engine = start(runner, prompt_chunk_tokens=4)
+    tokens: list[int] = []
+
+    def come(batch: Batch) -> None:
+        if batch.interrupt is not None:
+            tokens.append(len(batch.token_ids))
+            if len(tokens) == 2:
+                receiver.submit(engine, make_request("chat", 5, 3))
+
+    runner.before_step = come
+    receiver.submit(engine, of_batch(make_request("line", 200, 3)))
+    receiver.tokens("line")
+    assert tokens[:7] == [32, 32, 4, 8, 16, 32, 32]
+
+
 def test_requests_of_batches_that_wait_are_not_counted_as_waiting(start: Callable[..., Engine]) -> None:
     gate = Gate()
     engine, receiver = start(FakeRunner(before_step=gate, max_sequences=1, max_step_tokens=8)), Receiver()

@@ -49,7 +49,12 @@ def test_what_is_deterministic_is_transformers(
 
 def test_diverse_beams_are_the_papers(reference: Reference, model: AutoModelForCausalLM) -> None:
     ids = reference.encode("The three primary colours are")
-    options: dict[str, Any] = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.8, "num_return_sequences": 4}
+    options: dict[str, Any] = {
+        "num_beams": 4,
+        "num_beam_groups": 2,
+        "diversity_penalty": 0.8,
+        "num_return_sequences": 4,
+    }
     rows = model.generate(ids, max_new_tokens=7, eos_token_id=[], **options)
     assert [row[len(ids) :] for row in rows] == diverse_beams(reference.predict, ids, 7, 4, 2, 0.8)
 

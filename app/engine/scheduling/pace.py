@@ -24,6 +24,8 @@ _LEAST_EXPERT_ROWS: Final = 16
 as good (docs/tuning.md)."""
 _PAUSES_ALONE: Final = 2.5
 """How many pauses a step may take while nothing decodes; a new request then waits for at most two such steps."""
+_MOST_BATCH_TOKENS: Final = 1 << 20
+"""More than any step has."""
 _MOST_TIMES: Final = 4.0
 _RATE: Final = 0.3
 """Weight of a new measurement in the running mean."""
@@ -39,7 +41,7 @@ _READS_LONGER: Final = 1.2
 class PromptPace:
     """The budget of prompt tokens per step."""
 
-    __slots__ = ("_experts", "_most_tokens", "_pause_s", "_read_tokens", "_seconds_per_token")
+    __slots__ = ("_batch_tokens", "_experts", "_most_tokens", "_pause_s", "_read_tokens", "_seconds_per_token")
 
     def __init__(self, most_tokens: int, pause_s: float | None, experts: ExpertReads | None = None) -> None:
         """Raises ValueError for a budget below one token.
@@ -55,6 +57,7 @@ class PromptPace:
         self._experts = experts
         self._seconds_per_token = 0.0
         self._read_tokens = _READ_TOKENS
+        self._batch_tokens: int | None = None
 
     def record(self, tokens: int, seconds: float) -> None:
         """Learns that a step with `tokens` tokens took `seconds`."""
@@ -90,6 +93,20 @@ class PromptPace:
     def chunk_tokens(self) -> int:
         """The budget while others decode: prompt tokens that can be computed within the pause."""
         return min(self._fitting(1.0, _LEAST_CHUNK), self._most_tokens)
+
+    def interrupted(self) -> None:
+        """Learns that a step of batches has ended early: what it had computed is lost, so the next ones are short."""
+        self._batch_tokens = self.chunk_tokens
+
+    def batch_completed(self) -> None:
+        """Learns that a step of batches was computed: the next one may be longer."""
+        if self._batch_tokens is not None:
+            self._batch_tokens = min(2 * self._batch_tokens, _MOST_BATCH_TOKENS)
+
+    @property
+    def batch_tokens(self) -> int | None:
+        """The budget of a step of batches, where nobody waits for tokens; None: as alone."""
+        return self._batch_tokens
 
     @property
     def chunk_tokens_alone(self) -> int | None:

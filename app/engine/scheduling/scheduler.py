@@ -162,11 +162,14 @@ class Scheduler:
         self._new_pages += self._pages.add_loaded(sequence, sequence.chain, pages[:loaded])
         self.pool.release(reversed(pages[loaded:]))
 
-    def schedule(self, prompt_chunk_tokens: int, alone_tokens: int | None = None) -> Step:
+    def schedule(
+        self, prompt_chunk_tokens: int, alone_tokens: int | None = None, batch_tokens: int | None = None
+    ) -> Step:
         """Makes the next step. It is empty only if there is no sequence at all, or pages are being loaded or saved.
 
-        prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it or batches alone are there.
-        alone_tokens: the most otherwise; None: the step's limit.
+        prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
+        alone_tokens: the most if none does; None: the step's limit.
+        batch_tokens: the most of a step of batches, whether one decodes or not; None: as alone_tokens.
         """
         step = Step()
         if self.waiting and (self._free_slots or self.waiting.holds_batches):
@@ -174,9 +177,10 @@ class Scheduler:
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
         if self.states is not None:
             self.states.begin_step(self.running, step)
+        alone = self.limits.step_tokens if alone_tokens is None else alone_tokens
         if not self.waiting.holds_batches:
-            alone_tokens = prompt_chunk_tokens
-        self._plan(step, prompt_chunk_tokens, self.limits.step_tokens if alone_tokens is None else alone_tokens)
+            prompt_chunk_tokens = alone = alone if batch_tokens is None else min(alone, batch_tokens)
+        self._plan(step, prompt_chunk_tokens, alone)
         planned: list[tuple[SequenceState, int]] = []
         groups, page_tokens = self._page_groups, self.limits.page_tokens
         index = 0

@@ -36,12 +36,16 @@ def test_a_batch_stands_still_while_another_sequence_is_there() -> None:
     assert shares(run(scheduler)) == {line: 1, late: 4}
 
 
-def test_prompts_of_batches_alone_are_read_in_short_steps() -> None:
+def test_prompts_of_batches_alone_have_a_bound_of_their_own() -> None:
     scheduler = Scheduler(make_limits())
-    scheduler.add(of_batch(30, 5))
-    assert shares(scheduler.schedule(CHUNK_TOKENS)).popitem()[1] == CHUNK_TOKENS
+    scheduler.add(talker := of_batch(3, 50))
+    run(scheduler)
+    scheduler.add(line := of_batch(30, 5))
+    assert shares(scheduler.schedule(CHUNK_TOKENS)) == {talker: 1, line: 30}  # nobody waits for the talker's tokens
+    assert shares(scheduler.schedule(CHUNK_TOKENS, 20, 40)) == {talker: 1, line: 20}
+    assert shares(scheduler.schedule(CHUNK_TOKENS, 20, 5)) == {talker: 1, line: 5}
     scheduler.add(chat := SequenceState(30, 5))
-    assert shares(scheduler.schedule(CHUNK_TOKENS)) == {chat: 30}
+    assert shares(scheduler.schedule(CHUNK_TOKENS, None, 5)) == {chat: 30}
 
 
 def test_a_batch_gives_its_slots_back() -> None:

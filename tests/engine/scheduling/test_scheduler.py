@@ -429,8 +429,8 @@ def check_step(scheduler: Scheduler, step: Step, chunk_tokens: int) -> None:
     assert len({sequence.is_batch for sequence in (*given, *scheduler.active)}) <= 1, "batches alone, or not at all"
     assert sum(given.values()) <= limits.step_tokens
     prompts = sum(count for sequence, count in given.items() if sequence not in decoding)
-    holds = not any(sequence.is_batch for sequence in given)
-    assert prompts <= (chunk_tokens if decoding or not holds else limits.step_tokens)
+    are_batches = any(sequence.is_batch for sequence in given)
+    assert prompts <= (chunk_tokens if decoding and not are_batches else limits.step_tokens)
     if scheduler.running:
         assert scheduler.running[0] in given, "the oldest always advances"
     for sequence, count in given.items():

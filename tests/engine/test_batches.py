@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
+from app.engine.intake import Intake
 from app.engine.model_runner import Batch
 from app.engine.pages.page_groups import PageGroups
+from app.engine.scheduling.limits import SchedulerLimits
 from app.messages.failures import InvalidRequestError
+from app.messages.memory import MemoryGrant
 from app.messages.requests import BeamParams, ContextWindow, GenerateRequest, Priority
 from tests.engine.test_engine import (
     SPARE_STATE_PAGES,
@@ -180,3 +183,14 @@ def test_a_batch_has_no_context_window(start: Callable[..., Engine]) -> None:
     assert receiver.finish_reason("line") == "length"
     with pytest.raises(InvalidRequestError, match="on_overflow: a batch's context"):
         receiver.submit(engine, replace(request, window=replace(window, is_required=True)))
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_pages_of_batches_are_neither_loaded_nor_saved(priority: Priority) -> None:
+    runner = FakeRunner()
+    limits = SchedulerLimits(step_tokens=32, max_sequences=8, max_context_tokens=128, page_tokens=4, page_count=64)
+    intake = Intake(runner, limits, cache_secret=bytes(32), fingerprint=bytes(16), speculates=False)
+    grant = MemoryGrant("0" * 32, bytes(32), bytes(32), bytes(32), bytes(16), bytes(16), shared_tokens=0, save=True)
+    request = replace(make_request("r", 9, 3), memory=grant, priority=priority)
+    generation, _ = intake.make(request, lambda events: None, None, None)
+    assert generation.sequence.grant == (grant if priority is Priority.NORMAL else None)

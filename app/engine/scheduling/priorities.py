@@ -4,8 +4,9 @@ Each priority has a fair queue of its own, so that what batches have computed ch
 of the others. Knows what FairQueue knows, and which sequences are of batches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from app.engine.pages.page_groups import NONE
 from app.engine.scheduling.fair_queue import FairQueue
 from app.engine.scheduling.sequence import SequenceState
 
@@ -58,3 +59,23 @@ class PriorityQueue:
 
     def _of(self, sequence: SequenceState) -> FairQueue:
         return self._batch if sequence.is_batch else self._normal
+
+
+def without_batches(running: list[SequenceState]) -> list[SequenceState]:
+    """Leaves out the sequences of batches, which are the last ones."""
+    index = len(running)
+    while index and running[index - 1].is_batch:
+        index -= 1
+    return running[:index]
+
+
+def slots_of(sequence: SequenceState) -> int:
+    """The slots that a running sequence holds; a search's first branch holds the spare ones too."""
+    group = sequence.group
+    return 1 if group is None or sequence is not group.members[0] else 1 + len(group.spare_slots)
+
+
+def repeated_pages(sequences: Sequence[SequenceState]) -> int:
+    """How many pages of these sequences sharing saves."""
+    pages = [page for sequence in sequences for page in sequence.pages if page != NONE]
+    return len(pages) - len(set(pages))

@@ -42,14 +42,13 @@ Knows nothing of token ids, samplers, arrays or streams: it knows the contents o
 from collections.abc import Sequence
 from typing import Final
 
-from app.engine.pages.page_groups import NONE
 from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageEvicted, PagePool
 from app.engine.scheduling.admission import Admission
 from app.engine.scheduling.leaders import leaders
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
-from app.engine.scheduling.priorities import PriorityQueue
+from app.engine.scheduling.priorities import PriorityQueue, repeated_pages, slots_of, without_batches
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.scheduling.sequence_pages import SequencePages, entries
 from app.engine.scheduling.sequence_states import SequenceStates
@@ -98,7 +97,7 @@ class Scheduler:
     @property
     def active(self) -> Sequence[SequenceState]:
         """The running sequences that don't stand still."""
-        return self.running[: self._batches_begin()] if self.waiting.holds_batches else self.running
+        return without_batches(self.running) if self.waiting.holds_batches else self.running
 
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
@@ -229,7 +228,7 @@ class Scheduler:
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
                 sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.width)]
-            self.running.insert(len(self.running) if sequence.is_batch else self._batches_begin(), sequence)
+            self.running.insert(len(self._beside(sequence)), sequence)
             step.begun.append(sequence)
 
     def _next_waiting(self) -> SequenceState | None:
@@ -263,12 +262,13 @@ class Scheduler:
 
     def _has_room(self, sequence: SequenceState) -> bool:
         beside = self._beside(sequence)
-        slots = len(self._free_slots)
+        slots, repeated = len(self._free_slots), self.pool.repeat_count
         if len(beside) < len(self.running):
-            slots = self.limits.max_sequences - sum(_slots(other) for other in beside)
+            slots = self.limits.max_sequences - sum(map(slots_of, beside))
+            repeated = repeated_pages(beside)
         if sequence in self._unfitting or slots < sequence.width or self._waits_for_prompts(sequence, beside):
             return False
-        if beside and not self._admission_of(sequence).fits(sequence, beside, self._repeated_pages(beside)):
+        if beside and not self._admission_of(sequence).fits(sequence, beside, repeated):
             self._unfitting.add(sequence)
             return False
         return True
@@ -276,23 +276,9 @@ class Scheduler:
     def _admission_of(self, sequence: SequenceState) -> Admission:
         return self._batch_admission if sequence.is_batch else self._admission
 
-    def _batches_begin(self) -> int:
-        """The place of the first sequence of a batch among the running ones."""
-        index = len(self.running)
-        while index and self.running[index - 1].is_batch:
-            index -= 1
-        return index
-
     def _beside(self, sequence: SequenceState) -> list[SequenceState]:
         """The running sequences that don't give way to this one."""
-        return self.running if sequence.is_batch else self.running[: self._batches_begin()]
-
-    def _repeated_pages(self, beside: Sequence[SequenceState]) -> int:
-        """How many pages of these sequences sharing saves."""
-        if len(beside) == len(self.running):
-            return self.pool.repeat_count
-        pages = [page for sequence in beside for page in sequence.pages if page != NONE]
-        return len(pages) - len(set(pages))
+        return self.running if sequence.is_batch else without_batches(self.running)
 
     def _free_slots_of_batches(self, slots: int, step: Step) -> None:
         """Preempts the youngest sequences of batches until that many slots are free."""
@@ -493,9 +479,3 @@ class Scheduler:
         sequence.restarted = True
         slots.append(sequence.slot)
         sequence.slot = -1
-
-
-def _slots(sequence: SequenceState) -> int:
-    """The slots that a running sequence holds; a search's first branch holds the spare ones too."""
-    group = sequence.group
-    return 1 if group is None or sequence is not group.members[0] else 1 + len(group.spare_slots)

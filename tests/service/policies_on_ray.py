@@ -1,7 +1,9 @@
 """Two real Serve replicas of different speeds behind the real router; the model is the tests' fake one, slowed down.
 
 Run as a program, in a process of its own: prints one JSON object, {policy: {"speeds": {id: tokens per
-second}, "counts": {id: requests}, "queue_lengths": {id: of requests that never end}}}.
+second}, "counts": {id: requests}, "queue_lengths": {id: of requests that never end}}}, and beside the policies
+"batches": {"chats": tokens of each chat, "lines": whether each line of a batch had its own tokens, "held": how many
+lines had places before the chats came}.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 
 from app.engine.model_runner import Batch, ModelRunner
 from app.launch.ray_environment import LOOPBACK, ray_environment
-from app.messages.requests import GenerateRequest, SamplingParams
+from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from app.settings import ServiceSettings, parse_settings
 from app.workers.numa import Slot
 from tests.fakes import FakeRunner, FakeSampler
@@ -45,7 +48,7 @@ class SlowRunner(FakeRunner):
                 log.write(f"{os.getpid()}\n")
         return super().make_sampler(prompt_token_ids, sampling, seed)
 
-    def step(self, batch: Batch) -> NDArray[np.int32]:
+    def step(self, batch: Batch) -> NDArray[np.int32] | None:
         time.sleep(self.step_s)
         return super().step(batch)
 
@@ -108,6 +111,51 @@ async def measure(policy: str, log: Path) -> dict[str, object]:
     return result
 
 
+LINES = 3
+CHATS = 4
+
+
+async def batches(log: Path) -> dict[str, object]:
+    """A batch has all the places that it may have, and then as many chats come as the worker has places."""
+    from ray import serve
+
+    from app.controller.worker_client import Arrivals, WorkerClient
+    from app.deploy import worker_deployment
+
+    def make_runner(settings: ServiceSettings, files: object, slot: Slot, threads: int) -> ModelRunner:
+        return SlowRunner(log, 0.01)
+
+    settings = settings_for("SHORTEST_QUEUE")
+    few = {"count": 1, "max_concurrent_requests": 2, "max_queued_requests": CHATS - 2}
+    settings = settings.model_copy(update={"worker": settings.worker.model_copy(update=few)})
+    handle = serve.run(worker_deployment(settings).bind(settings, make_runner), name="batches", route_prefix=None)
+    arrivals = Arrivals()
+    await arrivals.open()
+    client = WorkerClient(handle, arrivals, wait_for_worker_s=0)
+    while sum(row.check_heart_beat for row in client.workers()) < 1:
+        await asyncio.sleep(0.05)
+
+    async def tokens_of(asked: GenerateRequest) -> list[int]:
+        async with aclosing(client.generate(asked)) as deltas:
+            return [token async for delta in deltas for token in delta.token_ids]
+
+    sampling = SamplingParams(seed=5)
+    lines = [replace(request(number, 300), sampling=sampling, priority=Priority.BATCH) for number in range(LINES)]
+    running = [asyncio.create_task(tokens_of(line)) for line in lines]
+    while (held := client.workers()[0].batch) < LINES:
+        await asyncio.sleep(0.05)
+    chats = await asyncio.gather(*(tokens_of(request(100 + number, 20)) for number in range(CHATS)))
+    expected = [list(SlowRunner(log, 0).expected_tokens(line)) for line in lines]
+    made = await asyncio.gather(*running)
+    serve.delete("batches")
+    arrivals.close()
+    return {
+        "held": held,
+        "chats": [len(tokens) for tokens in chats],
+        "lines": [got == right for got, right in zip(made, expected, strict=True)],
+    }
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="redoubt-", dir="/tmp") as folder:
         os.environ.update(ray_environment(Path(folder), os.environ))
@@ -127,6 +175,7 @@ def main() -> None:
             results = {}
             for policy in ("LOTTERY", "SHORTEST_QUEUE"):
                 results[policy] = asyncio.run(measure(policy, Path(folder) / policy))
+            results["batches"] = asyncio.run(batches(Path(folder) / "batches"))
             json.dump(results, sys.stdout)
         finally:
             ray.shutdown()

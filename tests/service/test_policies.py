@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.controller.policies import choose_shortest_queue
-from tests.service.policies_on_ray import HELD_REQUESTS, LOTTERY_REQUESTS
+from tests.service.policies_on_ray import CHATS, HELD_REQUESTS, LINES, LOTTERY_REQUESTS
 
 pytestmark = pytest.mark.service
 
@@ -42,3 +42,7 @@ def test_shortest_queue_over_two_real_workers(measured: dict[str, Any]) -> None:
     for _ in range(HELD_REQUESTS):
         queues[choose_shortest_queue(queues, [speeds[i] for i in ids])] += 1
     assert measured["SHORTEST_QUEUE"]["queue_lengths"] == dict(zip(ids, queues, strict=True))
+
+
+def test_a_batch_gives_its_places_to_chats_and_goes_on_with_its_tokens(measured: dict[str, Any]) -> None:
+    assert measured["batches"] == {"held": LINES, "chats": [20] * CHATS, "lines": [True] * LINES}

@@ -106,7 +106,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
                 self._refuse(pending_request, self._no_worker(request))
                 return [candidate_replicas]
             since_s = self._tried_s.get(pending_request.future)
-            if since_s is not None and all(self._is_full(r) for r in live):
+            if since_s is not None and all(self._is_full(r) and not self._gives_way(r) for r in live):
                 self._refuse(pending_request, QueueFullError("All workers' queues are full. Try again later."))
                 return [live]
             if since_s is not None and monotonic() - since_s >= _LONGEST_SEARCH_S:
@@ -247,6 +247,10 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 
     def _is_full(self, replica: RunningReplica) -> bool:
         return self._length(replica) >= replica.max_ongoing_requests
+
+    def _gives_way(self, replica: RunningReplica) -> bool:
+        """Whether batches had places there, as last reported, which they give back one after another."""
+        return self._table.of_batches(_worker_id(replica)) > 0
 
     def _length(self, replica: RunningReplica) -> int:
         """The worker's requests, by its last answer to a probe, or else by the known queue length."""

@@ -175,6 +175,19 @@ async def test_a_batch_gets_none_of_the_last_places(make_router: MakeRouter) -> 
     assert (await router._choose_replica_for_request(line())).replica_id == replica.replica_id
 
 
+async def test_a_chat_waits_for_the_place_that_a_batch_gives_back(make_router: MakeRouter) -> None:
+    replica = FakeReplica("a", 10.0, max_ongoing_requests=2)
+    replica.queue_length = 2
+    router = make_router(replica)
+    replica.report(1.0, running=1, batch=1)
+    router.update_replicas([replica])  # type: ignore[list-item]
+    chosen = asyncio.create_task(send(router))
+    await all_asked([replica])
+    assert not chosen.done()
+    replica.queue_length = 1
+    assert await chosen == "a"
+
+
 async def test_requests_of_other_routers_count(make_router: MakeRouter) -> None:
     busy = FakeReplica("a", 10.0)
     busy.queue_length = 50

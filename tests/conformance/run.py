@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from tests.conformance import lm_eval_task
 from tests.conformance.table import RESULTS, with_table
 from tests.listening import listens
@@ -74,6 +76,12 @@ CLIENTS = (
     Client("claude_code", (), node_packages=("@anthropic-ai/claude-code",), is_agent=True),
     Client("opencode", (), node_packages=("opencode-ai",), is_agent=True),
     Client("qwen_code", (), node_packages=("@qwen-code/qwen-code",), is_agent=True),
+    Client("pi", (), node_packages=("@earendil-works/pi-coding-agent",), is_agent=True),
+    Client("cline", (), node_packages=("cline",), is_agent=True),
+    Client("continue", (), node_packages=("@continuedev/cli",), is_agent=True),
+    Client("aider", ("aider-chat",), is_agent=True),
+    Client("mini_swe_agent", ("mini-swe-agent",), is_agent=True),
+    Client("llm", ("llm",), is_agent=True),
 )
 
 
@@ -167,14 +175,24 @@ def _run(client: Client, python: Path, url: str, model: str) -> dict[str, Any]:
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     print(f"--- {client.name}", flush=True)
     folder = python.parent.parent
-    programs = [folder / "bin", folder / "node" / "node_modules" / ".bin"] if client.node_packages else []
+    programs = [folder / "bin", folder / "node" / "node_modules" / ".bin"]
     environment["PATH"] = ":".join([*map(str, programs), environment["PATH"]])
     with _scripted(client, work) as scripted_url:
         environment["REDOUBT_SCRIPTED_URL"] = scripted_url
         subprocess.run(command, cwd=HERE / "clients", env=environment, timeout=LONGEST_S, check=False)
     versions = {package: _version(python, package) for package in client.packages}
     versions |= {package: _node_version(folder, package) for package in client.node_packages}
-    return {"client": client.name, "versions": versions} | outcomes(report)
+    result = {"client": client.name, "versions": versions} | outcomes(report)
+    return result | ({"prompt_tokens": _longest_prompt(work)} if client.is_agent else {})
+
+
+def _longest_prompt(work: Path) -> int:
+    """Its tokens for the embedded model, of the last test; 0 if there was none."""
+    written = work / "prompts.jsonl"
+    if not written.exists():
+        return 0
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    return max(len(tokenizer.encode(json.loads(line)).ids) for line in written.read_text().splitlines())
 
 
 def _version(python: Path, package: str) -> str:

@@ -4,7 +4,8 @@
 
 For clients that do a task in several requests, which a small model can't. FOLDER/script.json is a list of
 {"when": TEXT, "say": TEXT}: a request whose prompt has the first text is answered with the second; the first entry that
-fits is used. It is read for each request. What came in, and the status of its answer, go to FOLDER/requests.jsonl.
+fits is used. It is read for each request. What came in, and the status of its answer, go to FOLDER/requests.jsonl; the
+prompts that the model got, to FOLDER/prompts.jsonl.
 """
 
 import argparse
@@ -31,10 +32,13 @@ class Script:
 
     def __init__(self, work: Path) -> None:
         self._path = work / "script.json"
+        self._prompts = work / "prompts.jsonl"
         self._tokenizer = reference_tokenizer()
 
     def __call__(self, request: GenerateRequest) -> Sequence[TokenDelta]:
         prompt = self._tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
+        with self._prompts.open("a") as file:
+            file.write(json.dumps(prompt) + "\n")
         entries = json.loads(self._path.read_text())
         text = next((entry["say"] for entry in entries if entry["when"] in prompt), "There is no such entry.")
         return deltas(self._tokenizer.encode(text).ids, each=4)

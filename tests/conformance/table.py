@@ -12,7 +12,7 @@ _BEGIN, _END = "<!-- conformance: written by `make conformance` -->", "<!-- /con
 def with_table(page: str) -> str:
     """The page with the table of `results.json` between its marks. Raises ValueError if they are not there."""
     clients = json.loads(RESULTS.read_text())["clients"]
-    lines = ["| client | passed | not expected to pass |", "| --- | --- | --- |", *map(_row, clients)]
+    lines = ["| client | passed | prompt | not expected to pass |", "| --- | --- | ---: | --- |", *map(_row, clients)]
     written, found = re.subn(
         f"{re.escape(_BEGIN)}.*?{re.escape(_END)}",
         lambda _: "\n".join([_BEGIN, "", *lines, "", _END]),
@@ -32,4 +32,5 @@ def _row(client: dict[str, Any]) -> str:
         reasons.setdefault(reason.split("\n")[0], []).append(f"`{name}`")
     others = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
     failed = f"; failed: {', '.join(client['failed'])}" if client["failed"] else ""
-    return f"| {versions} | {client['passed']} of {total}{failed} | {others or 'nothing'} |".replace("||", "| |")
+    prompt = f"{client['prompt_tokens']:,}" if "prompt_tokens" in client else ""
+    return f"| {versions} | {client['passed']} of {total}{failed} | {prompt} | {others or 'nothing'} |"

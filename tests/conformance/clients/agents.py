@@ -1,10 +1,11 @@
 """What the tests of coding agents share: a folder to work in, a script for the model, the agent's program.
 
-Runs in the client's own environment, whose PATH has the agent.
+Runs in the client's own environment, whose PATH has the agent. How an agent is configured, it reads in docs/agents.md.
 """
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ LONGEST_S = 150
 CONTENT = "Hello from the agent"
 TASK = "Write the file greeting.txt."
 DONE = "I have written greeting.txt."
+PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -35,7 +37,8 @@ class Desk:
 
     def script(self, entries: Sequence[tuple[str, str]]) -> None:
         """What the model says to a prompt that has a text; the first that fits is used."""
-        (self.service / "requests.jsonl").unlink(missing_ok=True)
+        for name in ("requests.jsonl", "prompts.jsonl"):
+            (self.service / name).unlink(missing_ok=True)
         text = json.dumps([{"when": when, "say": say} for when, say in entries])
         (self.service / "script.json").write_text(text)
 
@@ -47,19 +50,50 @@ class Desk:
         assert not refused, refused[0]
         return [json.loads(row["body"]) for row in rows]
 
-    def run(self, command: Sequence[str], **environment: str) -> str:
-        """What the agent prints. Fails where it does."""
-        return run(command, self.folder, self.home, environment)
+    def steps(self, path: str) -> list[str]:
+        """The functions that were called before the last request, which is a chat.
+
+        Its prompt goes on from the one before, so the prefix cache has all of that.
+        """
+        *_, before, last = self.prompts()
+        assert last.startswith(before)
+        messages = self.requests(path)[-1]["messages"]
+        return [each["function"]["name"] for message in messages for each in message.get("tool_calls") or ()]
+
+    def prompts(self) -> list[str]:
+        """What the model was given."""
+        return [json.loads(line) for line in (self.service / "prompts.jsonl").read_text().splitlines()]
+
+    def printed(self, heading: str) -> str:
+        """The first block of code below a heading of the documentation, for this service and its model."""
+        section = PAGE.read_text().split(f"\n### {heading}\n")[1].split("\n#")[0]
+        block = re.search(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        assert block, heading
+        return block[1].replace("http://127.0.0.1:8000", self.url).replace("<model>", "tiny").replace("32768", "900000")
+
+    def place(self, name: str, heading: str) -> Path:
+        """Writes the block that is printed into a file of the user's."""
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.printed(heading))
+        return path
+
+    def run(self, command: Sequence[str], *, after: str = "", **environment: str) -> str:
+        """What the agent prints. Fails where it does.
+
+        after: a shell's lines that come before.
+        """
+        shell = ["bash", "-e", "-c", f'{after}\nexec "$@"', "bash"] if after else []
+        return run([*shell, *command], self.folder, self.home, environment)
 
 
 def run(command: Sequence[str], folder: Path, home: Path, environment: Mapping[str, str]) -> str:
     """Runs an agent that knows only the service: nothing of the user's own settings."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    places = {"HOME": home, **{f"XDG_{name}_HOME": home / name for name in ("CONFIG", "DATA", "CACHE", "STATE")}}
     ran = subprocess.run(
         command,
         cwd=folder,
-        env={**kept, **{name: str(path) for name, path in places.items()}, "NO_COLOR": "1", **environment},
+        env={**kept, "HOME": str(home), "NO_COLOR": "1", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

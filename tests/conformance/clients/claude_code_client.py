@@ -6,16 +6,12 @@ from typing import Any
 from agents import CONTENT, DONE, TASK, Desk, call
 
 
-def claude(desk: Desk, *options: str) -> str:
+def claude(desk: Desk, task: str = TASK) -> str:
     """What Claude Code prints."""
     return desk.run(
-        ["claude", "--print", "--dangerously-skip-permissions", *options, TASK],
-        ANTHROPIC_BASE_URL=desk.url,
-        ANTHROPIC_AUTH_TOKEN="none",
-        ANTHROPIC_MODEL="tiny",
-        ANTHROPIC_DEFAULT_HAIKU_MODEL="tiny",
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        IS_SANDBOX="1",
+        ["claude", "--print", "--dangerously-skip-permissions", task],
+        after=desk.printed("Claude Code"),
+        IS_SANDBOX="1",  # permissions are bypassed as root
     )
 
 
@@ -50,3 +46,12 @@ def test_thinks_and_writes_a_file_with_a_command(desk: Desk) -> None:
     (signature,) = (block["signature"] for block in blocks if block["type"] == "thinking")
     # It asks not to see thoughts, so a thought comes back in its signature.
     assert base64.b64decode(signature.partition(".")[2]).decode() == "A command will do."
+
+
+def test_another_session_begins_with_the_prompt_that_is_cached(desk: Desk) -> None:
+    desk.script([("", DONE)])
+    for task in (TASK, "Read the file greeting.txt."):
+        assert DONE in claude(desk, task)
+    first, second = desk.prompts()
+    # What differs is the task, and the environment, which comes after it.
+    assert second.startswith(first[: len(first) * 3 // 4])

@@ -6,21 +6,13 @@ from typing import Any
 from agents import CONTENT, DONE, TASK, Desk, call
 
 PATCH = f"*** Begin Patch\n*** Add File: greeting.txt\n+{CONTENT}\n*** End Patch\n"
-CONFIG = """
-model = "{model}"
-model_provider = "redoubt"
-model_context_window = 900000
-check_for_update_on_startup = false
+CONFIG = """check_for_update_on_startup = false
+{printed}
+request_max_retries = 0
+stream_max_retries = 0
 
 [analytics]
 enabled = false
-
-[model_providers.redoubt]
-name = "Redoubt"
-base_url = "{url}/v1"
-wire_api = "responses"
-request_max_retries = 0
-stream_max_retries = 0
 """
 
 
@@ -31,7 +23,7 @@ def codex(desk: Desk, *, knows_patches: bool = False) -> str:
     """
     config = desk.home / ".codex"
     config.mkdir()
-    settings = CONFIG.format(model="tiny", url=desk.url)
+    settings = CONFIG.format(printed=desk.printed("Codex CLI"))
     if knows_patches:
         catalog = json.loads(desk.run(["codex", "debug", "models"]))
         known = next(model for model in catalog["models"] if model["apply_patch_tool_type"] == "freeform")

@@ -1,29 +1,16 @@
 """opencode: a task in several steps, over `/v1/chat/completions`."""
 
 import json
-from typing import Any
 
 from agents import CONTENT, DONE, TASK, Desk, call
 
 
 def opencode(desk: Desk) -> str:
     """What opencode prints."""
-    provider: dict[str, Any] = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "Redoubt",
-        "options": {"baseURL": f"{desk.url}/v1", "apiKey": "none"},
-        "models": {"tiny": {"name": "tiny", "limit": {"context": 900_000, "output": 4096}}},
-    }
-    config = {
-        "provider": {"redoubt": provider},
-        "model": "redoubt/tiny",
-        "small_model": "redoubt/tiny",
-        "autoupdate": False,
-        "share": "disabled",
-        "permission": {"edit": "allow", "bash": "allow"},
-    }
+    printed = json.loads(desk.printed("opencode"))
+    config = printed | {"autoupdate": False, "share": "disabled", "permission": {"edit": "allow", "bash": "allow"}}
     return desk.run(
-        ["opencode", "run", "--model", "redoubt/tiny", TASK],
+        ["opencode", "run", TASK],
         OPENCODE_CONFIG_CONTENT=json.dumps(config),
         OPENCODE_DISABLE_MODELS_FETCH="1",
         OPENCODE_DISABLE_AUTOUPDATE="1",
@@ -42,5 +29,4 @@ def test_writes_a_file(desk: Desk) -> None:
     )
     assert DONE in opencode(desk)
     assert (desk.folder / "greeting.txt").read_text() == CONTENT
-    calls = [message for message in desk.requests("/v1/chat/completions")[-1]["messages"] if "tool_calls" in message]
-    assert [each["tool_calls"][0]["function"]["name"] for each in calls] == ["write"]
+    assert desk.steps("/v1/chat/completions") == ["write"]

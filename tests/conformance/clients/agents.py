@@ -51,14 +51,15 @@ class Desk:
         return [json.loads(row["body"]) for row in rows]
 
     def steps(self, path: str) -> list[str]:
-        """The functions that were called before the last request, which is a chat.
-
-        Its prompt goes on from the one before, so the prefix cache has all of that.
-        """
-        *_, before, last = self.prompts()
-        assert last.startswith(before)
+        """The functions that were called before the last request, which is a chat."""
+        self.goes_on()
         messages = self.requests(path)[-1]["messages"]
         return [each["function"]["name"] for message in messages for each in message.get("tool_calls") or ()]
+
+    def goes_on(self) -> None:
+        """Fails unless the last prompt goes on from the one before, all of which the prefix cache then has."""
+        *_, before, last = self.prompts()
+        assert last.startswith(before)
 
     def prompts(self) -> list[str]:
         """What the model was given."""

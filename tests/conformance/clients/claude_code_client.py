@@ -1,22 +1,25 @@
 """Claude Code: tasks in several steps, over `/v1/messages`."""
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 from agents import CONTENT, DONE, TASK, Desk, call
 
 
-def claude(desk: Desk, task: str = TASK) -> str:
+def claude(desk: Desk, task: str = TASK, **environment: str) -> str:
     """What Claude Code prints."""
     return desk.run(
         ["claude", "--print", "--dangerously-skip-permissions", task],
         after=desk.printed("Claude Code"),
         IS_SANDBOX="1",  # permissions are bypassed as root
+        **environment,
     )
 
 
 def used(desk: Desk) -> list[Any]:
     """The calls in the last request."""
+    desk.goes_on()
     blocks = [
         block
         for message in desk.requests("/v1/messages")[-1]["messages"]
@@ -24,6 +27,17 @@ def used(desk: Desk) -> list[Any]:
         for block in message["content"]
     ]
     return [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
+
+
+def test_a_session_in_another_folder_begins_with_the_prompt_that_is_cached(desk: Desk) -> None:
+    desk.script([("", DONE)])
+    other = desk.home / "other"
+    other.mkdir()
+    for each, task in ((desk, TASK), (replace(desk, folder=other), "Read the file greeting.txt.")):
+        assert DONE in claude(each, task, CLAUDE_CODE_DISABLE_AUTO_MEMORY="1")
+    first, second = desk.prompts()
+    # What differs is the task, and the environment, which comes after it.
+    assert second.startswith(first[: len(first) * 3 // 4])
 
 
 def test_writes_a_file(desk: Desk) -> None:
@@ -46,12 +60,3 @@ def test_thinks_and_writes_a_file_with_a_command(desk: Desk) -> None:
     (signature,) = (block["signature"] for block in blocks if block["type"] == "thinking")
     # It asks not to see thoughts, so a thought comes back in its signature.
     assert base64.b64decode(signature.partition(".")[2]).decode() == "A command will do."
-
-
-def test_another_session_begins_with_the_prompt_that_is_cached(desk: Desk) -> None:
-    desk.script([("", DONE)])
-    for task in (TASK, "Read the file greeting.txt."):
-        assert DONE in claude(desk, task)
-    first, second = desk.prompts()
-    # What differs is the task, and the environment, which comes after it.
-    assert second.startswith(first[: len(first) * 3 // 4])

@@ -44,6 +44,7 @@ def codex(desk: Desk, *, knows_patches: bool = False) -> str:
 
 def items(desk: Desk, kind: str) -> list[dict[str, Any]]:
     """Of the last request."""
+    desk.goes_on()
     return [item for item in desk.requests("/v1/responses")[-1]["input"] if item.get("type") == kind]
 
 

@@ -63,7 +63,7 @@ _FIELDS: Final = {
 """Maps a chat request's fields to those of `/v1/messages`."""
 _BILLING: Final = "x-anthropic-billing-header:"
 """Begins a block that Claude Code puts before its system prompt, for Anthropic's accounting. It has a number that
-changes with each request, so no prompt would begin as the one before."""
+changes with the task, in some versions with each request, so no prompt would begin as the one before."""
 
 
 def plan_message(model: ChatModel, request: MessagesRequest, limits: Limits, caller: Caller, request_id: str) -> Job:

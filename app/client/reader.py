@@ -8,7 +8,7 @@ import getpass
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # loaded only at a terminal
     from prompt_toolkit import PromptSession
@@ -35,7 +35,10 @@ class Reader(Protocol):
     def forget(self) -> None: ...
 
     def quiet(self) -> AbstractContextManager[None]:
-        """Hides typed characters, which would disturb the drawing; the next line begins with them."""
+        """Hides typed characters, which would disturb the drawing; the next line begins with them.
+
+        Around a whole chat it also keeps what is typed between two lines: a terminal would take a Ctrl-D for itself.
+        """
         ...
 
 
@@ -80,6 +83,7 @@ class TerminalReader:
     def __init__(self, completions: Callable[[str], Iterable[str]]) -> None:
         self._completions = completions
         self._session = self._new_session()
+        self._usual: list[Any] | None = None  # the terminal's attributes before all of this
 
     def message(self, begun: str = "") -> str:
         return self._session.prompt(PROMPT, default=begun)
@@ -90,7 +94,10 @@ class TerminalReader:
         return prompt(question)
 
     def secret(self, question: str) -> str:
-        return getpass.getpass(question)
+        if self._usual is None:
+            return getpass.getpass(question)
+        with _attributes(self._usual):  # the terminal's own line editing
+            return getpass.getpass(question)
 
     def forget(self) -> None:
         self._session = self._new_session()
@@ -99,15 +106,16 @@ class TerminalReader:
     def quiet(self) -> Iterator[None]:
         import termios
 
-        keyboard = sys.stdin.fileno()
-        before = termios.tcgetattr(keyboard)
-        changed = termios.tcgetattr(keyboard)
+        before = termios.tcgetattr(sys.stdin.fileno())
+        is_first, self._usual = self._usual is None, self._usual or before
+        changed = list(before)
         changed[3] = changed[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, changed)
         try:
-            yield
+            with _attributes(changed):
+                yield
         finally:
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+            if is_first:
+                self._usual = None
 
     def _new_session(self) -> "PromptSession[str]":
         from prompt_toolkit import PromptSession
@@ -130,6 +138,20 @@ class TerminalReader:
             prompt_continuation="  ",
             key_bindings=_keys(),
         )
+
+
+@contextlib.contextmanager
+def _attributes(wanted: list[Any]) -> Iterator[None]:
+    """Gives the terminal these attributes for a while."""
+    import termios
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    termios.tcsetattr(keyboard, termios.TCSADRAIN, wanted)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def _keys() -> "KeyBindings":

@@ -49,10 +49,9 @@ class TerminalChat:
         Returns False for failures in a script; a person at a terminal has seen the errors. Raises ChatError if the
         service lacks the model when the chat begins, or can't be reached and there is no person to tell.
         """
-        with self._account.without_session:  # its connections belong to a session, too
+        with self._account.without_session, self._reader.quiet():  # its connections belong to a session, too
             try:
-                with self._reader.quiet():
-                    self._begin()
+                self._begin()
             except KeyboardInterrupt:  # what was not loaded is computed with the first question
                 self._screen.say("")
             self._read_lines()

@@ -1,6 +1,8 @@
 """The terminal chat against a `/v1` on a real socket."""
 
 import builtins
+import os
+import pty
 import signal
 import socket
 import sys
@@ -11,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from app.client.account import ChatError
-from app.client.reader import PlainReader
+from app.client.reader import PlainReader, TerminalReader
 from app.client.screen import PlainScreen
 from app.client.terminal import TerminalChat
 from tests.app.client.conftest import TypeIn, plain_chat
@@ -45,6 +47,30 @@ def test_leaves(fake: FakeV1, type_in: TypeIn, leave: str | type[BaseException])
     type_in(KeyboardInterrupt, leave)  # Ctrl-C at the prompt only drops the line
     plain_chat(fake.url + "/v1/").run()
     assert fake.asked == []
+
+
+def test_ctrl_d_after_an_answer_is_not_lost(fake: FakeV1, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed before the line editor is there, which a terminal in its usual mode would take for the end of a line."""
+    terminal, inside = pty.openpty()
+    found = []
+
+    class Reader(TerminalReader):
+        def message(self, begun: str = "") -> str:
+            if not fake.asked:
+                return "first"
+            os.write(terminal, b"\x04")
+            found.append(os.read(inside, 1))
+            raise EOFError
+
+    try:
+        with open(inside, encoding="utf-8", closefd=False) as keyboard:
+            monkeypatch.setattr(sys, "stdin", keyboard)
+            screen = PlainScreen(sys.stdout, sys.stdout)
+            TerminalChat(fake.url, screen=screen, reader=Reader(lambda _: ())).run()
+    finally:
+        os.close(inside)
+        os.close(terminal)
+    assert found == [b"\x04"]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatch, type_in: TypeIn) -> None:

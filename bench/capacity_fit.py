@@ -34,7 +34,9 @@ MODELS: Final[Mapping[str, tuple[str, str, int]]] = {
     "8b": ("llama3.1-8b", "sym_int4", 64),
 }
 """Shape, type and group of the models of `bench.compare`."""
-INSTRUCTIONS: Final = {"avx2": "maddubs", "avx_vnni": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16"}
+INSTRUCTIONS: Final = {
+    "avx2": "maddubs", "avx_vnni": "maddubs", "avx512": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16",
+}  # fmt: skip
 _START: Final = Shares(0.8, 0.7, 0.65, 0.7, 0.4, 1.5, 2e-5, 2.0)
 _LEAST: Final = Shares(0.2, 0.2, 0.1, 0.1, 0.05, 1.0, 1e-6, 1.0)
 _MOST: Final = Shares(1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 2e-4, 8.0)

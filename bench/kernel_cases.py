@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kernels import _native
 
 INTEGER_TYPES = ("sym_int4", "asym_int4", "lut4", "int8")
-FLOAT_TYPES = ("bf16", "fp32")
+FLOAT_TYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ _ODD_FLOAT_SHAPES = ((1, 2, 0), (31, 34, 0), (33, 130, 0), (160, 576, 0), (17, 4
 ODD_CASES = tuple(LinearCase(weight_type, *shape) for weight_type in INTEGER_TYPES for shape in _ODD_SHAPES) + tuple(
     LinearCase(weight_type, *shape) for weight_type in FLOAT_TYPES for shape in _ODD_FLOAT_SHAPES
 )
+ODD_CASES += (LinearCase("fp16", 33, 131, 0),)  # bf16 alone takes pairs of inputs
 
 # Layers of widely used models: SmolLM2-135M, TinyLlama-1.1B, Llama-2-7B.
 MODEL_CASES = (
@@ -81,6 +82,7 @@ MODEL_CASES = (
     LinearCase("int8", 4096, 4096, 64),
     LinearCase("int8", 4096, 4096, 128),
     LinearCase("int8", 49152, 576, 32),
+    LinearCase("fp16", 2048, 5632, 0),
     LinearCase("bf16", 2048, 5632, 0),
     LinearCase("fp32", 2048, 2048, 0),
 )

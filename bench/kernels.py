@@ -4,8 +4,9 @@
 
 - A time is the CPU time of the busiest pinned thread, the best of several calls: a call's time on otherwise idle cores.
 - There are two limits. One is the rate of streaming reads of as many bytes as the weights have, measured between the
-  batches; the best one counts, because it drifts on shared machines. The other is the peak rate of multiply-adds: of
-  vpdpbusd, tdpbssd (AMX tier) or vpmaddubsw (AVX2) for int8 activations, of tdpbf16ps for bf16, or of fp32 FMA.
+  batches; the best one counts, because it drifts on shared machines. The other is the peak rate of multiply-adds: for
+  int8 activations of vpdpbusd, of tdpbssd (AMX tier) or, in tiers without VNNI, of vpmaddubsw on 256 bits; of tdpbf16ps
+  for bf16; or of fp32 FMA.
 - `share_of_limit` is the larger of the two minimum times over the measured time. Where no compute peak is known, it is
   the share of the read rate.
 - Weights are read from memory and not from a cache: calls cycle through copies of the matrix.
@@ -31,7 +32,7 @@ from kernels import _native
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 COLD_BYTES = 256 << 20
 """Several times the last-level cache of most machines; --cold-mib for others."""
-INT8_PEAKS = {"avx2": "maddubs_macs_per_s", "amx_int8": "amx_int8_macs_per_s"}
+INT8_PEAKS = {"avx2": "maddubs_macs_per_s", "avx512": "maddubs_macs_per_s", "amx_int8": "amx_int8_macs_per_s"}
 """The peak of int8 by tier, where it is not that of vpdpbusd."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from app.capacity.demand import CapacityError
 
-TIERS: Final = ("avx2", "avx_vnni", "avx512_vnni", "amx_int8")
+TIERS: Final = ("avx2", "avx_vnni", "avx512", "avx512_vnni", "amx_int8")
 VENDORS: Final = ("amd", "intel")
 
 

@@ -18,7 +18,7 @@ from app.capacity.users import Users, default_kv_type, load_outcome, step_times,
 
 PROMPTS: Final = (512, 4096)
 ANSWERS: Final = (1, 4, 8, 16, 32, 64)
-_FLOAT_TYPES: Final = ("bf16", "fp32")
+_FLOAT_TYPES: Final = ("fp16", "bf16", "fp32")
 """Their steps multiply other types than the rates count, and nobody has measured them."""
 
 

@@ -24,7 +24,7 @@ _ROUNDS: Final = 60
 _MOST_OVERHEAD_SHARE: Final = 0.5
 """Most overhead as a share of a step's time: a machine may be faster than those that overheads were fitted to."""
 _MOST_PLANNED_BITS: Final = 10.0
-"""Bits per weight; larger weights are bf16 or fp32, for which the table's machines have no shares."""
+"""Bits per weight; larger weights are floats, for which the table's machines have no shares."""
 _FREE_SHARE: Final = 0.9
 """The share of the free memory that pages may take."""
 

@@ -15,6 +15,8 @@ _STAND_INS: Final[Mapping[str, str]] = {
     "avx2-intel": "avx2-amd",
     "avx_vnni-intel": "avx2-amd",
     "avx_vnni-amd": "avx2-amd",
+    "avx512-intel": "avx2-amd",
+    "avx512-amd": "avx2-amd",
 }
 """The tier and vendor whose shares are used where nothing was measured."""
 

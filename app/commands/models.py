@@ -18,6 +18,7 @@ class QType(StrEnum):
     NF4 = "nf4"
     LUT4 = "lut4"
     INT8 = "int8"
+    FP16 = "fp16"
     BF16 = "bf16"
     FP32 = "fp32"
 

@@ -15,7 +15,7 @@ from app.workers.numa import Slot, cpu_quota, numa_nodes
 from kernels import _native
 
 _INSTRUCTIONS: Final[Mapping[str, str]] = {
-    "avx2": "maddubs", "avx_vnni": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16",
+    "avx2": "maddubs", "avx_vnni": "maddubs", "avx512": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16",
 }  # fmt: skip
 """By tier, the instruction whose rate the capacity model's shares were fitted to."""
 _COLD_BYTES_PER_CORE: Final = 128 << 20

@@ -97,9 +97,9 @@ class OpenModel:
 
 
 def exact_qtype(source: Source) -> str:
-    """The type that holds a checkpoint's values exactly: "bf16" where that does, else "fp32"."""
-    matrices = (tensor for tensor in source.tensors.values() if len(tensor.shape) == 2)
-    return "bf16" if all(tensor.stored == "bf16" for tensor in matrices) else "fp32"
+    """The type that holds a checkpoint's values exactly: "fp16" or "bf16" where that does, else "fp32"."""
+    stored = {tensor.stored for tensor in source.tensors.values() if len(tensor.shape) == 2}
+    return next((kind for kind in ("fp16", "bf16") if stored == {kind}), "fp32")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from quant.sources.open_source import open_source
 SERVED_QTYPE: Final = "sym_int4"
 """The type of a checkpoint's conversion that speeds are measured with."""
 BYTES_PER_WEIGHT: Final = {
-    "fp32": 4.0, "bf16": 2.0, "int8": 1.0625, "sym_int4": 0.5625, "asym_int4": 0.625, "lut4": 0.5625,
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0625, "sym_int4": 0.5625, "asym_int4": 0.625, "lut4": 0.5625,
 }  # fmt: skip
 """Bytes per weight in groups of 64, to check disk and memory; an int8 embedding is extra."""
 
@@ -79,7 +79,7 @@ class Subject:
         """Approximate size of a conversion on disk and in memory; of a converted folder its own size."""
         if not self.is_checkpoint:
             return (self.path / FILE_NAME).stat().st_size
-        wider = 0.0 if qtype in ("fp32", "bf16", "int8") else BYTES_PER_WEIGHT["int8"] - BYTES_PER_WEIGHT[qtype]
+        wider = 0.0 if qtype in ("fp32", "bf16", "fp16", "int8") else BYTES_PER_WEIGHT["int8"] - BYTES_PER_WEIGHT[qtype]
         return int(self.weights * BYTES_PER_WEIGHT[qtype] + self.embedding_weights * wider)
 
     def folder(self, qtype: str) -> Path:

@@ -28,7 +28,10 @@ class PackedFileError(ValueError):
     """A packed model's file is damaged or not one; the message names file, tensor and reason."""
 
 def available_tiers() -> list[str]:
-    """Tiers that this CPU and OS support, lowest first: "scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8"."""
+    """Tiers that this CPU and OS support, lowest first.
+
+    They are "scalar", "avx2", "avx_vnni", "avx512" (without VNNI), "avx512_vnni" and "amx_int8".
+    """
 
 def default_tier() -> str:
     """The best tier, or the one that REDOUBT_ISA names. Raises ValueError for one that is not there."""
@@ -95,7 +98,7 @@ def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
     """
 
 def pack_float(values: F32, weight_type: str) -> U8:
-    """Packs values [rows, cols] to [tiles, tile_bytes] as weight_type "bf16" (rounded to nearest even) or "fp32".
+    """Packs values [rows, cols] to [tiles, tile_bytes] as weight_type "fp16", "bf16" or "fp32", to the nearest even.
 
     Raises ValueError naming the argument that does not fit.
     """
@@ -147,8 +150,8 @@ class PackedMatrix:
 
         packed: uint8 [tiles, tile_bytes], C-contiguous; an array or anything else that speaks DLPack in the
         processor's memory, torch's tensors too.
-        weight_type: "sym_int4", "asym_int4", "lut4", "int8", "bf16" or "fp32".
-        group: inputs that share a scale, 32, 64 or 128; 0 for bf16 and fp32.
+        weight_type: "sym_int4", "asym_int4", "lut4", "int8", "fp16", "bf16" or "fp32".
+        group: inputs that share a scale, 32, 64 or 128; 0 for floats.
         table: the 16 integers in -127..127 of lut4, and of no other type.
         Raises ValueError naming the argument that does not fit; TypeError where `packed` is no such array.
         """
@@ -194,7 +197,7 @@ class LinearRunner:
 
         x, y: contiguous along the last dimension, rows at any distance. The matrix must begin at a multiple of 64
         bytes.
-        activations: "int8" (by group), "int8_two_terms" or "fp32", the only one for bf16 and fp32 weights. Raises
+        activations: "int8" (by group), "int8_two_terms" or "fp32", the only one for weights of floats. Raises
         ValueError naming what does not fit, TypeError for arrays of another type or number of dimensions.
         """
 

@@ -134,7 +134,7 @@ def time_linear(
 ) -> list[tuple[float, float]]:
     """Calls of one linear layer on pinned threads; times as of time_read.
 
-    activations: "int8", "int8_two_terms", "bf16" or "fp32", the only one for bf16 and fp32 weights.
+    activations: "int8", "int8_two_terms", "bf16" or "fp32", the only one for weights of floats.
     Calls take turns on copies of the matrix that make up cold_bytes together: a figure of several times the
     last-level cache makes every call read its weights from memory, 0 leaves them in the cache where they fit.
     """
@@ -148,7 +148,8 @@ def layer_norm(x: F32, weight: F32, bias: F32 | None, epsilon: float, tier: str)
 def activate(activation: str, gate: F32, up: F32 | None, tier: str) -> F32:
     """f(gate) * up, or f(gate) for None, all [rows, n].
 
-    activation: "silu", "gelu_tanh", "gelu_erf", "relu2" or "swiglu_oai" (contract/activation.h); else ValueError.
+    activation: "silu", "gelu_tanh", "gelu_erf", "relu", "relu2" or "swiglu_oai" (contract/activation.h). Raises
+    ValueError for another.
     """
 
 def add_scaled(x: F32, factor: float, y: F32, tier: str) -> None:

@@ -1,4 +1,4 @@
-// Paged attention on AVX-512 (F, BW, DQ, VL, VNNI).
+// Paged attention on AVX-512 (F, BW, DQ, VL), without VNNI.
 #include <immintrin.h>
 
 #include <cstring>
@@ -14,11 +14,13 @@
 #include "simd/numbers.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 
 namespace redoubt::avx512 {
 namespace {
 #include "simd/vector_avx512-inl.h"
+
+#include "simd/dot_avx512-inl.h"
 
 #include "simd/exp2-inl.h"
 

@@ -125,7 +125,7 @@ auto pack_int8_array(const Input<uint8_t, 2>& codes, const Halves& scales) {
 
 auto pack_float_array(const Input<float, 2>& values, const std::string& weight_type) {
   if (PackedMatrix{.type = weight_type_from_name(weight_type)}.is_integer()) {
-    reject("weight_type: '" + weight_type + "' is not bf16 or fp32");
+    reject("weight_type: '" + weight_type + "' is not fp16, bf16 or fp32");
   }
   const PackedMatrix matrix =
       checked_shape(weight_type, int64_t(values.shape(0)), int64_t(values.shape(1)), 0);

@@ -56,6 +56,18 @@ inline uint16_t double_to_fp16(double value) {
   return uint16_t(sign | uint32_t(int(steps) + 1024 * (exponent + 14)));
 }
 
+inline uint16_t float_to_fp16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & kMagnitudeBits;
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u);   // NaN becomes a quiet NaN
+  if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // from 65,520 on: infinity
+  if (magnitude >= 0x38800000u) {
+    return uint16_t(sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
+  }
+  // Below 2^-14 numbers are 2^-24 apart, as they are from 0.5 on in fp32.
+  return uint16_t(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u));
+}
+
 // a * b + c of finite numbers, rounded once.
 inline uint16_t fp16_multiply_add(uint16_t a, uint16_t b, uint16_t c) {
   // The error of the sum in double is far less than half a step of c.

@@ -10,7 +10,8 @@
 namespace redoubt {
 namespace {
 
-constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvxVnni, Tier::kAvx512Vnni, Tier::kAmxInt8};
+constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2,       Tier::kAvxVnni,
+                           Tier::kAvx512, Tier::kAvx512Vnni, Tier::kAmxInt8};
 
 bool granted(Tier tier) {
   static const CpuFeatures features = detect_cpu_features();
@@ -21,6 +22,8 @@ bool granted(Tier tier) {
       return features.avx2;
     case Tier::kAvxVnni:
       return features.avx_vnni;
+    case Tier::kAvx512:
+      return features.avx512;
     case Tier::kAvx512Vnni:
       return features.avx512_vnni;
     case Tier::kAmxInt8: {
@@ -53,12 +56,16 @@ KernelTable make_table(Tier tier) {
     fill_delta_avx2(table);
   }
   if (tier >= Tier::kAvxVnni) fill_linear_avx_vnni(table);
-  if (tier >= Tier::kAvx512Vnni) {
-    fill_linear_avx512_vnni(table);
+  if (tier >= Tier::kAvx512) {
+    fill_linear_avx512(table);
     fill_ops_avx512(table);
     fill_attention_avx512(table);
     fill_rounding_avx512(table);
     fill_delta_avx512(table);
+  }
+  if (tier >= Tier::kAvx512Vnni) {
+    fill_linear_avx512_vnni(table);
+    fill_attention_avx512_vnni(table);
   }
   if (tier >= Tier::kAmxInt8) {
     fill_linear_amx_int8(table);
@@ -78,6 +85,8 @@ const char* tier_name(Tier tier) {
       return "avx2";
     case Tier::kAvxVnni:
       return "avx_vnni";
+    case Tier::kAvx512:
+      return "avx512";
     case Tier::kAvx512Vnni:
       return "avx512_vnni";
     case Tier::kAmxInt8:
@@ -107,9 +116,9 @@ const KernelTable& kernel_table(Tier tier) {
     throw std::invalid_argument("kernel tier '" + std::string(tier_name(tier)) +
                                 "' is not granted by this CPU and OS; this machine has: " + granted_names());
   }
-  static const KernelTable tables[] = {make_table(Tier::kScalar), make_table(Tier::kAvx2),
-                                       make_table(Tier::kAvxVnni), make_table(Tier::kAvx512Vnni),
-                                       make_table(Tier::kAmxInt8)};
+  static const KernelTable tables[] = {make_table(Tier::kScalar),     make_table(Tier::kAvx2),
+                                       make_table(Tier::kAvxVnni),    make_table(Tier::kAvx512),
+                                       make_table(Tier::kAvx512Vnni), make_table(Tier::kAmxInt8)};
   return tables[size_t(tier)];
 }
 

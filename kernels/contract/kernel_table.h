@@ -34,7 +34,7 @@ struct DeltaConvolution;
 struct GatedRows;
 struct DeltaPage;
 
-enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
+enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmxInt8 };
 
 // Logits per block for maxima and sums.
 inline constexpr int kLogitBlock = 128;
@@ -150,6 +150,7 @@ struct KernelTable {
 void fill_linear_scalar(KernelTable& table);
 void fill_linear_avx2(KernelTable& table);
 void fill_linear_avx_vnni(KernelTable& table);
+void fill_linear_avx512(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
 void fill_linear_amx_int8(KernelTable& table);
 void fill_linear_amx_bf16(KernelTable& table);
@@ -159,6 +160,7 @@ void fill_ops_avx512(KernelTable& table);
 void fill_attention_scalar(KernelTable& table);
 void fill_attention_avx2(KernelTable& table);
 void fill_attention_avx512(KernelTable& table);
+void fill_attention_avx512_vnni(KernelTable& table);
 void fill_attention_amx_bf16(KernelTable& table);
 void fill_rounding_scalar(KernelTable& table);
 void fill_rounding_avx2(KernelTable& table);
@@ -169,7 +171,7 @@ void fill_delta_avx512(KernelTable& table);
 
 // The table for a tier. Throws std::invalid_argument if this machine (CPU and OS) does not grant the tier.
 const KernelTable& kernel_table(Tier tier);
-// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx_vnni", "avx512_vnni",
+// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni",
 // "amx_int8"); an unknown or missing tier there throws std::invalid_argument naming it.
 Tier default_tier();
 const char* tier_name(Tier tier);

@@ -111,6 +111,7 @@ inline constexpr uint16_t largest_bf16_scale(WeightType type) {
     case WeightType::kLut4:
     case WeightType::kInt8:
       return 0x4bff;
+    case WeightType::kFp16:
     case WeightType::kBf16:
     case WeightType::kFp32:
       break;

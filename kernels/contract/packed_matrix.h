@@ -14,6 +14,7 @@
 //   int8: one block per group: for kb in 0 .. group/4, for c in 0 .. 2: 64 bytes, where
 //       byte[4*lane + i] = u[n][4*kb + i];  then 32 fp16 scales.            w = d * (u - 128)   (u in 1 ..
 //       255)
+//   fp16: for k in 0 .. cols: 32 outputs of fp16. group = 0
 //   bf16: for kb in 0 .. cols/2: 32 outputs x 2 inputs of bf16, the input fastest (`cols` is even). group = 0
 //   fp32: for k in 0 .. cols: 32 outputs of fp32. group = 0
 //
@@ -30,7 +31,7 @@ namespace redoubt {
 
 // Every choice by type, here and in with_integer_type, is a switch without default, so that a new type does
 // not compile until each choice handles it.
-enum class WeightType : uint8_t { kSymInt4, kAsymInt4, kLut4, kInt8, kBf16, kFp32 };
+enum class WeightType : uint8_t { kSymInt4, kAsymInt4, kLut4, kInt8, kFp16, kBf16, kFp32 };
 
 inline constexpr int kTileOutputs = 32;
 
@@ -42,6 +43,7 @@ constexpr bool is_integer_type(WeightType type) {
     case WeightType::kLut4:
     case WeightType::kInt8:
       return true;
+    case WeightType::kFp16:
     case WeightType::kBf16:
     case WeightType::kFp32:
       return false;
@@ -50,7 +52,7 @@ constexpr bool is_integer_type(WeightType type) {
 }
 
 // Bytes of a block's weights, which come first: a group of inputs (integer types), two inputs (bf16) or one
-// (fp32), for 32 outputs.
+// (fp16, fp32), for 32 outputs.
 constexpr size_t code_bytes(WeightType type, int32_t group) {
   switch (type) {
     case WeightType::kSymInt4:
@@ -59,6 +61,8 @@ constexpr size_t code_bytes(WeightType type, int32_t group) {
       return size_t(group) * (kTileOutputs / 2);
     case WeightType::kInt8:
       return size_t(group) * kTileOutputs;
+    case WeightType::kFp16:
+      return 64;
     case WeightType::kBf16:
     case WeightType::kFp32:
       return 128;
@@ -75,6 +79,7 @@ constexpr size_t scale_bytes(WeightType type) {
       return 2 * kTileOutputs;
     case WeightType::kAsymInt4:
       return 4 * kTileOutputs;
+    case WeightType::kFp16:
     case WeightType::kBf16:
     case WeightType::kFp32:
       return 0;
@@ -102,6 +107,7 @@ decltype(auto) with_integer_type(WeightType type, const Work& work) {
       return work(WeightTypeConstant<WeightType::kLut4>());
     case WeightType::kInt8:
       return work(WeightTypeConstant<WeightType::kInt8>());
+    case WeightType::kFp16:
     case WeightType::kBf16:
     case WeightType::kFp32:
       break;
@@ -113,6 +119,8 @@ decltype(auto) with_integer_type(WeightType type, const Work& work) {
 template <typename Work>
 decltype(auto) with_weight_type(WeightType type, const Work& work) {
   switch (type) {
+    case WeightType::kFp16:
+      return work(WeightTypeConstant<WeightType::kFp16>());
     case WeightType::kBf16:
       return work(WeightTypeConstant<WeightType::kBf16>());
     case WeightType::kFp32:
@@ -130,7 +138,7 @@ struct PackedMatrix {
   WeightType type = WeightType::kFp32;
   int32_t rows = 0;                // outputs
   int32_t cols = 0;                // inputs
-  int32_t group = 0;               // inputs that share a scale; 0 for bf16 and fp32
+  int32_t group = 0;               // inputs that share a scale; 0 for floats
   const uint8_t* data = nullptr;   // tiles() * tile_bytes() bytes, 64-byte aligned
   std::array<int8_t, 16> table{};  // lut4
 

@@ -1,4 +1,4 @@
-// Gated DeltaNet on AVX-512 (F, BW, DQ, VL, VNNI); puts the tier's kernels in the table.
+// Gated DeltaNet on AVX-512 (F, BW, DQ, VL); puts the tier's kernels in the table.
 #include <immintrin.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "simd/numbers.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 
 namespace redoubt::avx512 {
 namespace {

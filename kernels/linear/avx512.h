@@ -1,5 +1,5 @@
-// Shared by the AVX-512 VNNI linear kernels: the tier's functions, and loads and stores of the packed layout.
-// The results are those of linear/scalar.cc, bit for bit.
+// Shared by the AVX-512 linear kernels, with VNNI and without: the functions of the tier without, and loads
+// and stores of the packed layout. The results are those of linear/scalar.cc, bit for bit.
 #pragma once
 
 #include <immintrin.h>
@@ -11,18 +11,12 @@
 #include "simd/inline.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
 
-namespace redoubt::avx512_vnni {
+namespace redoubt::avx512 {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
-// As KernelTable::linear_int8. keeps: whether the first pass of many rows keeps unpacked int4 weights for the
-// others.
-void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, bool keeps);
-// Whether this processor unpacks weights in the same pipes that multiply. Keeping them is faster then.
-bool unpacks_in_multipliers();
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
 void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
@@ -50,12 +44,6 @@ REDOUBT_INLINE __m512i broadcast_inputs(const int8_t* values) {
   return _mm512_set1_epi32(word);
 }
 
-// sum += dot products of four unsigned codes and four signed inputs, lane by lane. Inline assembly, because
-// GCC 12 gives the intrinsic's result another register than its sum, and then spills when many sums are live.
-REDOUBT_INLINE void add_dot(__m512i& sum_i32x16, __m512i codes_u8x64, __m512i inputs_i8x64) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum_i32x16) : "v"(codes_u8x64), "v"(inputs_i8x64));
-}
-
 // Prefetches a cache line that will be written and may be in another core's cache. Inline assembly, because
 // GCC turns the builtin into an ordinary prefetch unless the target includes prfchw.
 REDOUBT_INLINE void prefetch_to_write(const float* line) { __asm__ volatile("prefetchw %0" ::"m"(*line)); }
@@ -76,6 +64,6 @@ REDOUBT_INLINE void write_outputs(const PackedMatrix& w, const LinearOutput& y, 
   _mm512_mask_storeu_ps(out, real, acc_f32x16);
 }
 
-}  // namespace redoubt::avx512_vnni
+}  // namespace redoubt::avx512
 
 #pragma GCC pop_options

@@ -7,9 +7,9 @@
 // fp16 arithmetic, and of testing/linear_bf16_amx_emulated.cc, which emulates both. Machine, below, is one of
 // the two. The constants were measured: docs/tuning.md.
 
-using avx512_vnni::load_codes;  // for linear/bf16_weights-inl.h
-using avx512_vnni::load_table;
-using avx512_vnni::real_outputs;
+using avx512::load_codes;  // for linear/bf16_weights-inl.h
+using avx512::load_table;
+using avx512::real_outputs;
 
 #include "linear/bf16_weights-inl.h"
 

@@ -21,6 +21,7 @@ constexpr int step_inputs(WeightType type) {
       return 4;
     case WeightType::kBf16:
       return 2;
+    case WeightType::kFp16:
     case WeightType::kFp32:
       return 1;
     case WeightType::kSymInt4:
@@ -30,12 +31,13 @@ constexpr int step_inputs(WeightType type) {
   }
   std::abort();
 }
-constexpr int kStepBytes = 128;
+constexpr int step_bytes(WeightType type) { return type == WeightType::kFp16 ? 64 : 128; }
 
 // Input i of a step, for 8 outputs of which the packed bytes begin at `column`.
 template <WeightType kType>
 [[gnu::always_inline]] inline __m256 decode(const uint8_t* column, int i, __m256i table_i8x16,
                                             __m256 scale_f32x8, __m256 minimum_f32x8) {
+  if constexpr (kType == WeightType::kFp16) return load_halves(column);
   const __m256i packed = load_32_bytes(column);
   if constexpr (kType == WeightType::kFp32) return _mm256_castsi256_ps(packed);
   if constexpr (kType == WeightType::kBf16) {
@@ -65,7 +67,7 @@ template <WeightType kType>
 // One tile's outputs of rows [row, row + kRows).
 template <WeightType kType, int kRows>
 void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile, int row) {
-  constexpr int kStepInputs = step_inputs(kType);
+  constexpr int kStepInputs = step_inputs(kType), kStepBytes = step_bytes(kType);
   const int64_t stride = x.stride;
   const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs that share a scale
   const int steps = (is_integer_type(kType) ? w.group : w.cols) / kStepInputs;
@@ -86,13 +88,13 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
       }
     }
     for (int step = 0; step < steps; ++step, packed += kStepBytes, values += kStepInputs) {
-      prefetch_weights<Prefetch::kNear>(packed);
-      prefetch_weights<Prefetch::kNear>(packed + 64);
+      prefetch_weights<Prefetch::kNear>(packed, packed + kStepBytes);
 #pragma GCC unroll 8
       for (int i = 0; i < kStepInputs; ++i) {
 #pragma GCC unroll 4
         for (int c = 0; c < kColumns; ++c) {
-          const __m256 weights = decode<kType>(packed + c * 32, i, table, scale[c], minimum[c]);
+          const __m256 weights =
+              decode<kType>(packed + c * (kStepBytes / kColumns), i, table, scale[c], minimum[c]);
 #pragma GCC unroll 2
           for (int r = 0; r < kRows; ++r) {
             acc[r][c] = _mm256_fmadd_ps(_mm256_set1_ps(values[r * stride + i]), weights, acc[r][c]);

@@ -7,9 +7,9 @@
 #include "linear/row_passes.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
 
-namespace redoubt::avx512_vnni {
+namespace redoubt::avx512 {
 namespace {
 
 constexpr int kPassRows = 8;
@@ -24,9 +24,7 @@ constexpr int tiles_at_once(WeightType type, int rows) {
 constexpr int step_inputs(WeightType type) {
   return type == WeightType::kInt8 || type == WeightType::kFp32 ? 4 : 8;
 }
-constexpr int step_bytes(WeightType type) {
-  return type == WeightType::kBf16 || type == WeightType::kFp32 ? 512 : 128;
-}
+constexpr int step_bytes(WeightType type) { return is_integer_type(type) ? 128 : 512; }
 
 // What each of the 16 codes of a 4-bit type stands for, before its scale.
 template <WeightType kType>
@@ -37,11 +35,15 @@ REDOUBT_INLINE __m512 code_values(const PackedMatrix& w) {
                        _mm512_set1_ps(kZeroPoint));
 }
 
+// Bytes of 16 outputs, the half of a tile, that lie together.
+constexpr int column_bytes(WeightType type) { return type == WeightType::kFp16 ? 32 : 64; }
+
 // Input i of a step, for 16 outputs of which the packed bytes begin at `column`.
 template <WeightType kType>
 REDOUBT_INLINE __m512 decode(const uint8_t* column, int i, __m512 values_f32x16, __m512 scale_f32x16,
                              __m512 minimum_f32x16) {
   if constexpr (kType == WeightType::kFp32) return _mm512_loadu_ps(column + i * 128);
+  if constexpr (kType == WeightType::kFp16) return load_halves(column + i * 64);
   if constexpr (kType == WeightType::kBf16) {
     const __m512i pair = load_codes(column + i / 2 * 128);
     return _mm512_castsi512_ps(i % 2 == 0 ? _mm512_slli_epi32(pair, 16)
@@ -83,8 +85,8 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
     __m512 weights[kColumns];
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
-      weights[c] =
-          decode<kType>(packed + (c / 2) * tile_bytes + (c % 2) * 64, i, code_value, scale[c], minimum[c]);
+      weights[c] = decode<kType>(packed + (c / 2) * tile_bytes + (c % 2) * column_bytes(kType), i, code_value,
+                                 scale[c], minimum[c]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -166,6 +168,6 @@ void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& 
   }
 }
 
-}  // namespace redoubt::avx512_vnni
+}  // namespace redoubt::avx512
 
 #pragma GCC pop_options

@@ -10,10 +10,10 @@
 // Included inside the namespace and target region of linear/int8_amx.cc and of
 // testing/linear_int8_amx_emulated.cc. Tiles, below, are the processor's or emulated ones.
 
-using avx512_vnni::load_codes;
-using avx512_vnni::load_halves;
-using avx512_vnni::load_table;
-using avx512_vnni::write_outputs;
+using avx512::load_codes;
+using avx512::load_halves;
+using avx512::load_table;
+using avx512::write_outputs;
 
 // With fewer rows, unpacking takes more time than the tiles save.
 constexpr int fewest_rows(int group) { return group == 32 ? 17 : 9; }

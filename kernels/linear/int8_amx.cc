@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "contract/kernel_table.h"
-#include "linear/avx512.h"
+#include "linear/avx512_vnni.h"
 #include "machine/thread_pool.h"
 #include "simd/amx_tiles.h"
 

@@ -141,6 +141,15 @@ void dequantize_row(const PackedMatrix& w, int32_t row, float* out) {
       return dequantize_row_int4(w, row, out);
     case WeightType::kInt8:
       return dequantize_row_int8(w, row, out);
+    case WeightType::kFp16: {
+      const uint8_t* halves = w.tile(row / kTileOutputs) + (row % kTileOutputs) * 2;
+      for (int k = 0; k < w.cols; ++k) {
+        uint16_t bits;
+        std::memcpy(&bits, halves + int64_t(k) * 64, 2);
+        out[k] = _cvtsh_ss(bits);
+      }
+      return;
+    }
     case WeightType::kBf16:
       for (int k = 0; k < w.cols; k += 2) {
         const uint32_t pair = word_at(lane + int64_t(k) * 64);

@@ -4,9 +4,9 @@
 #include "linear/avx512.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
 
-namespace redoubt::avx512_vnni {
+namespace redoubt::avx512 {
 namespace {
 
 constexpr int kGroups = 16;
@@ -121,6 +121,6 @@ void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int co
   quantize(groups, out);
 }
 
-}  // namespace redoubt::avx512_vnni
+}  // namespace redoubt::avx512
 
 #pragma GCC pop_options

@@ -52,6 +52,11 @@ float dequantize(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
     std::memcpy(&value, tile + size_t(k) * 128 + size_t(lane) * 4, 4);
     return value;
   }
+  if (w.type == WeightType::kFp16) {
+    uint16_t bits;
+    std::memcpy(&bits, tile + size_t(k) * 64 + size_t(lane) * 2, 2);
+    return fp16_to_float(bits);
+  }
   if (w.type == WeightType::kBf16) {
     uint16_t bits;
     std::memcpy(&bits, tile + size_t(k / 2) * 128 + size_t(lane) * 4 + size_t(k % 2) * 2, 2);
@@ -68,6 +73,7 @@ float dequantize(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
       return block.scale(lane) * float(w.table[size_t(code)]);
     case WeightType::kInt8:
       return block.scale(lane) * float(code - 128);
+    case WeightType::kFp16:
     case WeightType::kBf16:
     case WeightType::kFp32:
       break;

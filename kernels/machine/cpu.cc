@@ -51,8 +51,8 @@ CpuFeatures detect_cpu_features() {
 
   const bool f = has_bit(extended.ebx, 16), dq = has_bit(extended.ebx, 17), bw = has_bit(extended.ebx, 30),
              vl = has_bit(extended.ebx, 31), vnni = has_bit(extended.ecx, 11);
-  features.avx512_vnni =
-      features.avx2 && (xcr0 & kAvx512State) == kAvx512State && f && dq && bw && vl && vnni;
+  features.avx512 = features.avx2 && (xcr0 & kAvx512State) == kAvx512State && f && dq && bw && vl;
+  features.avx512_vnni = features.avx512 && vnni;
 
   features.avx512_bf16 = features.avx512_vnni && has_bit(more.eax, 5) && has_bit(extended.ecx, 1);
 

@@ -9,7 +9,8 @@ namespace redoubt {
 struct CpuFeatures {
   bool avx2 = false;         // AVX2, FMA and F16C
   bool avx_vnni = false;     // avx2, and AVX-VNNI
-  bool avx512_vnni = false;  // avx2, and AVX-512 F, BW, DQ, VL and VNNI
+  bool avx512 = false;       // avx2, and AVX-512 F, BW, DQ and VL
+  bool avx512_vnni = false;  // avx512, and AVX-512 VNNI
   bool avx512_bf16 = false;  // avx512_vnni, and AVX-512 BF16 and VBMI
   // avx512_bf16, and AVX512-FP16 and AMX's tiles, int8 and bf16; a process must ask for tiles too
   bool amx = false;

@@ -99,8 +99,8 @@ void multiply_add_fp32(int64_t iterations) {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")
-namespace redoubt::avx512_vnni {
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+namespace redoubt::avx512 {
 namespace {
 
 constexpr int kAccumulators = 24;
@@ -134,7 +134,7 @@ void multiply_add_fp32(int64_t iterations) {
 }
 
 }  // namespace
-}  // namespace redoubt::avx512_vnni
+}  // namespace redoubt::avx512
 #pragma GCC pop_options
 
 namespace redoubt::amx {
@@ -204,16 +204,15 @@ std::vector<Loop> loops() {
   const CpuFeatures cpu = detect_cpu_features();
   const bool has_tiles = cpu.amx && request_amx_permission();
   const double avx2_lanes = double(kIterations) * avx2::kAccumulators * 8;
-  const double avx512_lanes = double(kIterations) * avx512_vnni::kAccumulators * 16;
+  const double avx512_lanes = double(kIterations) * avx512::kAccumulators * 16;
   const double tiles =
       double(kIterations) * double(amx::kAccumulators * amx::kDotMacs);  // of int8: twice bf16's
   using L = ComputeLimits;
   return {
       {"maddubs", cpu.avx2, avx2_lanes * 4, avx2::multiply_add_int8, &L::maddubs_macs_per_s},
-      {"vnni", cpu.avx512_vnni, avx512_lanes * 4, avx512_vnni::multiply_add_int8, &L::vnni_macs_per_s},
-      {"fma_fp32", cpu.avx512_vnni, avx512_lanes, avx512_vnni::multiply_add_fp32, &L::fma_fp32_macs_per_s},
-      {"fma_fp32", cpu.avx2 && !cpu.avx512_vnni, avx2_lanes, avx2::multiply_add_fp32,
-       &L::fma_fp32_macs_per_s},
+      {"vnni", cpu.avx512_vnni, avx512_lanes * 4, avx512::multiply_add_int8, &L::vnni_macs_per_s},
+      {"fma_fp32", cpu.avx512, avx512_lanes, avx512::multiply_add_fp32, &L::fma_fp32_macs_per_s},
+      {"fma_fp32", cpu.avx2 && !cpu.avx512, avx2_lanes, avx2::multiply_add_fp32, &L::fma_fp32_macs_per_s},
       {"amx_int8", has_tiles, tiles, amx::multiply_add_int8, &L::amx_int8_macs_per_s},
       {"amx_bf16", has_tiles, tiles / 2, amx::multiply_add_bf16, &L::amx_bf16_macs_per_s},
   };

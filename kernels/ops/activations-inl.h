@@ -33,6 +33,8 @@ REDOUBT_INLINE F32s activated(F32s x) {
     return div(x, add(set(1.0f), exp_clamped(exponent)));
   } else if constexpr (kActivation == Activation::kGeluErf) {
     return mul(x, normal_distribution(x));
+  } else if constexpr (kActivation == Activation::kRelu) {
+    return max_of(set(0.0f), x);
   } else if constexpr (kActivation == Activation::kRelu2) {
     const F32s positive = max_of(set(0.0f), x);
     return mul(positive, positive);

@@ -49,6 +49,8 @@ float activated(float x) {
     return x / (1.0f + exp_clamped(x * std::fma(x * x, -kGeluTanhCubic, -kGeluTanhLinear)));
   } else if constexpr (kActivation == Activation::kGeluErf) {
     return x * normal_distribution(x);
+  } else if constexpr (kActivation == Activation::kRelu) {
+    return 0.0f > x ? 0.0f : x;
   } else if constexpr (kActivation == Activation::kRelu2) {
     const float positive = 0.0f > x ? 0.0f : x;
     return positive * positive;
@@ -79,6 +81,7 @@ void activate(const float* gate, const float* up, int n, float* out) {
 template ActivateRow activate<Activation::kSilu>;
 template ActivateRow activate<Activation::kGeluTanh>;
 template ActivateRow activate<Activation::kGeluErf>;
+template ActivateRow activate<Activation::kRelu>;
 template ActivateRow activate<Activation::kRelu2>;
 template ActivateRow activate<Activation::kSwigluOai>;
 

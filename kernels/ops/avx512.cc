@@ -1,4 +1,4 @@
-// Norms, activations, RoPE, KV writes and the passes over logits on AVX-512 (F, BW, DQ, VL, VNNI); puts the
+// Norms, activations, RoPE, KV writes and the passes over logits on AVX-512 (F, BW, DQ, VL); puts the
 // tier's kernels in the table.
 #include <immintrin.h>
 
@@ -14,7 +14,7 @@
 #include "simd/numbers.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 
 namespace redoubt::avx512 {
 namespace {

@@ -7,6 +7,7 @@ inline void fill_ops(KernelTable& table) {
   table.activate[size_t(Activation::kSilu)] = activate<Activation::kSilu>;
   table.activate[size_t(Activation::kGeluTanh)] = activate<Activation::kGeluTanh>;
   table.activate[size_t(Activation::kGeluErf)] = activate<Activation::kGeluErf>;
+  table.activate[size_t(Activation::kRelu)] = activate<Activation::kRelu>;
   table.activate[size_t(Activation::kRelu2)] = activate<Activation::kRelu2>;
   table.activate[size_t(Activation::kSwigluOai)] = activate<Activation::kSwigluOai>;
   table.add_scaled = add_scaled;

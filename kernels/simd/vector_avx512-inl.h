@@ -88,17 +88,13 @@ REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
-// Integers. Pairs of int8 as pairs of int16; one pair of int16 for all lanes; per lane sum + x0 y0 + x1 y1.
+// Integers. Pairs of int8 as pairs of int16; one pair of int16 for all lanes. add_dot, which depends on VNNI,
+// is not here: simd/dot_avx512-inl.h, simd/dot_avx512_vnni-inl.h.
 REDOUBT_INLINE Bits zero_bits() { return _mm512_setzero_si512(); }
 REDOUBT_INLINE Bits load_int8_pairs(const void* x) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(x)));
 }
 REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm512_set1_epi32(pair); }
-REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
-  // Not _mm512_dpwssd_epi32: GCC 12 copies a tile of its accumulators to memory and back at every step.
-  __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
-  return sum;
-}
 REDOUBT_INLINE F32s to_float(Bits x) { return _mm512_cvtepi32_ps(x); }
 // Rounds to nearest even; the results must fit. `to` may be where x was loaded from.
 REDOUBT_INLINE void store_integers(int16_t* to, F32s x) {

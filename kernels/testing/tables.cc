@@ -1,7 +1,7 @@
 // The tables of tests (contract: testing/tables.h). Knows no kernel itself.
 #include "testing/tables.h"
 
-#include "linear/avx512.h"
+#include "linear/avx512_vnni.h"
 #include "machine/cpu.h"
 
 namespace redoubt {

@@ -13,7 +13,7 @@
 namespace redoubt {
 namespace {
 
-constexpr const char* kNames[] = {"sym_int4", "asym_int4", "lut4", "int8", "bf16", "fp32"};
+constexpr const char* kNames[] = {"sym_int4", "asym_int4", "lut4", "int8", "fp16", "bf16", "fp32"};
 constexpr int kLanes = 16;  // outputs of one 64-byte column
 
 [[noreturn]] void reject(const std::string& message) { throw std::invalid_argument(message); }
@@ -73,7 +73,7 @@ WeightType weight_type_from_name(std::string_view name) {
     if (name == kNames[i]) return WeightType(i);
   }
   reject("unknown weight type '" + std::string(name) +
-         "'; known: sym_int4, asym_int4, lut4, int8, bf16, fp32");
+         "'; known: sym_int4, asym_int4, lut4, int8, fp16, bf16, fp32");
 }
 
 void check_packable(WeightType type, int64_t rows, int64_t cols, int64_t group) {
@@ -156,7 +156,6 @@ void pack_int8(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t*
 
 void pack_float(const PackedMatrix& matrix, const float* values, uint8_t* out) {
   constexpr int kRun = 16;  // inputs of one output taken together: a cache line
-  const bool bf16 = matrix.type == WeightType::kBf16;
   std::memset(out + matrix.tile_bytes() * size_t(matrix.tiles() - 1), 0, matrix.tile_bytes());
   for (int32_t tile = 0; tile < matrix.tiles(); ++tile, out += matrix.tile_bytes()) {
     const int32_t first = tile * kTileOutputs;
@@ -165,9 +164,12 @@ void pack_float(const PackedMatrix& matrix, const float* values, uint8_t* out) {
       for (int n = 0; n < kTileOutputs && first + n < matrix.rows; ++n) {
         const float* row = values + size_t(first + n) * size_t(matrix.cols);
         for (int32_t k = begin; k < end; ++k) {
-          if (bf16) {
+          if (matrix.type == WeightType::kBf16) {
             const uint16_t bits = float_to_bf16(row[k]);
             std::memcpy(out + size_t(k / 2) * 128 + size_t(n) * 4 + size_t(k % 2) * 2, &bits, 2);
+          } else if (matrix.type == WeightType::kFp16) {
+            const uint16_t bits = float_to_fp16(row[k]);
+            std::memcpy(out + size_t(k) * 64 + size_t(n) * 2, &bits, 2);
           } else {
             std::memcpy(out + size_t(k) * 128 + size_t(n) * 4, &row[k], 4);
           }

@@ -31,7 +31,7 @@ void set_table(PackedMatrix& matrix, const std::vector<int64_t>& entries);
 void pack_int4(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t* scales,
                const uint16_t* minima, uint8_t* out);
 void pack_int8(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t* scales, uint8_t* out);
-// values: [rows][cols], to bf16 (nearest even) or fp32.
+// values: [rows][cols], to fp16 or bf16 (nearest even), or fp32.
 void pack_float(const PackedMatrix& matrix, const float* values, uint8_t* out);
 
 }  // namespace redoubt

@@ -17,10 +17,12 @@ F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
 
 IntegerType = Literal["sym_int4", "asym_int4", "lut4", "int8"]
-WeightType = Literal["sym_int4", "asym_int4", "lut4", "int8", "bf16", "fp32"]
+FloatType = Literal["fp16", "bf16", "fp32"]
+WeightType = Literal["sym_int4", "asym_int4", "lut4", "int8", "fp16", "bf16", "fp32"]
 
 WEIGHT_TYPES: Final[tuple[WeightType, ...]] = get_args(WeightType)
 INTEGER_TYPES: Final[tuple[IntegerType, ...]] = get_args(IntegerType)
+FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
 GROUP_SIZES: Final = (32, 64, 128)
 TABLE_LIMIT: Final = 127
 """A look-up table's entries are integers of at most this magnitude: the engine multiplies them as int8."""
@@ -49,7 +51,7 @@ def check_group(name: str, cols: int, group: int) -> None:
         raise TensorError(name, f"group size {group} is not one of {', '.join(map(str, GROUP_SIZES))}")
     if cols % group:
         fitting = [str(size) for size in GROUP_SIZES if cols % size == 0]
-        advice = f"use {' or '.join(fitting)}" if fitting else "no group size fits: use bf16 or fp32"
+        advice = f"use {' or '.join(fitting)}" if fitting else "no group size fits: use fp16, bf16 or fp32"
         raise TensorError(name, f"last dimension {cols} is not a multiple of the group size {group}; {advice}")
 
 

@@ -355,3 +355,5 @@ def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo], packed: Pat
     yield from requantization_notes(checkpoint, packed)
     if any(info.type == "bf16" and source.stored != "bf16" for source, info in pairs):
         yield "Weights were rounded to bf16's short mantissa; fp32 keeps them as they are."
+    if any(info.type == "fp16" and source.stored != "fp16" for source, info in pairs):
+        yield "Weights were rounded to fp16; fp32 keeps them as they are."

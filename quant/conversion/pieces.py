@@ -18,6 +18,7 @@ from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo, pack_float, pac
 from quant.sources.source import Source, SourceTensor
 
 _READ_ROWS = 1024
+_FIRST_OVER_FP16 = 65520.0  # rounds to infinity
 
 
 class PieceMaker:
@@ -82,6 +83,8 @@ def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) 
         return pack_quantized(round_to_nearest(MatrixProblem(tensor.name, values, rounding)))
     if not np.isfinite(values).all():
         raise TensorError(tensor.name, "holds NaN or infinite values")
+    if info.type == "fp16" and (largest := np.abs(values).max(initial=0)) >= _FIRST_OVER_FP16:
+        raise TensorError(tensor.name, f"a weight of {largest:.6g} exceeds fp16's range; use bf16 or fp32")
     return pack_float(values, info.type)
 
 

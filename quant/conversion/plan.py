@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Final, cast
 
 from quant.codes.lut4 import TABLES
-from quant.codes.matrix import GROUP_SIZES, WeightType, check_group
+from quant.codes.matrix import FLOAT_TYPES, GROUP_SIZES, WeightType, check_group
 from quant.errors import QuantError, TensorError
 from quant.families.names import EngineTensor
 from quant.methods.granularity import storage_group
 from quant.packed.packed_matrix import MatrixInfo
-from quant.sources.source import Source
+from quant.sources.source import Source, StoredType
 
-MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "lut4", "int8", "bf16", "fp32")
+MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "lut4", "int8", *FLOAT_TYPES)
 QTYPES: Final = ("auto", *MATRIX_QTYPES)
 FOUR_BIT_QTYPES: Final = ("sym_int4", "asym_int4", *TABLES)
 DEFAULT_GROUP_SIZE: Final = 64
@@ -63,7 +63,7 @@ def plan_matrices(
             infos[name] = replace(kept, table=stored.table)
             continue
         chosen = "int8" if stored.stored == "other_fine" else fresh
-        kind = default_type(tensor, tied, chosen if keep else qtype, head_qtype, is_bf16=stored.stored == "bf16")
+        kind = default_type(tensor, tied, chosen if keep else qtype, head_qtype, stored=stored.stored)
         infos[name] = matrix_info(name, kind, tensor, group)
     return infos
 
@@ -74,7 +74,7 @@ def calibrated_type(tier: str) -> str:
     lut4 is more accurate at the same size, but only with calibrated codes. Without VNNI its products take twice as long
     as sym_int4's (docs/quantization.md).
     """
-    return "sym_int4" if tier in ("scalar", "avx2") else "lut4"
+    return "sym_int4" if tier in ("scalar", "avx2", "avx512") else "lut4"
 
 
 def is_head(tensor: EngineTensor, tied: bool) -> bool:
@@ -82,14 +82,15 @@ def is_head(tensor: EngineTensor, tied: bool) -> bool:
     return tensor.role == "head" or (tensor.role == "embedding" and tied)
 
 
-def default_type(tensor: EngineTensor, tied: bool, qtype: str, head_qtype: str | None, *, is_bf16: bool = True) -> str:
+def default_type(
+    tensor: EngineTensor, tied: bool, qtype: str, head_qtype: str | None, *, stored: StoredType = "bf16"
+) -> str:
     """Which of MATRIX_QTYPES a matrix of a model of type `qtype` gets (see `convert`).
 
-    is_bf16: whether the source has it in bf16. A router stays floating point, because it decides the experts of a
-    token.
+    stored: the source's type. A router stays floating point, because it decides the experts of a token.
     """
     if tensor.role == "router":
-        return "bf16" if is_bf16 and tensor.shape[1] % 2 == 0 else "fp32"
+        return stored if stored == "fp16" or (stored == "bf16" and tensor.shape[1] % 2 == 0) else "fp32"
     if is_head(tensor, tied) and head_qtype is not None:
         return head_qtype
     if tensor.role in ("embedding", "table") and qtype in FOUR_BIT_QTYPES:
@@ -106,9 +107,9 @@ def matrix_info(name: str, qtype: str, tensor: EngineTensor, group: int) -> Matr
     """Makes the matrix' entry of `__metadata__`. Raises TensorError if the type can't hold the shape."""
     rows, cols = tensor.shape
     kind = weight_type(qtype)
-    if kind in ("bf16", "fp32"):
+    if kind in FLOAT_TYPES:
         if kind == "bf16" and cols % 2:
-            raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
+            raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp16 or fp32")
         return MatrixInfo(kind, rows, cols, 0, None, tensor.count)
     check_group(name, cols, group)
     return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype), tensor.count)

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from quant.codes.matrix import F32, U8, IntegerType, QuantizedMatrix
+from quant.codes.matrix import F32, FLOAT_TYPES, U8, IntegerType, QuantizedMatrix
 from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
 from quant.conversion.shapes import SHAPES, of_layers
 from quant.errors import QuantError
@@ -83,7 +83,7 @@ def synth(
         matrices=infos,
         vectors={name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"},
         qtype=weight_type(kind),
-        group_size=0 if kind in ("bf16", "fp32") else group_size,
+        group_size=0 if kind in FLOAT_TYPES else group_size,
         source=f"random {shape} seed:{seed}",
     )
     with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
@@ -107,7 +107,7 @@ def _random_piece(seed: int, name: str, info: MatrixInfo, begin: int, end: int) 
     rows, size = end - begin, 1 / np.sqrt(info.cols)
     if info.type in ("sym_int4", "asym_int4", "lut4") and rows % TILE_OUTPUTS == 0:
         return _random_tiles(generator, info.of_rows(rows), size / _CODE_RMS[info.type])
-    if info.type in ("bf16", "fp32"):
+    if info.type in FLOAT_TYPES:
         values: F32 = generator.standard_normal((rows, info.cols), np.float32)
         return pack_float(values * np.float32(size), info.type)
     codes = np.frombuffer(generator.bytes(rows * info.cols), np.uint8).reshape(rows, info.cols)

@@ -12,14 +12,14 @@ import numpy as np
 from kernels import _native
 from quant.codes.bf16 import bf16_to_fp32
 from quant.codes.dequantize import dequantize
-from quant.codes.matrix import F16, F32, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType
+from quant.codes.matrix import F16, F32, FLOAT_TYPES, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType
 
 TILE_OUTPUTS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixInfo:
-    """A packed matrix as `__metadata__` describes it; group is 0 for bf16 and fp32, and only lut4 has a table.
+    """A packed matrix as `__metadata__` describes it; group is 0 for floats, and only lut4 has a table.
 
     rows: those of all `count` stacked experts, each a whole number of tiles.
     """
@@ -51,6 +51,8 @@ class MatrixInfo:
         """Bytes of one tile: its blocks along the inputs (packed_matrix.h)."""
         if self.type == "bf16":
             return self.cols // 2 * 128
+        if self.type == "fp16":
+            return self.cols * 64
         if self.type == "fp32":
             return self.cols * 128
         block = {"sym_int4": 16, "asym_int4": 16, "lut4": 16, "int8": 32}[self.type] * self.group
@@ -71,7 +73,7 @@ def described_matrix(table: list[int] | None = None, count: int = 1, **entry: An
     sizes = [entry.get(name) for name in ("rows", "cols", "group")]
     if any(type(size) is not int or not 0 <= size < 2**31 for size in sizes) or 0 in sizes[:2]:
         raise ValueError(f"rows, cols and group {sizes!r:.80}")
-    if (entry["group"] == 0) != (entry["type"] in ("bf16", "fp32")) or (entry["group"] and sizes[1] % entry["group"]):
+    if (entry["group"] == 0) != (entry["type"] in FLOAT_TYPES) or (entry["group"] and sizes[1] % entry["group"]):
         raise ValueError(f"groups of {entry['group']} for {entry['type']} and {entry['cols']} inputs")
     if type(count) is not int or count < 1 or (count > 1 and entry["rows"] % (count * TILE_OUTPUTS)):
         raise ValueError(f"{count!r:.80} experts in {entry['rows']} rows, which must be {TILE_OUTPUTS} or more each")
@@ -86,13 +88,13 @@ def pack_quantized(matrix: QuantizedMatrix) -> U8:
 
 
 def pack_float(values: F32, weight_type: WeightType) -> U8:
-    """Packs fp32 values as bf16 (rounded to nearest even) or fp32, to bytes [tiles, tile_bytes]."""
+    """Packs fp32 values as fp16 or bf16 (rounded to nearest even) or fp32, to bytes [tiles, tile_bytes]."""
     return _native.pack_float(values, weight_type)
 
 
 def unpacked(packed: U8, info: MatrixInfo) -> F32:
     """Unpacks bytes [tiles, tile_bytes] of any type to fp32 [rows, cols]."""
-    if info.type in ("bf16", "fp32"):
+    if info.type in FLOAT_TYPES:
         return unpack_float(packed, info)
     return dequantize(unpack_quantized(packed, info))
 
@@ -121,11 +123,12 @@ def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
 
 
 def unpack_float(packed: U8, info: MatrixInfo) -> F32:
-    """The fp32 matrix [rows, cols] of a bf16 or fp32 matrix' packed bytes."""
+    """The fp32 matrix [rows, cols] of the packed bytes of a matrix of floats."""
     if info.type == "bf16":
         pairs = packed.view(np.uint16).reshape(info.tiles, info.cols // 2, TILE_OUTPUTS, 2)
         values = bf16_to_fp32(pairs.transpose(0, 2, 1, 3).reshape(-1, info.cols))
     else:
-        values = packed.view(np.float32).reshape(info.tiles, info.cols, TILE_OUTPUTS).transpose(0, 2, 1)
+        stored = packed.view(np.float16).astype(np.float32) if info.type == "fp16" else packed.view(np.float32)
+        values = stored.reshape(info.tiles, info.cols, TILE_OUTPUTS).transpose(0, 2, 1)
         values = values.reshape(-1, info.cols)
     return np.ascontiguousarray(values[: info.rows])

@@ -12,7 +12,7 @@ from kernels import _native
 from kernels._native import testing
 
 ROUNDING = 2.0**-24
-NAMES = ("silu", "gelu_tanh", "gelu_erf", "relu2", "swiglu_oai")
+NAMES = ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "swiglu_oai")
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 1536, 4099)
 
 SILU_SHA256 = "3462c85a81195fe660adb6980c862b8646daa99efed537ec2029eaebe38ce77f"
@@ -39,6 +39,7 @@ FUNCTIONS: dict[str, Callable[[F64], F64]] = {
     "silu": lambda x: x * sigmoid(x),
     "gelu_tanh": lambda x: x * sigmoid(twice_tanh_argument(x)),
     "gelu_erf": gelu_erf,
+    "relu": lambda x: np.maximum(x, 0),
     "relu2": lambda x: np.maximum(x, 0) ** 2,
     "swiglu_oai": lambda x: np.minimum(x, 7) * sigmoid(1.702 * np.minimum(x, 7)),
 }

@@ -115,6 +115,8 @@ def same_bits(a: F32, b: F32) -> bool:
 def dequantized(case: LinearCase, weights: Weights) -> F64:
     """The weights by their formulas: exact in float64, so that one rounding to fp32 gives the kernels' value."""
     if weights.values is not None:
+        if case.weight_type == "fp16":
+            return weights.values.astype(np.float16).astype(np.float64)
         bits = weights.values.view(np.uint32).astype(np.int64)
         if case.weight_type == "bf16":
             bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
@@ -134,8 +136,9 @@ def packed_by_definition(case: LinearCase, weights: Weights) -> NDArray[np.uint8
     tiles, pad = -(-case.rows // 32), -case.rows % 32
     if weights.values is not None:
         exact = np.pad(dequantized(case, weights).astype(np.float32), ((0, pad), (0, 0)))
-        if case.weight_type == "fp32":
-            return exact.reshape(tiles, 32, case.cols).swapaxes(1, 2).copy().view(np.uint8).reshape(tiles, -1)
+        if case.weight_type in ("fp16", "fp32"):
+            stored = exact.astype(np.float16) if case.weight_type == "fp16" else exact
+            return stored.reshape(tiles, 32, case.cols).swapaxes(1, 2).copy().view(np.uint8).reshape(tiles, -1)
         halves = (exact.view(np.uint32) >> 16).astype(np.uint16).reshape(tiles, 32, case.cols // 2, 2)
         return halves.swapaxes(1, 2).copy().view(np.uint8).reshape(tiles, -1)
     assert weights.codes is not None
@@ -168,6 +171,22 @@ def test_dequantizing_is_exact(case: LinearCase) -> None:
     values = dequantized(case, weights).astype(np.float32)
     for tier in PLAIN_TIERS:
         assert same_bits(matrix_of(case, weights).dequantize(tier), values), tier
+
+
+def test_fp16_rounds_to_nearest_even_as_numpy_does() -> None:
+    """Every fp16 number, their midpoints and the neighbours of those, subnormal numbers and what becomes infinite."""
+    numbers = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (numbers[:-1] + numbers[1:]) / 2
+    near = np.concatenate([numbers, middles, np.nextafter(middles, 0), np.nextafter(middles, np.float32(1e9))])
+    near = np.concatenate([near, np.float32([65519.99, 65520.0, 1e9, np.inf, 1e-8, 1e-30, 1e-45])])
+    values = np.concatenate([near, -near])[None]
+    packed = _native.pack_float(values, "fp16")
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float16).astype(np.float32)
+    for tier in PLAIN_TIERS:
+        assert same_bits(_native.PackedMatrix(packed, "fp16", 1, values.size, 0).dequantize(tier), expected), tier
+    nan = _native.pack_float(np.float32([[np.nan]]), "fp16")
+    assert np.isnan(_native.PackedMatrix(nan, "fp16", 1, 1, 0).dequantize()).all()
 
 
 def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite() -> None:
@@ -424,7 +443,7 @@ def test_what_the_layout_cannot_hold_is_refused_by_name() -> None:
         _native.pack_int4(codes, scales, np.ones((4, 2), np.float16))
     with pytest.raises(ValueError, match="cols: 3 is odd"):
         _native.pack_float(np.ones((1, 3), np.float32), "bf16")
-    with pytest.raises(ValueError, match="weight_type: 'sym_int4' is not bf16 or fp32"):
+    with pytest.raises(ValueError, match="weight_type: 'sym_int4' is not fp16, bf16 or fp32"):
         _native.pack_float(np.ones((1, 64), np.float32), "sym_int4")
     with pytest.raises(ValueError, match="unknown weight type 'int3'"):
         _native.packed_bytes("int3", 1, 64, 64)

@@ -19,7 +19,7 @@ def default_tier_under(forced: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tiers_are_ordered_and_start_with_scalar() -> None:
-    every = ["scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8"]
+    every = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx_int8"]
     tiers = _native.available_tiers()
     assert tiers == sorted(tiers, key=every.index)
     assert tiers[0] == "scalar"

@@ -138,7 +138,7 @@ def check_overview(site: RunningService, root: str, key: str) -> None:
     assert overview["at"] - overview["ingress"]["up_since"] < 600
     (worker,) = overview["workers"]
     assert worker["state"] == "alive"
-    assert worker["tier"] in ("scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8")
+    assert worker["tier"] in ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx_int8")
     assert 0 < worker["ready_since"] <= overview["at"]
     assert overview["models"][0]["workers"] == 1
     users = got(site, "/v1/admin/usage/users", root).json()["data"]

@@ -75,7 +75,7 @@ class TestTypes:
             assert np.array_equal(file.codes(name).codes, expected.codes), name
             assert np.array_equal(file.codes(name).scales, expected.scales), name
 
-    @pytest.mark.parametrize("qtype", ["fp32", "bf16"])
+    @pytest.mark.parametrize("qtype", ["fp32", "fp16", "bf16"])
     def test_float_types_lose_nothing_that_they_can_hold(self, hf_folder: Path, tmp_path: Path, qtype: str) -> None:
         convert(hf_folder, tmp_path / "out", qtype=qtype, progress=False)
         file = packed(tmp_path / "out")
@@ -107,6 +107,29 @@ class TestTypes:
     def test_rounding_to_bf16_is_said(self, hf_folder: Path, tmp_path: Path) -> None:
         report = convert(hf_folder, tmp_path / "out", qtype="bf16", progress=False)
         assert report.notes == ("Weights were rounded to bf16's short mantissa; fp32 keeps them as they are.",)
+
+    def test_fp16_checkpoints_are_kept_bit_by_bit_and_others_rounded(self, hf_folder: Path, tmp_path: Path) -> None:
+        values = np.random.default_rng(5).standard_normal((192, 128)).astype(np.float16)
+        values[0] = np.arange(1, 129, dtype=np.uint16).view(np.float16)  # subnormal numbers
+        values[1, :2] = 65504, -65504
+        exact = random_tensors(CONFIG) | {UP: values.astype(np.float32)}
+        folder = write_hf_folder(tmp_path / "fp16", exact, dtype="fp16")
+        gguf = write_gguf(tmp_path / "x.gguf", exact, kind=Kind.F16)
+        for number, source in enumerate((folder, gguf)):
+            report = convert(source, tmp_path / f"out{number}", qtype="fp16", progress=False)
+            assert report.notes == ()
+            file = packed(tmp_path / f"out{number}")
+            assert file.matrices[UP].type == "fp16"
+            assert np.array_equal(file.dequantize(UP), exact[UP])
+        rounded = convert(hf_folder, tmp_path / "rounded", qtype="fp16", progress=False)
+        assert rounded.notes == ("Weights were rounded to fp16; fp32 keeps them as they are.",)
+
+    def test_a_weight_beyond_fp16_is_refused(self, tmp_path: Path) -> None:
+        values = random_tensors(CONFIG)
+        values[UP][7, 9] = -65520  # the smallest that rounds to infinity
+        folder = write_hf_folder(tmp_path / "hf", values)
+        with pytest.raises(TensorError, match=r"up_proj.*a weight of 65520 exceeds fp16's range; use bf16 or fp32"):
+            convert(folder, tmp_path / "out", qtype="fp16", progress=False)
 
     def test_fp16_reaches_int4_unrounded(self, tmp_path: Path) -> None:
         factor = np.float32(1 + 2.0**-10)  # reaches the last bit of fp16's mantissa
@@ -221,7 +244,7 @@ class TestRefusals:
         del tensors[name]
         save_file(tensors | ({} if values is None else {name: values}), folder / "model.safetensors")
 
-    @pytest.mark.parametrize("qtype", ["sym_int4", "fp32", "bf16"])
+    @pytest.mark.parametrize("qtype", ["sym_int4", "fp32", "fp16", "bf16"])
     def test_nan_leaves_nothing(self, hf_folder: Path, tmp_path: Path, qtype: str) -> None:
         values = random_tensors(CONFIG)[UP]
         values[100, 7] = np.nan

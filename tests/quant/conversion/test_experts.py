@@ -21,7 +21,7 @@ STACK = "model.layers.1.mlp.experts.gate_proj.weight"
 ROUTER = "model.layers.1.mlp.router.weight"
 
 
-@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "lut4", "nf4", "int8", "bf16", "fp32"])
+@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "lut4", "nf4", "int8", "fp16", "bf16", "fp32"])
 def test_every_type(qtype: str, tmp_path: Path) -> None:
     tensors = write_checkpoint(tmp_path / "hf", QWEN3)
     report = convert(tmp_path / "hf", tmp_path / "out", qtype=qtype, method="rtn", progress=False)
@@ -30,18 +30,19 @@ def test_every_type(qtype: str, tmp_path: Path) -> None:
     assert (info.count, info.rows, info.cols) == (5, 5 * 64, 128)
     assert json.loads(packed.metadata["matrices"])[STACK]["count"] == 5
     original, found = tensors[STACK], packed.dequantize(STACK)
-    bits = {"int8": 8, "bf16": 9, "fp32": 24}.get(qtype, 4)
+    bits = {"int8": 8, "fp16": 12, "bf16": 9, "fp32": 24}.get(qtype, 4)
     assert np.linalg.norm(found - original) <= 3 * 2.0**-bits * np.linalg.norm(original)
     assert np.array_equal(packed.dequantize(ROUTER), tensors[ROUTER])
     assert packed.matrices[ROUTER].type == "fp32"
     assert report.weights == sum(values.size for values in tensors.values() if values.ndim == 2)
 
 
-def test_a_router_of_bf16_stays_so(tmp_path: Path) -> None:
-    tensors = write_checkpoint(tmp_path / "hf", QWEN3, dtype="bf16")
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_router_of_16_bits_stays_so(dtype: str, tmp_path: Path) -> None:
+    tensors = write_checkpoint(tmp_path / "hf", QWEN3, dtype=dtype)
     convert(tmp_path / "hf", tmp_path / "out", method="rtn", progress=False)
     packed = PackedFile(tmp_path / "out" / "model.safetensors")
-    assert packed.matrices[ROUTER].type == "bf16"
+    assert packed.matrices[ROUTER].type == dtype
     assert np.array_equal(packed.dequantize(ROUTER), tensors[ROUTER])
 
 

@@ -28,13 +28,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "lut4", "nf4", "int8", "bf16", "fp32"])
+@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "lut4", "nf4", "int8", "fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_type(kind: str, qtype: str, tmp_path: Path) -> None:
     tensors = write_checkpoint(tmp_path / "hf", CONFIGS[kind])
     convert(tmp_path / "hf", tmp_path / "out", qtype=qtype, method="rtn", progress=False)
     packed = PackedFile(tmp_path / "out" / "model.safetensors")
-    bits = {"int8": 8, "bf16": 9, "fp32": 24}.get(qtype, 4)
+    bits = {"int8": 8, "fp16": 12, "bf16": 9, "fp32": 24}.get(qtype, 4)
     for name, tensor in engine_tensors(packed.decoder).items():
         if tensor.role == "vector":
             continue

@@ -93,7 +93,7 @@ def test_every_shape_is_counted() -> None:
     assert {shape for shape, _ in counted} == set(SHAPES)
 
 
-@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8", "bf16", "fp32"])
+@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8", "fp16", "bf16", "fp32"])
 def test_weights_are_centred_and_of_plausible_size(tiny: str, tmp_path: Path, qtype: str) -> None:
     report = synth(tiny, tmp_path / "out", qtype=qtype, progress=False)
     file = PackedFile(tmp_path / "out/model.safetensors")

@@ -41,6 +41,9 @@ def pack_float(values: NDArray[np.float32], weight_type: str) -> U8:
     padded = _pad_rows(values).reshape(-1, 32, values.shape[1])
     if weight_type == "fp32":
         return np.ascontiguousarray(padded.transpose(0, 2, 1)).view(np.uint8).reshape(len(padded), -1)
+    if weight_type == "fp16":
+        halves = padded.astype(np.float16).transpose(0, 2, 1)
+        return np.ascontiguousarray(halves).view(np.uint8).reshape(len(padded), -1)
     bits = padded.view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
     pairs = rounded.reshape(len(padded), 32, -1, 2).transpose(0, 2, 1, 3)

@@ -63,7 +63,7 @@ def test_integer_layout(kind: WeightType, shape: tuple[int, int], group: int) ->
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(32, 64), (33, 66), (1, 2)])
-@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "fp32"])
 def test_float_layout(kind: WeightType, rows: int, cols: int) -> None:
     values = random_matrix(rows, cols)
     packed = pack_float(values, kind)

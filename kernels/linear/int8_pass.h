@@ -1,19 +1,17 @@
-// The interface between linear/int8_avx2.cc, which loops over rows and tiles in passes, and the kernels of a
-// pass, one for each type of weights.
+// The interface between linear/int8_chunks-inl.h, which loops over rows and tiles in passes, and the kernels
+// of a pass, one for each type of weights: with AVX2, and with AVX-512 without VNNI. Knows no instruction
+// set.
 #pragma once
 
-#include "linear/avx2.h"
+#include <cstdint>
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+#include "contract/linear.h"
+#include "machine/weight_stream.h"
 
-namespace redoubt::avx2 {
-
-// Passes of several rows compute two columns of eight outputs at a time, so that sums stay in registers.
-inline constexpr int kPairColumns = 2;
+namespace redoubt {
 
 // Some groups of a tile times a few rows, whose inputs the kernel's `fill` has ordered.
-struct Pass {
+struct IntegerPass {
   const uint8_t* weights = nullptr;       // packed, of the first group
   const int8_t* inputs = nullptr;         // `input_bytes` for each input and row
   const int32_t* starts = nullptr;        // `starts_per_group` for each group and row
@@ -24,7 +22,7 @@ struct Pass {
   const PackedMatrix* matrix = nullptr;  // whose tile it is
   bool ahead = false;                    // whether to prefetch the weights that follow
 };
-using PassKernel = void (*)(const Pass&);
+using IntegerPassKernel = void (*)(const IntegerPass&);
 
 // The kernels for one type of integer weights, number of terms and size of group.
 struct IntegerKernels {
@@ -34,15 +32,17 @@ struct IntegerKernels {
   // Orders the inputs of groups [first_group, first_group + groups) of rows [row, row + rows), one pass.
   void (*fill)(const QuantizedRows& x, int row, int rows, int first_group, int groups, int8_t* inputs,
                int32_t* starts) = nullptr;
-  const PassKernel* by_rows = nullptr;  // indexed by the number of rows minus one
+  const IntegerPassKernel* by_rows = nullptr;  // indexed by the number of rows minus one
 };
 
+namespace avx2 {
 IntegerKernels linear_int4_kernels(WeightType type, int terms, int group);
 IntegerKernels linear_bytes_kernels(WeightType type);
-
-// Keeps the compiler from computing all products first and adding them up as a tree, for which there are not
-// enough registers.
-[[gnu::always_inline]] inline void keep_order(__m256i& sum) { __asm__("" : "+x"(sum)); }
+}  // namespace avx2
+namespace avx512 {
+IntegerKernels linear_int4_kernels(WeightType type, int terms, int group);
+IntegerKernels linear_bytes_kernels(WeightType type);
+}  // namespace avx512
 
 // Prefetches for part `index` of `parts` of the block from `begin` to `end`. A whole block at once is more
 // lines than the first-level cache can have in flight, so kernels prefetch a part before each pair of
@@ -54,6 +54,4 @@ template <Prefetch kDistance>
   prefetch_weights<kDistance>(begin + lines * index / parts * 64, begin + lines * (index + 1) / parts * 64);
 }
 
-}  // namespace redoubt::avx2
-
-#pragma GCC pop_options
+}  // namespace redoubt

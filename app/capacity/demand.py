@@ -21,8 +21,9 @@ HEAD: Final = "lm_head.weight"
 _LAYERS: Final = "model.layers."
 _EXPERTS: Final = ".mlp.experts."
 _LAYER_INPUTS: Final = "model.layer_inputs_proj."
-_EMBEDDED_INPUTS: Final = "model.embed_layer_inputs.weight"
-"""Per-token rows of layer inputs (Gemma 4 E2B), of which a step reads a few."""
+_PROJECTIONS: Final = ("model.embed_proj.", "model.head_proj.")
+_TABLES: Final = ("model.embed_layer_inputs.weight", "model.embed_positions.weight")
+"""Rows by token or position (Gemma 4 E2B; learned positions), of which a step reads a few."""
 NARROW_HIDDEN: Final = 1024
 """Models narrower than this compute a second int8 term."""
 
@@ -191,9 +192,8 @@ def matrices_of(
     experts, experts_per_token: of a layer with experts; 0 if none has them.
     """
     stacks = [each for name, each in sizes.items() if _EXPERTS in name]
-    layers = [
-        each for name, each in sizes.items() if name.startswith((_LAYERS, _LAYER_INPUTS)) and _EXPERTS not in name
-    ]
+    multiplied = (_LAYERS, _LAYER_INPUTS, *_PROJECTIONS)
+    layers = [each for name, each in sizes.items() if name.startswith(multiplied) and _EXPERTS not in name]
     is_tied = HEAD not in sizes
     head = sizes[EMBEDDING if is_tied else HEAD]
     expert_weights = sum(weights for weights, _ in stacks)
@@ -202,7 +202,7 @@ def matrices_of(
         layer_bytes=sum(size_bytes for _, size_bytes in layers),
         head_weights=head[0],
         head_bytes=head[1],
-        other_bytes=(0 if is_tied else sizes[EMBEDDING][1]) + sizes.get(_EMBEDDED_INPUTS, (0, 0))[1],
+        other_bytes=(0 if is_tied else sizes[EMBEDDING][1]) + sum(sizes.get(name, (0, 0))[1] for name in _TABLES),
         type_name=type_name,
         expert_bytes=sum(size_bytes for _, size_bytes in stacks),
         expert_weights=expert_weights,

@@ -124,7 +124,7 @@ class Intake:
                 "the service's settings have on_overflow 'shift'"
             )
         if not self._runner.has_relative_positions:
-            return "this model's RoPE is dynamic: its context can't be shifted"
+            return "this model's positions are absolute (learned, or by dynamic RoPE): its context can't be shifted"
         return None
 
     def _check(self, request: GenerateRequest) -> PageWindow | None:

@@ -115,7 +115,7 @@ class NativeRunner:
 
     @property
     def has_relative_positions(self) -> bool:
-        """Whether cached keys can be rotated to other positions; False with dynamic RoPE."""
+        """Whether cached keys can be moved to other positions; False with dynamic RoPE and learned positions."""
         return self.model.has_relative_positions
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:

@@ -361,10 +361,15 @@ LayerConfig read_kind(const Fields& fields, const ModelConfig& config) {
   layer.attention_output_norm = fields.flag("attention_output_norm");
   layer.mlp_norm = fields.flag("mlp_norm", true);
   layer.mlp_output_norm = fields.flag("mlp_output_norm");
+  layer.norms_sum = fields.flag("norms_sum");
   layer.parallel = fields.flag("parallel");
   layer.scaled = fields.flag("scaled");
   if (layer.has_both() && (layer.parallel || !layer.mlp_output_norm)) {
     fields.fail("experts", "beside an MLP they need an mlp_output_norm, and not parallel");
+  }
+  const bool has_output_norms = layer.attention_output_norm && layer.mlp_output_norm;
+  if (layer.norms_sum && (!has_output_norms || layer.parallel || layer.scaled || layer.has_both())) {
+    fields.fail("norms_sum", "needs both output norms, and an MLP or experts, neither parallel nor scaled");
   }
   if (layer.scaled && !layer.mlp_output_norm) fields.fail("scaled", "needs an mlp_output_norm");
   fields.check_all_known();
@@ -427,6 +432,9 @@ void read_layers(const Fields& root, ModelConfig& config) {
   check_kinds_are_used(root, config);
   check_shared_keys(root, config);
   read_layer_inputs(root, config);
+  for (const LayerConfig& kind : config.kinds) {
+    if (kind.norms_sum && config.layer_inputs) root.fail("layer_inputs", "does not go with norms_sum");
+  }
 }
 
 }  // namespace
@@ -454,6 +462,14 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
   config.final_norm = root.flag("final_norm", true);
   config.embedding_scale = float(root.number("embedding_scale", kLeastNumber, kMostNumber, 1.0));
   config.embedding_norm = root.flag("embedding_norm");
+  config.embedding_size = root.integer("embedding_size", 0, config.hidden_size, 0);
+  if (config.embedding_size > 0 && (config.embedding_norm || config.layer_inputs)) {
+    root.fail("embedding_size", "does not go with embedding_norm or layer_inputs");
+  }
+  config.learned_positions = root.flag("learned_positions");
+  if (config.learned_positions && config.layer_inputs) {
+    root.fail("learned_positions", "does not go with layer_inputs");
+  }
   config.tied_head = root.flag("tied_head");
   config.head_bias = root.flag("head_bias");
   config.logit_scale = float(root.number("logit_scale", kLeastNumber, kMostNumber, 1.0));

@@ -130,6 +130,7 @@ struct ExpertsConfig {
 
 // One kind of layer. With x the residual stream and the norms that are there:
 //   x += norm(attention(norm(x))); x += norm(mlp(norm(x)))
+// norms_sum: the outer norms are of the sums: x = norm(x + attention(norm(x))); x = norm(x + mlp(norm(x)))
 // parallel: both read the x from before the layer. With an MLP and experts the second line is
 //   x += norm(norm(mlp(norm(x))) + norm(experts(norm(x))))
 struct LayerConfig {
@@ -142,6 +143,7 @@ struct LayerConfig {
   bool attention_output_norm = false;
   bool mlp_norm = true;  // if false and parallel: the MLP takes the attention's normalized input
   bool mlp_output_norm = false;
+  bool norms_sum = false;
   bool parallel = false;
   bool scaled = false;  // a learned number multiplies x at the layer's end
 
@@ -173,6 +175,9 @@ struct ModelConfig {
   bool final_norm = true;
   float embedding_scale = 1.0f;
   bool embedding_norm = false;
+  // Columns of the embedding and the head, which projections join to hidden_size; 0: hidden_size, and none.
+  int32_t embedding_size = 0;
+  bool learned_positions = false;  // a vector for each of max_positions is added to the embedding
   bool tied_head = false;
   bool head_bias = false;
   float logit_scale = 1.0f;
@@ -182,6 +187,7 @@ struct ModelConfig {
   std::vector<int32_t> kind_of_layer;  // [layers]
 
   const LayerConfig& layer(int number) const { return kinds[size_t(kind_of_layer[size_t(number)])]; }
+  int32_t embedding_cols() const { return embedding_size > 0 ? embedding_size : hidden_size; }
   const HeadShape& shape(int number) const { return layer(number).attention.shape; }
   // The last layer that stores keys and values: in later layers each row depends on itself alone.
   int32_t last_storing_layer() const;

@@ -13,6 +13,9 @@ void copy_page_turned(KvCache& cache, const ModelConfig& config, const std::vect
   if (cache.groups().count() > 1) {
     throw std::invalid_argument("page groups: a key can't be moved where layers have pages of their own");
   }
+  if (config.learned_positions) {
+    throw std::invalid_argument("positions: learned ones are in keys and values, which can't be moved");
+  }
   std::vector<std::vector<float>> turns;
   for (const RopeAngles& each : angles) {
     if (!each.is_relative()) {

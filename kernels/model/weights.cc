@@ -53,7 +53,8 @@ class Finder {
   }
   void check_floats(const std::string& name, const Linear& linear) const {
     if (!linear.weight.is_integer()) return;
-    throw PackedFileError(file_.path(), prefix_ + name + ".weight", "is of integers, not of bf16 or fp32");
+    throw PackedFileError(file_.path(), prefix_ + name + ".weight",
+                          "is of integers, not of fp16, bf16 or fp32");
   }
 
  private:
@@ -255,7 +256,7 @@ void choose_two_terms(ModelWeights& weights) {
     for (MlpWeights& expert : layer.experts->experts) choose(expert);
     if (layer.experts->shared) choose(*layer.experts->shared);
   }
-  weights.head.two_terms = true;
+  weights.head.two_terms = weights.embedding_projection.two_terms = weights.head_projection.two_terms = true;
 }
 
 }  // namespace
@@ -263,7 +264,15 @@ void choose_two_terms(ModelWeights& weights) {
 ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node) {
   const Finder find(file, config, node, "");
   ModelWeights weights;
-  weights.embedding = find.linear("model.embed_tokens", config.vocab_size, config.hidden_size, false).weight;
+  const int32_t hidden = config.hidden_size, cols = config.embedding_cols();
+  weights.embedding = find.linear("model.embed_tokens", config.vocab_size, cols, false).weight;
+  if (config.learned_positions) {
+    weights.positions = find.linear("model.embed_positions", config.max_positions, hidden, false).weight;
+  }
+  if (config.embedding_size > 0) {
+    weights.embedding_projection = find.linear("model.embed_proj", hidden, cols, false);
+    weights.head_projection = find.linear("model.head_proj", cols, hidden, false);
+  }
   weights.embedding_norm = find.norm("model.embed_norm", config.embedding_norm);
   for (int layer = 0; layer < config.layers; ++layer)
     weights.layers.push_back(find_layer(file, config, node, layer));
@@ -272,7 +281,7 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.head.weight = weights.embedding;
     weights.head.bias = find.bias("lm_head", config.vocab_size, config.head_bias);
   } else {
-    weights.head = find.linear("lm_head", config.vocab_size, config.hidden_size, config.head_bias);
+    weights.head = find.linear("lm_head", config.vocab_size, cols, config.head_bias);
   }
   if (config.layer_inputs) {
     const int32_t size = config.layer_inputs->size, all = config.layers * size;

@@ -99,7 +99,10 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  PackedMatrix embedding;  // [vocab_size x hidden_size]
+  PackedMatrix embedding;       // [vocab_size x embedding_cols()]
+  PackedMatrix positions;       // [max_positions x hidden_size], where they are learned
+  Linear embedding_projection;  // [hidden_size x embedding_size], where there is one
+  Linear head_projection;       // [embedding_size x hidden_size], likewise
   Norm embedding_norm;
   std::vector<LayerWeights> layers;
   Norm final_norm;

@@ -25,6 +25,7 @@ Decoder::Decoder(const StepContext& context, int thread)
 void Decoder::run() {
   const int last = context_.config.layers - 1, last_storing = context_.config.last_storing_layer();
   residual_.embed();
+  if (context_.config.embedding_size > 0 && context_.batch.hidden_states == nullptr) projections_.embedding();
   if (context_.config.layer_inputs) layer_inputs_.embed();
   for (int layer = 0; layer <= last; ++layer) {
     team_.once([&] {
@@ -118,8 +119,9 @@ void Decoder::finish_layer(int layer, const LayerRows& rows) {
 
 void Decoder::attention_output(int layer, RowCounts rows) {
   const Norm& norm = team_.weights().layers[size_t(layer)].attention_output_norm;
-  projections_.output(layer, rows, target_of(norm));
+  projections_.output(layer, rows, target_of(layer, norm));
   tap_.attention_output(layer);
+  if (context_.config.layer(layer).norms_sum) return residual_.normalize_rows(norm, rows.all);
   if (norm.weight != nullptr) residual_.add_normalized(norm, rows.all);
 }
 
@@ -145,25 +147,27 @@ void Decoder::down(int layer, RowCounts rows) {
     experts_.down(layer, rows, {workspace.experts_branch.data(), workspace.hidden_stride});
     residual_.join_experts(weights.dense_output_norm, weights.experts_output_norm, rows.all);
   } else if (config.experts) {
-    experts_.down(layer, rows, target_of(norm));
+    experts_.down(layer, rows, target_of(layer, norm));
   } else {
-    feed_forward_.down(layer, rows, target_of(norm));
+    feed_forward_.down(layer, rows, target_of(layer, norm));
   }
   tap_.mlp_output(layer);
+  if (config.norms_sum) return residual_.normalize_rows(norm, rows.all);
   const bool ends = !context_.config.layer_inputs;
   if (norm.weight != nullptr) residual_.add_normalized(norm, rows.all, ends ? weights.scale : 1.0f);
   if (!ends) layer_inputs_.add(layer, rows);
 }
 
-Target Decoder::target_of(const Norm& output_norm) const {
+Target Decoder::target_of(int layer, const Norm& output_norm) const {
   const Workspace& workspace = context_.workspace;
-  const bool adds = output_norm.weight == nullptr;
+  const bool adds = output_norm.weight == nullptr || context_.config.layer(layer).norms_sum;
   return {(adds ? workspace.hidden : workspace.branch).data(), workspace.hidden_stride, /*accumulate=*/adds};
 }
 
 // All logits for the caller; or as many rows at a time as there is room for, to sample and read.
 void Decoder::run_head() {
   const int rows = int(context_.plan.head_places().size());
+  if (context_.config.embedding_size > 0 && rows > 0) projections_.before_head(rows);
   if (context_.outputs.logits != nullptr) return projections_.head({0, rows}, 0);
   const int most = context_.workspace.logits_rows;
   for (int chunk = 0; chunk * most < rows; ++chunk) {

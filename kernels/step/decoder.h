@@ -38,8 +38,8 @@ class Decoder {
   void attention_output(int layer, RowCounts rows);
   void gate_up(int layer, RowCounts rows);
   void down(int layer, RowCounts rows);
-  // Where attention or an MLP adds its output, or writes it if a norm follows.
-  Target target_of(const Norm& output_norm) const;
+  // Where attention or an MLP adds its output, or writes it if a norm of it alone follows.
+  Target target_of(int layer, const Norm& output_norm) const;
   void run_head();
 
   const StepContext& context_;

@@ -173,7 +173,7 @@ Tier Model::attention_tier() const {
 }
 
 bool Model::has_relative_positions() const {
-  if (has_states()) return false;
+  if (has_states() || config_.learned_positions) return false;
   const auto has_temperature = [](const LayerConfig& kind) { return kind.attention.temperature_scale != 0; };
   return std::none_of(config_.kinds.begin(), config_.kinds.end(), has_temperature) &&
          std::all_of(rope_angles_.begin(), rope_angles_.end(),
@@ -258,6 +258,10 @@ void Model::check_tokens(const Batch& batch) const {
       reject("token_ids", std::to_string(batch.token_ids[t]) + " is not in the vocabulary");
     }
     if (batch.positions[t] < 0) reject("positions", std::to_string(batch.positions[t]) + " is negative");
+    if (config_.learned_positions && batch.positions[t] >= config_.max_positions) {
+      reject("positions", std::to_string(batch.positions[t]) + " is not below " +
+                              std::to_string(config_.max_positions) + ", and this model's are learned");
+    }
   }
 }
 

@@ -88,13 +88,45 @@ void Projections::output(int layer, RowCounts rows, const Target& target) {
   team_.finish_stage(Stage::kOutput, upcoming_of_mlp(team_, weights, rows.all));
 }
 
+void Projections::embedding() {
+  const Linear& projection = team_.weights().embedding_projection;
+  const Workspace& workspace = context_.workspace;
+  const LinearInput input =
+      inputs_.prepare({workspace.branch.data(), workspace.hidden_stride}, context_.plan.all().counts(),
+                      context_.config.embedding_size, Norm{}, {&projection});
+  const bool adds = context_.config.learned_positions;
+  const Segment segments[] = {
+      {projection, input, {workspace.hidden.data(), workspace.hidden_stride, /*accumulate=*/adds}}};
+  products_.run(segments, claim_of(0, Claim::kInputProjection));
+  team_.finish_stage(Stage::kEmbed);
+}
+
+void Projections::before_head(int32_t rows) {
+  const Linear& projection = team_.weights().head_projection;
+  const Workspace& workspace = context_.workspace;
+  const LinearInput input = final_rows({0, rows}, projection);
+  const Segment segments[] = {{projection, input, {workspace.branch.data(), workspace.hidden_stride}}};
+  products_.run(segments, claim_of(0, Claim::kHeadProjection));
+  team_.finish_stage(Stage::kHead);
+}
+
+LinearInput Projections::final_rows(Range rows, const Linear& user) {
+  const Workspace& workspace = context_.workspace;
+  const int32_t count = rows.end - rows.begin;
+  return inputs_.prepare(
+      {workspace.hidden.data(), workspace.hidden_stride, context_.plan.head_places().data() + rows.begin},
+      {count, count}, context_.config.hidden_size, team_.weights().final_norm, {&user});
+}
+
 void Projections::head(Range rows, int chunk) {
   const ModelWeights& weights = team_.weights();
   const Workspace& workspace = context_.workspace;
-  const int32_t count = rows.end - rows.begin;
-  const LinearInput input = inputs_.prepare(
-      {workspace.hidden.data(), workspace.hidden_stride, context_.plan.head_places().data() + rows.begin},
-      {count, count}, context_.config.hidden_size, weights.final_norm, {&weights.head});
+  const int32_t count = rows.end - rows.begin, embedding_size = context_.config.embedding_size;
+  const float* const projected = workspace.branch.data() + rows.begin * workspace.hidden_stride;
+  const LinearInput input = embedding_size == 0
+                                ? final_rows(rows, weights.head)
+                                : inputs_.prepare({projected, workspace.hidden_stride}, {count, count},
+                                                  embedding_size, Norm{}, {&weights.head});
   float* const logits = context_.outputs.logits;
   const Target target = logits != nullptr ? Target{logits, context_.config.vocab_size}
                                           : Target{workspace.logits.data(), workspace.logits_stride};

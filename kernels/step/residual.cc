@@ -31,20 +31,28 @@ void Residual::embed_row(int32_t r) const {
     std::copy_n(given + int64_t(r) * config.hidden_size, config.hidden_size, row(r));
     return;
   }
-  const int32_t token = context_.batch.token_ids[r];
-  const int32_t tiles = context_.weights.front().embedding.tiles();
-  const ModelWeights& weights =
-      context_.weights[size_t(context_.nodes.owner_of(token / kTileOutputs, tiles))];
-  float* const out = row(r);
-  context_.kernels.dequantize_row(weights.embedding, token, out);
+  const Workspace& workspace = context_.workspace;
+  const bool projects = config.embedding_size > 0;
+  float* const out = projects ? workspace.branch.data() + r * workspace.hidden_stride : row(r);
+  float* const own = team_.own().rows.data();
+  read_row(&ModelWeights::embedding, context_.batch.token_ids[r], out);
   if (config.embedding_scale != 1.0f) {
-    context_.kernels.scale(out, config.embedding_scale, config.hidden_size);
+    context_.kernels.scale(out, config.embedding_scale, config.embedding_cols());
   }
   if (config.embedding_norm) {
-    float* const own = team_.own().rows.data();
     std::memcpy(own, out, size_t(config.hidden_size) * sizeof(float));
-    normalize(context_, weights.embedding_norm, own, out);
+    normalize(context_, team_.weights().embedding_norm, own, out);
   }
+  if (!config.learned_positions) return;
+  float* const positions = projects ? row(r) : own;
+  read_row(&ModelWeights::positions, context_.batch.positions[r], positions);
+  if (!projects) context_.kernels.add_scaled(positions, 1.0f, config.hidden_size, out);
+}
+
+void Residual::read_row(PackedMatrix ModelWeights::* matrix, int32_t row, float* out) const {
+  const int32_t tiles = (context_.weights.front().*matrix).tiles();
+  const int owner = context_.nodes.owner_of(row / kTileOutputs, tiles);
+  context_.kernels.dequantize_row(context_.weights[size_t(owner)].*matrix, row, out);
 }
 
 void Residual::fill_angles(int32_t r) const {
@@ -80,6 +88,17 @@ void Residual::add_normalized(const Norm& norm, int32_t rows, float scale) {
       normalize(context_, norm, workspace.branch.data() + r * workspace.hidden_stride, normalized);
       context_.kernels.add_scaled(normalized, 1.0f, context_.config.hidden_size, row(r));
       if (scale != 1.0f) context_.kernels.scale(row(r), scale, context_.config.hidden_size);
+    }
+  });
+  team_.barrier();
+}
+
+void Residual::normalize_rows(const Norm& norm, int32_t rows) {
+  team_.share(rows, [&](Range mine) {
+    float* const normalized = team_.own().rows.data();
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+      normalize(context_, norm, row(r), normalized);
+      std::copy_n(normalized, context_.config.hidden_size, row(r));
     }
   });
   team_.barrier();

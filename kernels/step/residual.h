@@ -9,10 +9,13 @@ class Residual {
  public:
   Residual(const StepContext& context, Team& team) : context_(context), team_(team) {}
 
-  // Fills it with the tokens' embeddings, and computes the angles of their positions.
+  // Fills it with the tokens' embeddings, and computes the angles of their positions. Where a projection
+  // follows, the embeddings are in the workspace's branch, and what the projection adds to is here.
   void embed();
   // Adds the workspace's branch rows after a norm, multiplies the sum, and comes to a barrier.
   void add_normalized(const Norm& norm, int32_t rows, float scale = 1.0f);
+  // Replaces each row by its norm, and comes to a barrier.
+  void normalize_rows(const Norm& norm, int32_t rows);
   // Sets the branch to the sum of itself and the experts' branch, each after its norm, and comes to a
   // barrier.
   void join_experts(const Norm& norm, const Norm& experts_norm, int32_t rows);
@@ -26,6 +29,8 @@ class Residual {
 
  private:
   void embed_row(int32_t r) const;
+  // A row of a matrix that the nodes have in parts.
+  void read_row(PackedMatrix ModelWeights::* matrix, int32_t row, float* out) const;
   void fill_angles(int32_t r) const;
   float* row(int64_t r) const;
   // Where row r of hidden states is written for the caller.

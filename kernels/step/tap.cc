@@ -21,7 +21,7 @@ void Tap::output_input(int layer) {
 }
 
 void Tap::attention_output(int layer) {
-  copy_hidden_rows(written(team_.weights().layers[size_t(layer)].attention_output_norm),
+  copy_hidden_rows(written(layer, team_.weights().layers[size_t(layer)].attention_output_norm),
                    tapped(context_, layer, &LayerTap::attention_output));
 }
 
@@ -36,7 +36,7 @@ void Tap::experts_input(int layer) {
 }
 
 void Tap::mlp_output(int layer) {
-  copy_hidden_rows(written(team_.weights().layers[size_t(layer)].mlp_output_norm),
+  copy_hidden_rows(written(layer, team_.weights().layers[size_t(layer)].mlp_output_norm),
                    tapped(context_, layer, &LayerTap::mlp_output));
 }
 
@@ -44,9 +44,10 @@ void Tap::hidden(int layer) {
   copy_hidden_rows(context_.workspace.hidden.data(), tapped(context_, layer, &LayerTap::hidden));
 }
 
-const float* Tap::written(const Norm& output_norm) const {
+const float* Tap::written(int layer, const Norm& output_norm) const {
   const Workspace& workspace = context_.workspace;
-  return (output_norm.weight == nullptr ? workspace.hidden : workspace.branch).data();
+  const bool adds = output_norm.weight == nullptr || context_.config.layer(layer).norms_sum;
+  return (adds ? workspace.hidden : workspace.branch).data();
 }
 
 void Tap::normalize_rows(const Norm& norm, float* to) {

@@ -39,7 +39,7 @@ class Tap {
   void copy_hidden_rows(const float* from, float* to);
   void normalize_rows(const Norm& norm, float* to);
   // Where attention or an MLP with that norm has written.
-  const float* written(const Norm& output_norm) const;
+  const float* written(int layer, const Norm& output_norm) const;
 
   const StepContext& context_;
   Team& team_;

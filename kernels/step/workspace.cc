@@ -52,7 +52,7 @@ MostLatent most_latent(const ModelConfig& config) {
 }
 
 bool has_output_norms(const ModelConfig& config) {
-  if (config.layer_inputs) return true;
+  if (config.layer_inputs || config.embedding_size > 0) return true;
   return std::any_of(config.kinds.begin(), config.kinds.end(), [](const LayerConfig& kind) {
     return kind.attention_output_norm || kind.mlp_output_norm;
   });

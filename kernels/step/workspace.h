@@ -50,9 +50,10 @@ enum class Claim : uint8_t {
   kExpertsDown,
   kInputProjection,  // of the first layer
   kInputGate,
-  kInputOutput
+  kInputOutput,
+  kHeadProjection  // of the first layer
 };
-inline constexpr int kClaimsPerLayer = 16;
+inline constexpr int kClaimsPerLayer = 17;
 inline constexpr int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
 // Chunks of the head alternate between two claims, which come after the layers'.
 inline constexpr int head_claim(int layers, int chunk) { return layers * kClaimsPerLayer + chunk % 2; }

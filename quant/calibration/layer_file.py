@@ -28,6 +28,8 @@ def layer_decoder(decoder: Decoder, number: int) -> Decoder:
         final_norm=False,
         embedding_scale=1.0,
         embedding_norm=False,
+        embedding_size=0,
+        learned_positions=False,
         tied_head=True,
         head_bias=False,
         logit_scale=1.0,

@@ -24,6 +24,7 @@ from quant.codes.matrix import F32, U8
 from quant.conversion.mixed import Option, Unit, allocate, layer_options
 from quant.conversion.pieces import finite_rows, keeps, read_rows, read_whole
 from quant.families.description import Decoder
+from quant.families.names import EMBEDDING_PROJECTION, POSITIONS
 from quant.methods.problem import MatrixProblem, Rounding, corrected
 from quant.methods.registry import METHODS
 from quant.packed.packed_matrix import MatrixInfo, pack_quantized, unpacked
@@ -181,17 +182,36 @@ def _streams(
     found = [embedded(ids, exact)]
     if "seen" in names:
         found.append(embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
-    for stream in found:
-        enter(stream, checkpoint.decoder, vectors)
-    return Streams(found[0], found[-1])
+
+    def read(name: str) -> F32:
+        return read_whole(checkpoint.tensors[name])
+
+    def packed(name: str) -> F32:
+        return unpacked(piece(name, infos[name], 0, infos[name].rows), infos[name])
+
+    matrices = (read, packed)[: len(found)]
+    decoder = checkpoint.decoder
+    entered = [entering(x, decoder, vectors, matrix) for x, matrix in zip(found, matrices, strict=True)]
+    return Streams(entered[0], entered[-1])
 
 
-def enter(x: F32, decoder: Decoder, vectors: Mapping[str, F32]) -> None:
-    """Converts embedding rows [windows, tokens, hidden] to the first layer's input, in place: scales, normalizes."""
+def entering(x: F32, decoder: Decoder, vectors: Mapping[str, F32], matrix: Callable[[str], F32]) -> F32:
+    """The first layer's input of embedding rows [windows, tokens, columns], which may be changed.
+
+    matrix: a matrix by name, of those beside the embedding.
+    """
     if decoder.embedding_scale != 1:
         x *= np.float32(decoder.embedding_scale)
-    if not decoder.embedding_norm:
-        return
+    if decoder.embedding_norm:
+        _normalize(x, decoder, vectors)
+    if decoder.embedding_size:
+        x = x @ matrix(EMBEDDING_PROJECTION).T
+    if decoder.learned_positions:
+        x += matrix(POSITIONS)[: x.shape[1]]
+    return x
+
+
+def _normalize(x: F32, decoder: Decoder, vectors: Mapping[str, F32]) -> None:
     weight, bias = (vectors.get(f"model.embed_norm.{name}") for name in ("weight", "bias"))
     assert weight is not None
     for window in x:

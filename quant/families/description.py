@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu2", "swiglu_oai"]
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "swiglu_oai"]
 """swiglu_oai: with g = min(gate, 7), u = clamp(up, -7, 7): g * sigmoid(1.702 g) * (u + 1)."""
 
 
@@ -175,6 +175,7 @@ class Layer:
     With x the residual stream and N the norms that are there:
 
     x += N_attention_output(attention(N_attention(x))); x += N_mlp_output(mlp(N_mlp(x))).
+    norms_sum: the outer norms are of the sums: x = N_attention_output(x + attention(N_attention(x))), and so on.
     parallel: both read the x from before the layer. A layer has attention, or `delta` or `conv` in its place.
     With both an MLP and experts, neither of them parallel:
 
@@ -190,6 +191,8 @@ class Layer:
     attention_output_norm: bool = False
     mlp_norm: bool = True
     mlp_output_norm: bool = False
+    norms_sum: bool = False
+    """Needs both output norms."""
     parallel: bool = False
     """Without an own mlp_norm a parallel MLP takes the attention's normalized input."""
     scaled: bool = False
@@ -235,11 +238,20 @@ class Decoder:
     final_norm: bool = True
     embedding_scale: float = 1.0
     embedding_norm: bool = False
+    embedding_size: int = 0
+    """Columns of the embedding and the head, which projections join to hidden_size; 0: hidden_size, and none."""
+    learned_positions: bool = False
+    """Whether a learned vector for each of max_positions is added to the embedding."""
     tied_head: bool = False
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     layer_inputs: LayerInputs | None = None
+
+    @property
+    def embedding_cols(self) -> int:
+        """Columns of the embedding and of the head."""
+        return self.embedding_size or self.hidden_size
 
     def layer(self, number: int) -> Layer:
         """The kind of a layer."""

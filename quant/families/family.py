@@ -43,6 +43,8 @@ class Piece:
     """Inputs to take from each row, in the engine's order; None: all. Indices apply after `transposed`."""
     exponential: bool = False
     """Whether each number x of a vector is first replaced by exp(x)."""
+    padding: int = 0
+    """Rows of the stored matrix, before those that are taken, that are no part of the model."""
 
 
 @dataclass(frozen=True, slots=True)

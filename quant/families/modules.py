@@ -31,7 +31,8 @@ class Stored:
     """Whether each row of the weight is divided by its Euclidean length."""
     cols: Rows | None = None
     exponential: bool = False
-    """As in Piece."""
+    padding: int = 0
+    """Both as in Piece."""
 
 
 Modules = Mapping[str, Stored | str]
@@ -76,6 +77,7 @@ def piece_of(stored: Stored | str, prefix: str, kind: str) -> Piece:
         normalized=stored.normalized and kind == "weight",
         cols=stored.cols if kind == "weight" else None,
         exponential=stored.exponential,
+        padding=stored.padding,
     )
 
 

@@ -10,6 +10,8 @@ from quant.families.family import TensorRole
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+POSITIONS = "model.embed_positions.weight"
+EMBEDDING_PROJECTION = "model.embed_proj.weight"
 LAYER_INPUTS = "model.embed_layer_inputs.weight"
 
 
@@ -27,8 +29,12 @@ class EngineTensor:
 
 def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
     """Returns every tensor of a model by name, in the order of the forward pass."""
-    hidden = decoder.hidden_size
-    tensors = {EMBEDDING: EngineTensor("embedding", (decoder.vocab_size, hidden))}
+    hidden, cols = decoder.hidden_size, decoder.embedding_cols
+    tensors = {EMBEDDING: EngineTensor("embedding", (decoder.vocab_size, cols))}
+    if decoder.embedding_size:
+        tensors |= _linear("model.embed_proj", hidden, cols, False)
+    if decoder.learned_positions:
+        tensors[POSITIONS] = EngineTensor("table", (decoder.max_positions, hidden))
     if decoder.embedding_norm:
         tensors |= _norm("model.embed_norm", decoder)
     if decoder.layer_inputs is not None:
@@ -41,8 +47,10 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
         tensors |= _layer(f"model.layers.{number}", decoder, decoder.layer(number))
     if decoder.final_norm:
         tensors |= _norm("model.norm", decoder)
+    if decoder.embedding_size:
+        tensors |= _linear("model.head_proj", cols, hidden, False)
     if not decoder.tied_head:
-        tensors[HEAD] = EngineTensor("head", (decoder.vocab_size, hidden))
+        tensors[HEAD] = EngineTensor("head", (decoder.vocab_size, cols))
     if decoder.head_bias:
         tensors["lm_head.bias"] = EngineTensor("vector", (decoder.vocab_size,))
     return tensors

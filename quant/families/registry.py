@@ -23,6 +23,7 @@ from quant.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from quant.families.ministral3 import MINISTRAL3
 from quant.families.mpt import MPT
 from quant.families.olmo2 import OLMO2, OLMO3
+from quant.families.opt import OPT
 from quant.families.phi3 import PHI3
 from quant.families.qwen1 import QWEN1
 from quant.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -58,6 +59,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     MPT,
     OLMO2,
     OLMO3,
+    OPT,
     PHI3,
     QWEN1,
     QWEN3_NEXT,

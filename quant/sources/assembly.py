@@ -160,7 +160,7 @@ def _assembled(
             raise _misfit(stored[piece.name], tensor)
     parts = [_Part(piece, stored[piece.name], cache) for piece in tensor.pieces]
     for part in parts:
-        used[part.tensor.name] = used.get(part.tensor.name, 0) + part.rows * part.cols
+        used[part.tensor.name] = used.get(part.tensor.name, 0) + (part.rows + part.piece.padding) * part.cols
         if part.cols != tensor.shape[1]:
             raise _misfit(part.tensor, tensor)
     if sum(part.rows for part in parts) != tensor.shape[0]:

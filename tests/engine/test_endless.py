@@ -127,7 +127,7 @@ def test_windows_without_room_are_refused(prompt_tokens: int, window: ContextWin
 def test_a_model_whose_positions_are_absolute_is_refused() -> None:
     runner = FakeRunner()
     runner.has_relative_positions = False
-    with stopping(runner) as engine, pytest.raises(InvalidRequestError, match="dynamic"):
+    with stopping(runner) as engine, pytest.raises(InvalidRequestError, match="absolute"):
         Receiver().submit(engine, ask("endless", 8, 1000, ContextWindow(32, 4, 8)))
 
 

@@ -33,12 +33,18 @@ def logits(decoder: Decoder, weights: Weights, ids: list[int], context: int | No
     x = weights["model.embed_tokens.weight"][ids] * decoder.embedding_scale
     if decoder.embedding_norm:
         x = _norm(decoder, weights, "model.embed_norm", x)
+    if decoder.embedding_size:
+        x = x @ weights["model.embed_proj.weight"].T
+    if decoder.learned_positions:
+        x = x + weights["model.embed_positions.weight"][: len(ids)]
     inputs = _layer_inputs(decoder, weights, ids, x)
     keys: dict[int, tuple[F64, F64]] = {}
     for number in range(len(decoder.layers)):
         x = _layer(decoder, decoder.layer(number), weights, f"model.layers.{number}", x, inputs, keys)
     if decoder.final_norm:
         x = _norm(decoder, weights, "model.norm", x)
+    if decoder.embedding_size:
+        x = x @ weights["model.head_proj.weight"].T
     head = weights["model.embed_tokens.weight" if decoder.tied_head else "lm_head.weight"]
     result = x @ head.T + (weights["lm_head.bias"] if decoder.head_bias else 0.0)
     result = result * decoder.logit_scale
@@ -85,7 +91,10 @@ def _layer(
     else:
         assert layer.conv is not None
         attended = _short_conv(layer.conv, weights, f"{prefix}.conv", normed)
-    attended = norm(layer.attention_output_norm, "attention_output_norm", attended)
+    if layer.norms_sum:  # what follows adds to x what the norm of the sum has beside it
+        attended = norm(True, "attention_output_norm", x + attended) - x
+    else:
+        attended = norm(layer.attention_output_norm, "attention_output_norm", attended)
     into = x if layer.parallel else x + attended
     if layer.mlp_norm:
         normed = norm(True, "post_attention_layernorm", into)
@@ -101,6 +110,8 @@ def _layer(
         scored = norm(True, "mlp.router.norm", into) if layer.experts.router_norm else normed
         mixed = _experts(layer.experts, weights, f"{prefix}.mlp", normed, scored)
         output += norm(both, "experts_output_norm", mixed)
+    if layer.norms_sum:
+        return norm(True, "mlp_output_norm", into + output)
     result = x + attended + norm(layer.mlp_output_norm, "mlp_output_norm", output)
     if decoder.layer_inputs is not None:
         gate = _linear(weights, f"{prefix}.layer_input.gate_proj", result)
@@ -290,6 +301,8 @@ def _activated(activation: Activation, gate: F64, up: "F64 | float") -> F64:
         result = 0.5 * gate * (1 + np.tanh(inside)) * up
     elif activation == "gelu_erf":
         result = 0.5 * gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2)).astype(gate.dtype)) * up
+    elif activation == "relu":
+        result = np.maximum(gate, 0.0) * up
     else:
         result = np.maximum(gate, 0.0) ** 2 * up
     return result

@@ -15,7 +15,16 @@ import pytest
 
 from quant.conversion.convert import convert
 from quant.errors import QuantError
-from tests.families import parity, test_falcon, test_gemma, test_gemma4, test_gpt_neox, test_gpt_oss, test_phi3
+from tests.families import (
+    parity,
+    test_falcon,
+    test_gemma,
+    test_gemma4,
+    test_gpt_neox,
+    test_gpt_oss,
+    test_opt,
+    test_phi3,
+)
 from tests.families.test_alibi import CASES as ALIBI
 from tests.families.test_deepseek import SIZES as LATENT
 from tests.families.test_deepseek import V2, V3, with_biases
@@ -62,6 +71,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Falcon": {**test_falcon.SIZES, "attention": "sdpa"},
     "Mpt": ALIBI["mpt"][1],
     "Bloom": ALIBI["bloom"][1],
+    "OPT": test_opt.SIZES,
+    "OPT, norms after": {**test_opt.SIZES, **test_opt.AFTER},
     "GPTJ": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "rotary_dim": 8},
     "GPTNeoX": test_gpt_neox.SIZES,
 }

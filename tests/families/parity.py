@@ -98,6 +98,7 @@ def _piece(
     if taken[0].ndim > 1:
         taken = [each[:, cols] for each in taken]
     taken[1][rows] += 1
+    taken[1][: piece.padding] += 1
     values: F64 = taken[0][rows].astype(np.float64)
     if piece.normalized:
         values = values / np.linalg.norm(values, axis=1, keepdims=True)

@@ -58,6 +58,13 @@ FEATURES: Mapping[str, Decoder] = {
     "output norms alone": with_layer(
         attention_output_norm=True, mlp_output_norm=True, attention_norm=False, mlp_norm=False
     ),
+    "norms of sums": with_layer(
+        attention_output_norm=True, mlp_output_norm=True, attention_norm=False, mlp_norm=False, norms_sum=True
+    ),
+    "norms of sums and of inputs": with_layer(attention_output_norm=True, mlp_output_norm=True, norms_sum=True),
+    "learned positions": replace(with_attention(rope=None), learned_positions=True),
+    "a narrow embedding": replace(BASE, embedding_size=32, embedding_scale=2.0),
+    "a narrow embedding and positions": replace(BASE, embedding_size=32, learned_positions=True, tied_head=True),
     "no norms": replace(with_layer(attention_norm=False, mlp_norm=False), embedding_norm=True),
     "parallel, two norms": with_layer(parallel=True),
     "parallel, one norm": with_layer(parallel=True, mlp_norm=False),
@@ -65,12 +72,12 @@ FEATURES: Mapping[str, Decoder] = {
     "parallel, output norms": with_layer(parallel=True, attention_output_norm=True, mlp_output_norm=True),
     **{
         f"{activation}{', biases' if bias else ''}": with_layer(mlp=Mlp(96, activation, bias=bias))
-        for activation in ("gelu_tanh", "gelu_erf", "relu2", "swiglu_oai")
+        for activation in ("gelu_tanh", "gelu_erf", "relu", "relu2", "swiglu_oai")
         for bias in (False, True)
     },
     **{
         f"{activation} without a gate{', biases' if bias else ''}": with_layer(mlp=Mlp(96, activation, False, bias))
-        for activation in ("silu", "gelu_tanh", "gelu_erf", "relu2")
+        for activation in ("silu", "gelu_tanh", "gelu_erf", "relu", "relu2")
         for bias in (False, True)
     },
     "no rope": with_attention(rope=None),
@@ -163,6 +170,10 @@ LATENT_SINKS = Layer(
 BLOOM = Layer(
     Attention(0.25, rope=None, slopes=SLOPES, qkv_bias=True, output_bias=True), mlp=Mlp(96, "gelu_erf", False, True)
 )
+OPT = Layer(
+    Attention(0.25, rope=None, qkv_bias=True, output_bias=True), mlp=Mlp(96, "relu", False, True), attention_norm=False,
+    attention_output_norm=True, mlp_norm=False, mlp_output_norm=True, norms_sum=True,
+)  # fmt: skip
 GEMMA4 = Layer(
     Attention(1.0, window=9, qk_norm="head", value_norm=True), mlp=Mlp(160, "gelu_tanh"), attention_output_norm=True,
     experts=Experts(8, 3, 96, "gelu_tanh", renormalize=True, router_norm=True, expert_scale=True),
@@ -200,6 +211,10 @@ MIXTURES: Mapping[str, Decoder] = {
     "heads of two shapes": replace(
         BASE, ropes=(FAST, PARTIAL, LONG), kinds=(GEMMA4, GEMMA4_FULL, PARALLEL), layers=(0, 1, 0, 2, 0),
         embedding_scale=8.0, tied_head=True, logit_softcap=3.0,
+    ),
+    "learned positions": replace(
+        LAYER_NORM, norm_bias=True, kinds=(OPT, BLOOM, replace(OPT, mlp=None, experts=Experts(8, 2, 64))),
+        layers=(0, 1, 2, 0), learned_positions=True, embedding_size=32, tied_head=True,
     ),
     "keys of other layers": replace(
         BASE, ropes=(FAST, PARTIAL, LONG), layers=(0, 1, 0, 2, 3, 2), embedding_scale=8.0, tied_head=True,

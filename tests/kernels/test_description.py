@@ -139,7 +139,8 @@ def test_a_number_that_may_not_be_0(folder: Path, keys: tuple[str | int, ...]) -
 @pytest.mark.parametrize(
     "keys",
     [
-        *[(key,) for key in ("norm_bias", "final_norm", "embedding_norm", "tied_head", "head_bias")],
+        *[(key,) for key in ("norm_bias", "final_norm", "embedding_norm", "learned_positions", "tied_head")],
+        ("head_bias",),
         *[(*ATTENTION, key) for key in ("sinks", "qkv_bias", "output_bias", "value_norm", "value_is_key")],
         *[(*MLP, key) for key in ("gated", "bias")],
         *[(*EXPERTS, key) for key in ("bias", "router_bias", "correction_bias", "renormalize", "shared_gate")],
@@ -148,6 +149,7 @@ def test_a_number_that_may_not_be_0(folder: Path, keys: tuple[str | int, ...]) -
             ("kinds", 0, key)
             for key in ("attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm", "parallel", "scaled")
         ],
+        ("kinds", 0, "norms_sum"),
     ],
     ids=shown,
 )
@@ -164,8 +166,8 @@ def test_a_flag_that_is_none(folder: Path, keys: tuple[str | int, ...]) -> None:
         (("norm",), "rms, layer"),
         ((*ATTENTION, "qk_norm"), "none, head, row"),
         ((*EXPERTS, "scoring"), "softmax, sigmoid, softmax_of_chosen"),
-        ((*MLP, "activation"), "silu, gelu_tanh, gelu_erf, relu2, swiglu_oai"),
-        ((*EXPERTS, "activation"), "silu, gelu_tanh, gelu_erf, relu2, swiglu_oai"),
+        ((*MLP, "activation"), "silu, gelu_tanh, gelu_erf, relu, relu2, swiglu_oai"),
+        ((*EXPERTS, "activation"), "silu, gelu_tanh, gelu_erf, relu, relu2, swiglu_oai"),
     ],
 )
 def test_a_choice_that_there_is_not(folder: Path, keys: tuple[str | int, ...], known: str) -> None:
@@ -209,6 +211,10 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (EXPERTS, "8", "kinds[1].experts: not an object"),
     (("kinds", 0, "experts"), {"count": 2, "per_token": 1, "inner": 32}, "beside an MLP they need an mlp_output_norm"),
     (("kinds", 0, "scaled"), True, "scaled: needs an mlp_output_norm"),
+    (("kinds", 0, "norms_sum"), True, "norms_sum: needs both output norms"),
+    # Embeddings.
+    (("embedding_size",), 65, "embedding_size: not a whole number in 0 .. 64"),
+    (("embedding_size",), -1, "embedding_size: not a whole number in 0 .. 64"),
     # Rotary embeddings.
     (("ropes",), 1, "not a list of at most 64 objects"),
     (("ropes",), [DECODER.to_dict()["ropes"][0]] * 65, "not a list of at most 64 objects"),

@@ -177,8 +177,8 @@ def test_the_default_calibrates_four_bits_only(
 
 
 def test_calibrated_codes_are_lut4_only_where_the_processor_has_vnni() -> None:
-    tiers = ("scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8")
-    assert [calibrated_type(tier) for tier in tiers] == ["sym_int4", "sym_int4", "lut4", "lut4", "lut4"]
+    tiers = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx_int8")
+    assert [calibrated_type(tier) for tier in tiers] == ["sym_int4", "sym_int4", "lut4", "sym_int4", "lut4", "lut4"]
 
 
 MIXED = Attention(0.25, window=24, softcap=20.0, qk_norm="head")
@@ -194,8 +194,19 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "norm_bias": True,
         "embedding_norm": True,
     },
+    "norms of sums, learned positions": {
+        "kinds": (
+            Layer(
+                Attention(0.25, rope=None, qkv_bias=True, output_bias=True), Mlp(64, "relu", gated=False, bias=True),
+                attention_norm=False, attention_output_norm=True, mlp_norm=False, mlp_output_norm=True, norms_sum=True,
+            ),
+        ),
+        "norm": "layer",
+        "norm_bias": True,
+        "learned_positions": True,
+    },
     "experts": {"kinds": (Layer(Attention(0.25), experts=Experts(8, 2, 64, renormalize=True, shared_inner=64)),)},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -208,7 +219,8 @@ def test_layers_of_any_kind_are_calibrated(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     tensors = described_tensors(decoder)
     strong = np.exp(np.random.default_rng(5).standard_normal(64)).astype(np.float32)
-    for norm in (each for each in tensors if each.endswith("layernorm.weight")):
+    norms = "output_norm.weight" if decoder.kinds[0].norms_sum else "layernorm.weight"
+    for norm in (each for each in tensors if each.endswith(norms)):
         tensors[norm] = strong
     ids = np.random.default_rng(6).integers(0, 192, (40, 96)).astype(np.int32)
     held_out = [int(token) for token in np.random.default_rng(7).integers(0, 192, 96)]

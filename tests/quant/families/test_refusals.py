@@ -56,7 +56,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "num_experts is": (GPT_OSS_20B, {"num_local_experts": 2**30}),
     "intermediate_size is 2888": (GPT_OSS_20B, {"intermediate_size": 2888}),
     "rope_type": (PHI4_MINI, {"rope_scaling": {"type": "other"}}),
-    "hidden_act": (DOLLY_3B, {"hidden_act": "relu"}),
+    "hidden_act": (DOLLY_3B, {"hidden_act": "mish"}),
     "parallel_attn": (FALCON_7B, {"new_decoder_architecture": True, "parallel_attn": False}),
     "num_ln_in_parallel_attn": (FALCON_7B, {"num_ln_in_parallel_attn": 2}),
     "apply_residual_connection_post_layernorm": (
@@ -104,7 +104,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "full_attention.truncate": (
         GEMMA4, {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}},
     ),
-    "hidden_act is the activation 'relu'": ({**_SIZES, "model_type": "gemma", "head_dim": 16}, {"hidden_act": "relu"}),
+    "hidden_act is the activation 'mish'": ({**_SIZES, "model_type": "gemma", "head_dim": 16}, {"hidden_act": "mish"}),
 }  # fmt: skip
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "hidden_size is missing": (DOLLY_3B, {"hidden_size": None}),

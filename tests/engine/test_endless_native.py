@@ -6,6 +6,7 @@ other without a gap. The reference keeps keys unrotated and rotates them anew fo
 window; the engine leaves them where they are and turns the first pages' only, by as much as has been dropped.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
+from quant.families.registry import describe
 from tests.engine.test_engine import Receiver
-from tests.kernels.tiny_model import F32, LLAMA, random_tensors, write_model
+from tests.kernels.tiny_model import F32, LLAMA, random_tensors, write_described, write_model
 from tests.sizes import some
 
 F64 = NDArray[np.float64]
@@ -26,10 +28,15 @@ NEW_TOKENS = 400
 PROMPTS = [tuple(int(t) for t in np.random.default_rng(seed).integers(0, 199, 20 + 30 * seed)) for seed in range(4)]
 
 
-class Reference:
-    """A Llama in float64, one token at a time, over whatever keys and values it has kept."""
+SLOPES = (0.5, 0.25, 0.125, 0.0625)
+"""Of ALiBi, by head."""
 
-    def __init__(self, tensors: dict[str, F32]) -> None:
+
+class Reference:
+    """A Llama in float64, one token at a time, over whatever keys and values it has kept; with RoPE or with ALiBi."""
+
+    def __init__(self, tensors: dict[str, F32], positions: str) -> None:
+        self.rotates = positions == "RoPE"
         self.weights = {name: values.astype(np.float64) for name, values in tensors.items()}
         self.heads, self.kv_heads, self.layers = 4, 2, 2
         self.head_dim = 16
@@ -61,8 +68,10 @@ class Reference:
         out = []
         for head, query in enumerate(queries):
             kv_head = head * self.kv_heads // self.heads
-            rotated = self._rotate(keys[:, kv_head], places)
-            scores = rotated @ self._rotate(query[None], places[-1:])[0] / np.sqrt(self.head_dim)
+            scores = keys[:, kv_head] @ query - SLOPES[head] * np.sqrt(self.head_dim) * (places[-1] - places)
+            if self.rotates:
+                scores = self._rotate(keys[:, kv_head], places) @ self._rotate(query[None], places[-1:])[0]
+            scores = scores / np.sqrt(self.head_dim)
             weights = np.exp(scores - scores.max())
             out.append(weights @ values[:, kv_head] / weights.sum())
         return np.concatenate(out)
@@ -92,6 +101,17 @@ def folder(tensors: dict[str, F32], tmp_path_factory: pytest.TempPathFactory) ->
     return write_model(tmp_path_factory.mktemp("tiny"), LLAMA, tensors, "fp32")
 
 
+@pytest.fixture(scope="module")
+def alibi_folder(tensors: dict[str, F32], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights, but scores fall with the distance and nothing is rotated."""
+    decoder = describe(LLAMA, "config.json")
+    kind = decoder.kinds[0]
+    assert kind.attention is not None
+    attention = replace(kind.attention, rope=None, slopes=SLOPES)
+    decoder = replace(decoder, ropes=(), kinds=(replace(kind, attention=attention),))
+    return write_described(tmp_path_factory.mktemp("alibi"), decoder, LLAMA, tensors, "fp32")
+
+
 def run(
     folder: Path, requests: list[GenerateRequest], *, kv_pages: int = 40, guess_tokens: int = 0, **options: Any
 ) -> list[tuple[int, ...]]:
@@ -114,9 +134,12 @@ def ask(number: int, *, temperature: float = 0.0) -> GenerateRequest:
     return GenerateRequest(f"{number}", PROMPTS[number], NEW_TOKENS, sampling, window=WINDOW, tenant=b"")
 
 
-def test_an_endless_output_is_what_float64_makes_of_the_same_window(tensors: dict[str, F32], folder: Path) -> None:
-    (output,) = run(folder, [ask(0)])
-    reference = Reference(tensors)
+@pytest.mark.parametrize("positions", ["RoPE", "ALiBi"])
+def test_an_endless_output_is_what_float64_makes_of_the_same_window(
+    positions: str, tensors: dict[str, F32], folder: Path, alibi_folder: Path
+) -> None:
+    (output,) = run(folder if positions == "RoPE" else alibi_folder, [ask(0)])
+    reference = Reference(tensors, positions)
     for token in PROMPTS[0]:
         logits = reference.logits(token)
     known = len(PROMPTS[0])
@@ -135,9 +158,11 @@ def test_an_endless_output_is_what_float64_makes_of_the_same_window(tensors: dic
 
 
 @pytest.mark.parametrize(("kv_type", "temperature"), some(["fp32", "int16", "bf16", "int8"], [0.0, 1.0]))
+@pytest.mark.parametrize("positions", ["RoPE", "ALiBi"])
 def test_neither_other_requests_nor_guesses_nor_chunks_change_a_token(
-    folder: Path, kv_type: str, temperature: float
+    positions: str, folder: Path, alibi_folder: Path, kv_type: str, temperature: float
 ) -> None:
+    folder = folder if positions == "RoPE" else alibi_folder
     requests = [ask(number, temperature=temperature) for number in range(4)]
     alone = [run(folder, [request], kv_type=kv_type)[0] for request in requests]
     options: dict[str, Any] = {"kv_type": kv_type, "max_step_tokens": 23, "threads": 2}

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from kernels import _native
-from tests.kernels.test_decoder import MIXTURES
+from quant.families.description import Attention, Layer, Mlp
+from tests.kernels.test_decoder import BASE, MIXTURES
 from tests.kernels.tiny_model import F32, LLAMA, described_tensors, write_described, write_random_model
 
 PAGE = _native.PAGE_TOKENS
 TOLERANCE = {"fp32": 1e-4, "int16": 5e-3, "bf16": 0.05, "int8": 0.15}
 """Of logits with a spread of about 1; once more rounded."""
+ALIBI = Attention(0.25, rope=None, slopes=(0.5, 0.25, 0.125, 0.0625))
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama3": {
@@ -72,7 +74,7 @@ def test_a_turned_page_is_the_page_computed_later(family: str, kv_type: str, tmp
         assert np.abs(turned - computed).max() < 0.2 * np.abs(unmoved - computed).max(), "the test shows nothing"
 
 
-@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("mixture", [name for name, decoder in MIXTURES.items() if not decoder.learned_positions])
 def test_each_layer_turns_by_its_own_rope(mixture: str, tmp_path: Path) -> None:
     """Several ropes, parts of heads, and layers without one, whose keys stay."""
     mixed = MIXTURES[mixture]
@@ -86,6 +88,21 @@ def test_each_layer_turns_by_its_own_rope(mixture: str, tmp_path: Path) -> None:
         pages.model.copy_page_turned(0, 2, moved)
         computed, turned = pages.after(1, moved + PAGE), pages.after(2, moved + PAGE)
         assert np.abs(turned - computed).max() < TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("kv_type", list(TOLERANCE))
+def test_with_alibi_a_page_is_the_same_wherever_it_is(kv_type: str, tmp_path: Path) -> None:
+    """Keys have no position: what an endless chat keeps gives the bits of a text that had it there from the start."""
+    decoder = replace(BASE, kinds=(Layer(ALIBI, mlp=Mlp(96)),))
+    pages = Pages(write_described(tmp_path, decoder, {}, described_tensors(decoder)), kv_type)
+    assert pages.model.has_relative_positions
+    pages.write(0, 0)
+    for moved in (1, 500, 100_000):
+        pages.write(1, moved)
+        pages.model.copy_page_turned(0, 2, moved)
+        computed, turned = pages.after(1, moved + PAGE), pages.after(2, moved + PAGE)
+        assert np.array_equal(turned, computed)
+        assert np.array_equal(turned, pages.after(0, PAGE))
 
 
 @pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
@@ -106,3 +123,11 @@ def test_what_can_not_be_turned_is_refused(tmp_path: Path) -> None:
     assert not pages.model.has_relative_positions
     with pytest.raises(ValueError, match="dynamic RoPE"):
         pages.model.copy_page_turned(0, 1, 1)
+    learned = MIXTURES["learned positions"]
+    pages = Pages(write_described(tmp_path / "learned", learned, {}, described_tensors(learned)), "fp32")
+    assert not pages.model.has_relative_positions
+    with pytest.raises(ValueError, match="learned ones are in keys and values"):
+        pages.model.copy_page_turned(0, 1, 1)
+    pages.write(0, learned.max_positions - PAGE)
+    with pytest.raises(ValueError, match="positions: 512 is not below 512, and this model's are learned"):
+        pages.after(0, learned.max_positions)

@@ -323,14 +323,14 @@ def _mlp(layer: LayerInWork, original: Arrays, seen: F32) -> None:
             inners = [arrays["dense_down_input"] for _, arrays in engine.activations(seen, ("dense_down_input",))]
         layer.quantize(down, mean_square(np.concatenate(inners)))
         return
-    has_norm, sums = layer.kind.mlp_output_norm, layer.kind.norms_sum
-    base = "mlp_input" if sums else None if has_norm else "attention_output"
+    has_norm = layer.kind.mlp_output_norm
+    base = "mlp_input" if layer.kind.norms_sum else None if has_norm else "attention_output"
     wanted = original["mlp_output"] if has_norm else original["hidden"]
     with layer.seen() as engine:
-        known = _Inputs(engine, seen, "down_input").missed(wanted, base, layer.bias(*down))
+        sums = _Inputs(engine, seen, "down_input").missed(wanted, base, layer.bias(*down))
     # Where only attention has a norm of its own, "attention_output" is not the residual stream.
     corrects = has_norm or not layer.kind.attention_output_norm
-    layer.quantize(down, known.moments, known.missed if corrects else None)
+    layer.quantize(down, sums.moments, sums.missed if corrects else None)
 
 
 def _experts(layer: LayerInWork, original: Arrays, seen: F32) -> None:

@@ -16,7 +16,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
 }
-AFTER = {"do_layer_norm_before": False, "word_embed_proj_dim": 32}
+AFTER: dict[str, Any] = {"do_layer_norm_before": False, "word_embed_proj_dim": 32}
 """As in OPT-350M."""
 CASES: dict[str, dict[str, Any]] = {
     "norms before": {},
@@ -30,12 +30,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits(case: str, tmp_path: Path) -> None:
-    decoder = parity.check(tmp_path, parity.random_model("OPT", tmp_path, **SIZES, **CASES[case]))
+    decoder = parity.check(tmp_path, parity.random_model("OPT", tmp_path, **{**SIZES, **CASES[case]}))
     assert decoder.learned_positions
 
 
 def test_a_checkpoint_without_a_prefix(tmp_path: Path) -> None:
-    model = parity.random_model("OPT", tmp_path / "saved", **SIZES, **AFTER)
+    model = parity.random_model("OPT", tmp_path / "saved", **{**SIZES, **AFTER})
     stored = parity.stored_tensors(tmp_path / "saved")
     tensors = {name.removeprefix("model."): each for name, each in stored.items()}
     parity.write_folder(tmp_path / "published", model.config.to_dict(), tensors)

@@ -354,9 +354,13 @@ def test_hidden_states_are_those_of_the_residual_stream(name: str, tmp_path: Pat
     model = Sequences(written(tmp_path / "model", decoder), threads=2)
     hidden = model.model.hidden_states(*model.arrays({0: ids}))
     assert hidden.shape == (len(decoder.layers) + 2, len(ids), decoder.hidden_size)
-    if not decoder.embedding_norm:
-        embedding = described_tensors(decoder)["model.embed_tokens.weight"]
-        assert np.array_equal(hidden[0], embedding[ids] * np.float32(decoder.embedding_scale))
+    tensors = described_tensors(decoder)
+    embedded = tensors["model.embed_tokens.weight"][ids] * np.float32(decoder.embedding_scale)
+    if decoder.learned_positions:
+        moved = embedded @ tensors["model.embed_proj.weight"].T + tensors["model.embed_positions.weight"][: len(ids)]
+        assert np.abs(hidden[0] - moved).max() < 1e-5
+    elif not decoder.embedding_norm:
+        assert np.array_equal(hidden[0], embedded)
     assert np.array_equal(hidden[-1], hidden[-2]) != decoder.final_norm
 
 

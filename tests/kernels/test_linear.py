@@ -178,14 +178,14 @@ def test_fp16_rounds_to_nearest_even_as_numpy_does() -> None:
     numbers = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     middles = (numbers[:-1] + numbers[1:]) / 2
     near = np.concatenate([numbers, middles, np.nextafter(middles, 0), np.nextafter(middles, np.float32(1e9))])
-    near = np.concatenate([near, np.float32([65519.99, 65520.0, 1e9, np.inf, 1e-8, 1e-30, 1e-45])])
+    near = np.concatenate([near, np.array([65519.99, 65520.0, 1e9, np.inf, 1e-8, 1e-30, 1e-45], np.float32)])
     values = np.concatenate([near, -near])[None]
     packed = _native.pack_float(values, "fp16")
     with np.errstate(over="ignore"):
         expected = values.astype(np.float16).astype(np.float32)
     for tier in PLAIN_TIERS:
         assert same_bits(_native.PackedMatrix(packed, "fp16", 1, values.size, 0).dequantize(tier), expected), tier
-    nan = _native.pack_float(np.float32([[np.nan]]), "fp16")
+    nan = _native.pack_float(np.full((1, 1), np.nan, np.float32), "fp16")
     assert np.isnan(_native.PackedMatrix(nan, "fp16", 1, 1, 0).dequantize()).all()
 
 

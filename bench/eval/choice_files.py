@@ -1,12 +1,12 @@
-"""Files of multiple-choice questions: HellaSwag's six lines, a simple JSONL, C-Eval's folder of CSV files.
+"""Files of multiple-choice questions: HellaSwag, PIQA and WinoGrande as published, and a simple JSONL.
 
-Sources of the formats: the text files of klosax/hellaswag_text_data; C-Eval's README and its evaluators (Huang et al.
-2023). Does not know how questions are scored.
+Context and choices are put together as EleutherAI's harness does it (its tasks `hellaswag`, `piqa`, `winogrande`), so
+that results compare. Sources of the formats: each set's own JSONL, the names of its fields and labels; for HellaSwag
+also the text files of klosax/hellaswag_text_data. Does not know how questions are scored.
 """
 
-import csv
-import glob
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +15,16 @@ from bench.eval.choices import ChoiceTask
 from bench.eval.errors import EvalError
 from bench.eval.text_windows import read_text
 
-_LETTERS: Final = ("A", "B", "C", "D")
-_CEVAL_SHOTS: Final = 5
+_NOTES: Final = re.compile(r"\[.*?\]")
 
 
 def hellaswag_tasks(path: Path) -> list[ChoiceTask]:
-    """Six lines a task: context, the right ending's number from 0, four endings. Raises EvalError naming the line."""
+    """HellaSwag's own `.jsonl`, or text of six lines a task: context, the right ending's number from 0, four endings.
+
+    Raises EvalError naming the line.
+    """
+    if path.suffix == ".jsonl":
+        return [_hellaswag_task(path, number, entry) for number, entry in _all_json_lines(path)]
     lines = read_text(path).splitlines()
     while lines and not lines[-1].strip():
         lines.pop()
@@ -35,13 +39,81 @@ def hellaswag_tasks(path: Path) -> list[ChoiceTask]:
     return tasks
 
 
+def _hellaswag_task(path: Path, number: int, entry: dict[str, Any]) -> ChoiceTask:
+    first, second, activity = _texts(path, number, entry, "ctx_a", "ctx_b", "activity_label")
+    endings = entry.get("endings")
+    if not isinstance(endings, list) or len(endings) != 4 or not all(isinstance(ending, str) for ending in endings):
+        raise EvalError(f"{path}: line {number} has no four endings")
+    context = _without_notes(f"{activity}: {first} {second.capitalize()}")
+    answer = _label(path, number, entry.get("label"), range(4))
+    return ChoiceTask(context, tuple(f" {_without_notes(ending)}" for ending in endings), answer)
+
+
+def _without_notes(text: str) -> str:
+    """Without what WikiHow's pages left in brackets in the texts."""
+    return _NOTES.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def piqa_tasks(path: Path) -> list[ChoiceTask]:
+    """PIQA's `.jsonl`: `goal`, `sol1`, `sol2`, and `label`, the right one's number from 0.
+
+    Without labels in the file they come from STEM-labels.lst beside it. Raises EvalError naming the line.
+    """
+    labels_file = path.with_name(f"{path.stem}-labels.lst")
+    labels = read_text(labels_file).split() if labels_file.is_file() else None
+    tasks = []
+    for index, (number, entry) in enumerate(_all_json_lines(path)):
+        goal, *solutions = _texts(path, number, entry, "goal", "sol1", "sol2")
+        label = entry.get("label")
+        if label is None:
+            if labels is None:
+                raise EvalError(f"{path}: line {number} has no label, and {labels_file.name} is not beside it")
+            label = labels[index] if index < len(labels) else None
+        answer = _label(path, number, label, range(2))
+        tasks.append(ChoiceTask(f"Question: {goal}\nAnswer:", tuple(f" {text}" for text in solutions), answer))
+    return tasks
+
+
+def winogrande_tasks(path: Path) -> list[ChoiceTask]:
+    """WinoGrande's `.jsonl`: a `sentence` with one `_`, `option1`, `option2`, `answer` 1 or 2.
+
+    Each option is a context up to its place; the rest of the sentence is the continuation of both. Raises EvalError
+    naming the line.
+    """
+    tasks = []
+    for number, entry in _all_json_lines(path):
+        sentence, *options = _texts(path, number, entry, "sentence", "option1", "option2")
+        before, gap, after = sentence.partition("_")
+        if not gap or not after.strip():
+            raise EvalError(f"{path}: line {number} has no _ with words after it")
+        answer = _label(path, number, entry.get("answer"), range(1, 3)) - 1
+        contexts = tuple(before + option for option in options)
+        tasks.append(ChoiceTask(contexts, (f" {after.strip()}",) * 2, answer))
+    return tasks
+
+
+def _texts(path: Path, number: int, entry: dict[str, Any], *names: str) -> list[str]:
+    values = [entry.get(name) for name in names]
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, str):
+            raise EvalError(f"{path}: line {number} has no {name}")
+    return [str(value) for value in values]
+
+
+def _label(path: Path, number: int, value: object, numbers: range) -> int:
+    text = str(value)
+    if not text.isdecimal() or int(text) not in numbers:
+        raise EvalError(f"{path}: line {number} has the answer {value!r}, not {numbers[0]} to {numbers[-1]}")
+    return int(text)
+
+
 def jsonl_tasks(path: Path) -> list[ChoiceTask]:
     """A line a task: {"context": text, "choices": [text, ...], "answer": a number from 0 or a letter}.
 
     "question" may stand for "context". A choice follows its context after a space. Raises EvalError naming the line.
     """
     tasks = []
-    for number, entry in json_lines(path):
+    for number, entry in _all_json_lines(path):
         context, choices = entry.get("context", entry.get("question")), entry.get("choices")
         if not isinstance(context, str) or not isinstance(choices, list) or len(choices) < 2:
             raise EvalError(f"{path}: line {number} lacks a context, or has fewer than two choices")
@@ -53,8 +125,6 @@ def jsonl_tasks(path: Path) -> list[ChoiceTask]:
                 f"{path}: line {number} has the answer {entry.get('answer')!r}, which is none of its choices"
             )
         tasks.append(ChoiceTask(context, tuple(f" {choice.strip()}" for choice in choices), answer))
-    if not tasks:
-        raise EvalError(f"{path}: holds no question")
     return tasks
 
 
@@ -78,41 +148,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, entry
 
 
-def ceval_tasks(folder: Path, split: str, limit: int | None) -> list[ChoiceTask]:
-    """Reads all subjects of `folder`/{dev,val}/SUBJECT_{dev,val}.csv: five dev examples, then a question of `split`.
-
-    The choices are the letters, directly after the prompt's colon, as the authors' own evaluators score them. A task's
-    group is its subject; limit: the first questions of each. Raises EvalError naming the file.
-    """
-    files = sorted((folder / split).glob(f"*_{glob.escape(split)}.csv"))
-    if not files:
-        raise EvalError(f"{folder}: has no {split}/SUBJECT_{split}.csv, as C-Eval is published")
-    tasks = []
-    for path in files:
-        subject = path.name.removesuffix(f"_{split}.csv")
-        examples = folder / "dev" / f"{subject}_dev.csv"
-        prompt = f"以下是关于{subject}的单项选择题，请选出正确答案。\n\n"
-        if examples.exists():
-            shots = _csv_rows(examples, "answer")[:_CEVAL_SHOTS]
-            prompt += "".join(f"{_ceval_question(row)}{row['answer']}\n\n" for row in shots)
-        for row in _csv_rows(path, "answer")[:limit]:
-            if row["answer"] not in _LETTERS:
-                raise EvalError(f"{path}: question {row.get('id')} has the answer {row['answer']!r}")
-            answer = _LETTERS.index(row["answer"])
-            tasks.append(ChoiceTask(prompt + _ceval_question(row), _LETTERS, answer, subject))
-    return tasks
-
-
-def _ceval_question(row: dict[str, str]) -> str:
-    choices = "".join(f"\n{letter}. {row[letter]}" for letter in _LETTERS)
-    return f"{row['question']}{choices}\n答案："
-
-
-def _csv_rows(path: Path, *also: str) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(read_text(path).removeprefix("\ufeff").splitlines(keepends=True)))
-    needed = ("question", *_LETTERS, *also)
-    for number, row in enumerate(rows, 2):
-        missing = [name for name in needed if not row.get(name)]
-        if missing:
-            raise EvalError(f"{path}: line {number} lacks {', '.join(missing)} (C-Eval's test set has no answers)")
-    return rows
+def _all_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    lines = list(json_lines(path))
+    if not lines:
+        raise EvalError(f"{path}: holds no question")
+    return lines

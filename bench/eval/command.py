@@ -2,8 +2,8 @@
 
     redoubt eval perplexity MODEL... --text FILE [--context 512] [--windows N] [--json]
     redoubt eval kl MODEL... --baseline CHECKPOINT --text FILE [...]
-    redoubt eval hellaswag|multiple-choice MODEL... --tasks FILE [--limit N] [...]
-    redoubt eval ceval|longbench MODEL... --data FOLDER [--limit N] [...]
+    redoubt eval hellaswag|piqa|winogrande|lambada|multiple-choice MODEL... --tasks FILE [--limit N] [...]
+    redoubt eval ceval|longbench|longbench-perplexity MODEL... --data FOLDER [--limit N] [...]
     redoubt eval report CHECKPOINT --text FILE --windows N --work FOLDER [--hellaswag FILE] [--out JSON] [--page FILE]
 
 MODEL is a converted folder, or a checkpoint (a Hugging Face folder, a GGUF file), which is evaluated unquantized. With
@@ -14,18 +14,21 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.common import OneLineParser, at_least, json_text
-from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
+from bench.eval.ceval import by_category, ceval_tasks
+from bench.eval.choice_files import hellaswag_tasks, jsonl_tasks, piqa_tasks, winogrande_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
+from bench.eval.last_words import lambada_tasks, run_last_words
+from bench.eval.long_texts import long_texts, long_windows, run_long_texts
 from bench.eval.longbench import LongModel, long_sets, run_longbench
 from bench.eval.open_model import ModelOptions, OpenModel, open_model
 from bench.eval.page import draw, with_report
@@ -37,6 +40,16 @@ from quant.errors import QuantError
 from quant.files.cache_folder import file_state
 
 Result = dict[str, Any]
+_TASK_FILES: Final[Mapping[str, str]] = {
+    "hellaswag": "HellaSwag: its .jsonl, or six lines a task",
+    "piqa": "PIQA: its .jsonl, with labels in it or in STEM-labels.lst beside it",
+    "winogrande": "WinoGrande: its .jsonl",
+    "lambada": "LAMBADA's last words: OpenAI's lambada_test.jsonl",
+    "multiple-choice": "questions as JSON lines",
+}
+_READERS: Final[Mapping[str, Callable[[Path], list[ChoiceTask]]]] = {
+    "hellaswag": hellaswag_tasks, "piqa": piqa_tasks, "winogrande": winogrande_tasks, "multiple-choice": jsonl_tasks,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,17 +77,23 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--context", type=int, default=512, help="tokens of a window (default %(default)s)")
         command.add_argument("--windows", type=positive, help="the first N windows (default: all)", metavar="N")
     divergence.add_argument("--baseline", type=Path, required=True, metavar="MODEL", help="usually the checkpoint")
-    for name, about in (("hellaswag", "HellaSwag: six lines a task"), ("multiple-choice", "questions as JSON lines")):
-        choice = _command(commands, name, about, _run_choices)
+    for name, about in _TASK_FILES.items():
+        choice = _command(commands, name, about, _run_last_words if name == "lambada" else _run_choices)
         choice.add_argument("--tasks", type=Path, required=True, metavar="FILE", help=about)
         choice.add_argument("--limit", type=positive, help="the first N tasks (default: all)", metavar="N")
     ceval = _command(commands, "ceval", "C-Eval, five examples a question", _run_choices)
     ceval.add_argument("--split", choices=("val", "test", "dev"), default="val", help="(default %(default)s)")
     longbench = _command(commands, "longbench", "LongBench's English sets, greedy answers", _run_longbench)
-    for command in (ceval, longbench):
+    texts = _command(commands, "longbench-perplexity", "perplexity on LongBench's English texts", _run_long_texts)
+    for command in (ceval, longbench, texts):
         command.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="as its authors publish it")
         command.add_argument("--limit", type=positive, help="the first N tasks of a set (default: all)", metavar="N")
-    longbench.add_argument("--set", action="append", default=[], metavar="NAME", help="a set (default: all in FOLDER)")
+    for command in (longbench, texts):
+        command.add_argument(
+            "--set", action="append", default=[], metavar="NAME", help="a set (default: all in FOLDER)"
+        )
+    texts.add_argument("--context", type=int, default=2048, help="tokens of a window (default %(default)s)")
+    texts.add_argument("--tokens", type=positive, metavar="N", help="the first N of each text (default: all)")
     longbench.add_argument("--config", type=Path, metavar="FOLDER", help="the authors' prompts and answer lengths")
     longbench.add_argument("--context", type=positive, help="tokens of prompt and answer (default: the model's)")
     report = commands.add_parser("report", help="all conversions of a checkpoint compared", description=_report_about())
@@ -155,15 +174,40 @@ def _run_choices(options: argparse.Namespace) -> Iterator[Result]:
                 width = context_tokens(tokenizer, tasks, opened.context_tokens)
                 with opened.load(width, BRANCHES) as model, _bar(len(tasks), path.name, "task") as tick:
                     result = run_choices(model, tokenizer, tasks, journal, f"{number}", tick)
+                if options.what == "ceval" and "groups" in result:
+                    result["categories"] = by_category(result["groups"])
                 yield opened.description() | {"what": options.what} | result
 
 
 def _choice_tasks(options: argparse.Namespace) -> list[ChoiceTask]:
-    if options.what == "hellaswag":
-        return hellaswag_tasks(options.tasks)[: options.limit]
-    if options.what == "multiple-choice":
-        return jsonl_tasks(options.tasks)[: options.limit]
-    return ceval_tasks(options.data, options.split, options.limit)
+    if options.what == "ceval":
+        return ceval_tasks(options.data, options.split, options.limit)
+    return _READERS[options.what](options.tasks)[: options.limit]
+
+
+def _run_last_words(options: argparse.Namespace) -> Iterator[Result]:
+    tasks = lambada_tasks(options.tasks)[: options.limit]
+    with _journal(options, options.models, repr(tasks)) as journal:
+        for number, path in enumerate(options.models):
+            with open_model(path, _model_options(options)) as opened:
+                tokenizer = opened.tokenizer()
+                width = context_tokens(tokenizer, tasks, opened.context_tokens)
+                with opened.load(width, 1) as model, _bar(len(tasks), path.name, "task") as tick:
+                    result = run_last_words(model, tokenizer, tasks, journal, f"{number}", tick)
+                yield opened.description() | {"what": options.what} | result
+
+
+def _run_long_texts(options: argparse.Namespace) -> Iterator[Result]:
+    texts = long_texts(options.data, options.set, options.limit)
+    with _journal(options, options.models, repr(texts)) as journal:
+        for number, path in enumerate(options.models):
+            with open_model(path, _model_options(options)) as opened:
+                sets = long_windows(opened.tokenizer(), texts, options.context, options.tokens)
+                total = sum(map(len, sets.values()))
+                with opened.load(options.context) as model, _bar(total, path.name) as tick:
+                    result = run_long_texts(model, sets, journal, f"{number}", tick)
+                facts = {"what": options.what, "context": options.context, "tokens_of_a_text": options.tokens}
+                yield opened.description() | facts | result
 
 
 def _run_longbench(options: argparse.Namespace) -> Iterator[Result]:
@@ -244,9 +288,11 @@ def _bar(total: int, label: str, unit: str = "window") -> Iterator[Callable[[], 
 
 
 def _table(result: Result, indent: str = "") -> str:
-    """A result as lines of text, nested ones indented."""
+    """A result as lines of text, nested ones indented; without the outcomes of single tasks and windows."""
     lines = []
     for key, value in result.items():
+        if key in ("right", "by_window"):
+            continue
         if isinstance(value, dict):
             lines += [f"{indent}{key}:", _table(value, indent + "  ")]
         else:

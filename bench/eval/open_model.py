@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from bench.eval.errors import EvalError
+from bench.eval.text_windows import begin_tokens
 from kernels import _native
 from quant.conversion.convert import convert
 from quant.files.json_file import read_json_object
@@ -65,7 +67,7 @@ class OpenModel:
         return self.options.kv_type or ("fp32" if self.unquantized else "int16")
 
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; it neither truncates nor pads."""
+        """The model's tokenizer; it neither truncates nor pads, and puts BOS before a text where the service does."""
         path = self.folder / "tokenizer.json"
         if not path.is_file():
             raise EvalError(f"{self.path}: has no tokenizer.json, which the converted model needs to read a text")
@@ -75,7 +77,23 @@ class OpenModel:
             raise EvalError(f"{path}: is not a tokenizer: {error}") from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        self._set_bos(tokenizer)
         return tokenizer
+
+    def _set_bos(self, tokenizer: Tokenizer) -> None:
+        """Follows `add_bos_token` of the tokenizer's configuration, which counts more than its post-processor."""
+        path = self.folder / "tokenizer_config.json"
+        config = read_json_object(path) if path.is_file() else {}
+        adds = config.get("add_bos_token")
+        if adds is None or bool(adds) == bool(begin_tokens(tokenizer)):
+            return
+        bos = config.get("bos_token")
+        name = bos.get("content") if isinstance(bos, dict) else bos
+        number = tokenizer.token_to_id(name) if isinstance(name, str) else None
+        if not adds:
+            tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+        elif number is not None:
+            tokenizer.post_processor = TemplateProcessing(single=f"{name} $A", special_tokens=[(name, number)])
 
     @property
     def context_tokens(self) -> int:

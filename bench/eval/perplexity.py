@@ -23,11 +23,27 @@ def perplexity(
     model: NativeModel, windows: Sequence[Sequence[int]], journal: Journal, key: str, tick: Tick
 ) -> dict[str, Any]:
     """Perplexity and its standard error, over every token but the windows' first ones."""
-    scores: list[float] = []
+    return text_result(window_scores(model, windows, journal, key, tick))
+
+
+def window_scores(
+    model: NativeModel, windows: Sequence[Sequence[int]], journal: Journal, key: str, tick: Tick
+) -> list[list[float]]:
+    """Each window's log probabilities, from its second token on."""
+    scores: list[list[float]] = []
     for number, ids in enumerate(windows):
-        scores += journal.get(f"{key}/{number}", partial(_scores, model, ids))
+        scores.append(journal.get(f"{key}/{number}", partial(_scores, model, ids)))
         tick()
-    return summary(np.array(scores))
+    return scores
+
+
+def text_result(scores: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Perplexity over all windows; also each one's log probability, by which models compare in pairs."""
+    sums = {
+        "log_probability": [round(sum(window), 3) for window in scores],
+        "tokens": [len(window) for window in scores],
+    }
+    return summary(np.concatenate([np.array(window) for window in scores])) | {"by_window": sums}
 
 
 def kl_divergence(

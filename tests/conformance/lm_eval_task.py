@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from tokenizers import Tokenizer
 
-from bench.eval.choices import ChoiceTask, context_tokens, encode_task, score
+from bench.eval.choices import ChoiceTask, Scorer, context_tokens, encode_task
 from bench.eval.open_model import ModelOptions, open_model
 from quant.calibration.log_probabilities import log_probabilities
 from quant.packed.native_model import NativeModel
@@ -85,7 +85,7 @@ def prepare(folder: Path, model: Path, url: str, name: str) -> None:
     )
     (folder / "redoubt_endings.yaml").write_text(choices + _CHOICES)
     (folder / "redoubt_text.yaml").write_text(rolling + _ROLLING)
-    answers = [{"prompt": task.context, "answer": _greedy(url, name, task.context)} for task in tasks[:GENERATED]]
+    answers = [{"prompt": task.context, "answer": _greedy(url, name, str(task.context))} for task in tasks[:GENERATED]]
     (folder / "words.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
     (folder / "expected.json").write_text(json.dumps(_expected(tasks, text, model)))
     (folder / "redoubt_words.yaml").write_text(
@@ -114,7 +114,8 @@ def _expected(tasks: list[ChoiceTask], text: str, model: Path) -> dict[str, obje
         token_ids = tokenizer.encode(text, add_special_tokens=False).ids
         width = max(context_tokens(tokenizer, tasks, opened.context_tokens), len(token_ids) + 1)
         with opened.load(width, CHOICES) as native:
-            likelihoods = [score(native, encode_task(tokenizer, task)) for task in tasks]
+            scorer = Scorer(native)
+            likelihoods = [scorer.score(encode_task(tokenizer, task)) for task in tasks]
             rolling = {begin: _log_likelihood(native, begin, token_ids) for begin in _special_ids(tokenizer)}
     right = [int(np.argmax(values)) == task.answer for values, task in zip(likelihoods, tasks, strict=True)]
     return {"likelihoods": likelihoods, "acc": sum(right) / len(right), "text": rolling}

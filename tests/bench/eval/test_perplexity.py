@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from bench.eval import command
 from bench.eval.journal import Journal
@@ -37,6 +38,37 @@ def test_perplexity_is_that_of_consecutive_windows_from_their_second_token(
     assert result["perplexity"] == pytest.approx(np.exp(-np.mean(scores)), rel=1e-6)
     assert result["perplexity_stderr"] > 0
     assert (result["compute_type"], result["kv_type"], result["qtype"]) == ("int8", "int16", "sym_int4")
+
+
+@pytest.mark.parametrize(
+    ("config", "begins_with_bos"),
+    [
+        ({"add_bos_token": True, "bos_token": {"content": "<|im_start|>"}}, True),
+        ({"add_bos_token": True, "bos_token": "<|im_start|>"}, True),
+        ({"add_bos_token": False, "bos_token": "<|im_start|>"}, False),
+        ({"bos_token": "<|im_start|>"}, False),
+    ],
+)
+@pytest.mark.parametrize("processor_adds_it", [False, True])
+def test_windows_begin_with_bos_where_the_model_wants_one(
+    config: dict[str, Any], begins_with_bos: bool, processor_adds_it: bool, packed: Path, text: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(packed / name)
+    tokenizer = Tokenizer.from_file(str(packed / "tokenizer.json"))
+    if processor_adds_it:
+        tokenizer.post_processor = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (result,) = run(capsys, "perplexity", folder, "--text", text, "--context", 30, "--windows", 2, "--json")
+    ids = tokenizer.encode(text.read_text(), add_special_tokens=False).ids
+    expected = begins_with_bos or (processor_adds_it and "add_bos_token" not in config)
+    windows = [[1, *ids[:29]], [1, *ids[29:58]]] if expected else [ids[:30], ids[30:60]]
+    with NativeModel(packed, context_tokens=30, threads=1) as model:
+        assert result == result | perplexity(model, windows, Journal("x", tmp_path), "0", lambda: None)
 
 
 def test_a_checkpoint_is_its_own_unquantized_baseline(

@@ -4,6 +4,9 @@
     redoubt eval kl MODEL... --baseline CHECKPOINT --text FILE [...]
     redoubt eval hellaswag|piqa|winogrande|lambada|multiple-choice MODEL... --tasks FILE [--limit N] [...]
     redoubt eval ceval|longbench|longbench-perplexity MODEL... --data FOLDER [--limit N] [...]
+    redoubt eval weights MODEL... --baseline CHECKPOINT [...]
+    redoubt eval compare RESULTS... --out JSON [--note TEXT]...
+    redoubt eval page COMPARISON... --page FILE
     redoubt eval report CHECKPOINT --text FILE --windows N --work FOLDER [--hellaswag FILE] [--out JSON] [--page FILE]
 
 MODEL is a converted folder, or a checkpoint (a Hugging Face folder, a GGUF file), which is evaluated unquantized. With
@@ -21,10 +24,12 @@ from typing import Any, Final
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import OneLineParser, at_least, json_text
+from bench.common import OneLineParser, at_least, json_text, machine
 from bench.eval.ceval import by_category, ceval_tasks
 from bench.eval.choice_files import hellaswag_tasks, jsonl_tasks, piqa_tasks, winogrande_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
+from bench.eval.comparison import compare, read_comparison, read_results
+from bench.eval.comparison_page import with_comparison
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
 from bench.eval.last_words import lambada_tasks, run_last_words
@@ -33,11 +38,12 @@ from bench.eval.longbench import LongModel, long_sets, run_longbench
 from bench.eval.open_model import ModelOptions, OpenModel, open_model
 from bench.eval.page import draw, with_report
 from bench.eval.perplexity import kl_divergence, perplexity
-from bench.eval.report import VARIANTS, Options, ReportOptions, label, make_report
+from bench.eval.report import VARIANTS, Options, ReportOptions, label, linear_bits, make_report, weight_errors
 from bench.eval.text_windows import read_text, text_windows
 from kernels import _native
 from quant.errors import QuantError
 from quant.files.cache_folder import file_state
+from quant.packed.packed_file import is_packed_model
 
 Result = dict[str, Any]
 _TASK_FILES: Final[Mapping[str, str]] = {
@@ -47,6 +53,8 @@ _TASK_FILES: Final[Mapping[str, str]] = {
     "lambada": "LAMBADA's last words: OpenAI's lambada_test.jsonl",
     "multiple-choice": "questions as JSON lines",
 }
+_COMPARE = "Gather results of one checkpoint and its conversions, paired with the unquantized checkpoint's."
+_PAGE = "Write the tables of comparisons into a page."
 _READERS: Final[Mapping[str, Callable[[Path], list[ChoiceTask]]]] = {
     "hellaswag": hellaswag_tasks, "piqa": piqa_tasks, "winogrande": winogrande_tasks, "multiple-choice": jsonl_tasks,
 }  # fmt: skip
@@ -96,6 +104,18 @@ def _parser() -> argparse.ArgumentParser:
     texts.add_argument("--tokens", type=positive, metavar="N", help="the first N of each text (default: all)")
     longbench.add_argument("--config", type=Path, metavar="FOLDER", help="the authors' prompts and answer lengths")
     longbench.add_argument("--context", type=positive, help="tokens of prompt and answer (default: the model's)")
+    weights = _command(commands, "weights", "how far quantization moved the layers' weights", _run_weights)
+    weights.add_argument("--baseline", type=Path, required=True, metavar="CHECKPOINT", help="with the exact weights")
+    comparison = commands.add_parser("compare", help=_COMPARE, description=_COMPARE)
+    comparison.set_defaults(run=_run_compare, what="compare", json=True)
+    comparison.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="files of --json's lines")
+    comparison.add_argument("--out", type=Path, required=True, metavar="JSON", help="write the comparison there")
+    comparison.add_argument("--model", required=True, metavar="NAME", help="the checkpoint, for readers")
+    comparison.add_argument("--note", action="append", default=[], metavar="TEXT", help="what readers should know")
+    page = commands.add_parser("page", help=_PAGE, description=_PAGE)
+    page.set_defaults(run=_run_page, what="page", json=True)
+    page.add_argument("comparisons", type=Path, nargs="+", metavar="COMPARISON", help="what `compare` wrote")
+    page.add_argument("--page", type=Path, required=True, metavar="FILE", help="a Markdown page with their marks")
     report = commands.add_parser("report", help="all conversions of a checkpoint compared", description=_report_about())
     report.set_defaults(run=_run_report, what="report", json=True)
     report.add_argument("source", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, or a GGUF file")
@@ -223,6 +243,29 @@ def _run_longbench(options: argparse.Namespace) -> Iterator[Result]:
                 yield opened.description() | {"what": "longbench", "prompts": prompts, "context": context} | result
 
 
+def _run_weights(options: argparse.Namespace) -> Iterator[Result]:
+    for path in options.models:
+        if not is_packed_model(path):
+            raise EvalError(f"{path}: is no converted model, whose weights could have moved")
+        model = OpenModel(path, path, False, _model_options(options))
+        bits = {"linear_bits_per_weight": linear_bits(path)}
+        yield model.description() | {"what": "weights"} | bits | weight_errors(options.baseline, path)
+
+
+def _run_compare(options: argparse.Namespace) -> Iterator[Result]:
+    facts = {"model": options.model, **machine(), "notes": options.note}
+    options.out.write_text(json_text(facts | compare(read_results(options.results))), encoding="utf-8")
+    yield from ()
+
+
+def _run_page(options: argparse.Namespace) -> Iterator[Result]:
+    text = options.page.read_text(encoding="utf-8")
+    for path in options.comparisons:
+        text = with_comparison(text, path.stem, read_comparison(path))
+    options.page.write_text(text, encoding="utf-8")
+    yield from ()
+
+
 def _run_report(options: argparse.Namespace) -> Iterator[Result]:
     asked = ReportOptions(
         source=options.source,
@@ -268,7 +311,7 @@ def _model_options(options: argparse.Namespace) -> ModelOptions:
 
 
 def _text_facts(options: argparse.Namespace, windows: int) -> Result:
-    return {"text": options.text.name, "context": options.context, "windows": windows}
+    return {"what": options.what, "text": options.text.name, "context": options.context, "windows": windows}
 
 
 @contextmanager

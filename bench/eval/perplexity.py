@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.eval.journal import Journal
+from bench.eval.paired import paired_perplexity
 from quant.calibration.log_probabilities import divergence, log_probabilities
 from quant.packed.native_model import NativeModel
 
@@ -68,7 +69,12 @@ def kl_divergence(
     for name in models:
         scores, kl, agree = (np.concatenate([part[name][i] for part in parts]) for i in range(3))
         results[name] = summary(scores) | {"kl": kl_summary(kl), "top1_agreement": float(agree.mean())}
-        results[name]["perplexity_increase"] = float(np.exp(base.mean() - scores.mean()) - 1)
+        rise = paired_perplexity(
+            [sum(part["baseline"]) for part in parts],
+            [sum(part[name][0]) for part in parts],
+            [len(part["baseline"]) for part in parts],
+        )
+        results[name] |= {"perplexity_increase": rise["rise"], "perplexity_increase_stderr": rise["rise_stderr"]}
     return summary(base), results
 
 

@@ -41,10 +41,11 @@ Bar = Callable[[int, str, str], Any]
 
 VARIANTS: Final[tuple[Options, ...]] = (
     *({"qtype": "sym_int4", "group_size": group, "method": "rtn"} for group in (32, 64, 128)),
-    {"qtype": "sym_int4", "extent": "channel", "method": "rtn"},
+    *({"qtype": "sym_int4", "extent": extent, "method": "rtn"} for extent in ("channel", "tensor")),
     *({"qtype": "asym_int4", "group_size": group, "method": "rtn"} for group in (32, 64)),
     {"qtype": "nf4", "group_size": 64, "method": "rtn"},
     {"qtype": "sym_int4", "group_size": 64, "method": "scale"},
+    *({"qtype": qtype, "group_size": 64, "method": "quick"} for qtype in ("sym_int4", "lut4")),
     *({"qtype": "sym_int4", "group_size": group, "method": "gptq"} for group in (32, 64, 128)),
     {"qtype": "asym_int4", "group_size": 64, "method": "gptq"},
     *({"qtype": qtype, "group_size": 64, "method": "gptq"} for qtype in ("nf4", "lut4")),

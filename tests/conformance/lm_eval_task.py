@@ -15,6 +15,7 @@ from bench.eval.choices import ChoiceTask, Scorer, context_tokens, encode_task
 from bench.eval.open_model import ModelOptions, open_model
 from quant.calibration.log_probabilities import log_probabilities
 from quant.packed.native_model import NativeModel
+from tests.conformance import published_sets
 
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 QUESTIONS = 24
@@ -87,7 +88,9 @@ def prepare(folder: Path, model: Path, url: str, name: str) -> None:
     (folder / "redoubt_text.yaml").write_text(rolling + _ROLLING)
     answers = [{"prompt": task.context, "answer": _greedy(url, name, str(task.context))} for task in tasks[:GENERATED]]
     (folder / "words.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
-    (folder / "expected.json").write_text(json.dumps(_expected(tasks, text, model)))
+    published_sets.write(folder)
+    expected = _expected(tasks, text, model) | {"sets": published_sets.expected(folder, model)}
+    (folder / "expected.json").write_text(json.dumps(expected))
     (folder / "redoubt_words.yaml").write_text(
         _TASK.format(
             name="redoubt_words",

@@ -14,6 +14,8 @@ import yaml  # type: ignore[import-untyped]
 from app.cli import cli
 from app.launch.config_file import ServiceConfig
 from app.settings import ServiceSettings, validated
+from bench.eval.comparison import read_comparison
+from bench.eval.comparison_page import with_comparison
 from tests.conformance.table import with_table
 from tests.pictures import MOST_BYTES
 from tools.configuration_table import knob_tables, with_tables
@@ -52,6 +54,15 @@ def test_a_page_of_the_api_is_one_dialect_and_short(page: Path) -> None:
 def test_the_clients_results_are_in_the_page_on_agents() -> None:
     page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
     assert page == with_table(page), "run `make conformance`"
+
+
+def test_the_tables_of_quality_are_those_of_their_files() -> None:
+    page = text = (DOCS / "quality.md").read_text(encoding="utf-8")
+    names = re.findall(r"<!-- (quality-\S+) begins -->", page)
+    assert names
+    for name in names:
+        text = with_comparison(text, name, read_comparison(ROOT / "bench" / "results" / f"{name}.json"))
+    assert page == text, "run `redoubt eval page` as docs/quality.md says"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

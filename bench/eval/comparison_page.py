@@ -15,6 +15,8 @@ TITLES: Final[Mapping[str, str]] = {
 _LONG: Final = "longbench-perplexity"
 _SHARES: Final[Mapping[str, str]] = {"tensor": "a matrix", "channel": "a row"}
 _CONVERSION: Final = re.compile(r"(\w+)-g(\w+)-(\w+)")
+_DESTROYED: Final = 10
+"""A rise of perplexity from which percents say nothing."""
 Row = Mapping[str, Any]
 
 
@@ -32,6 +34,8 @@ def tables(comparison: Mapping[str, Any]) -> str:
     """All that a comparison has, in Markdown: a line of facts, then a table for each kind of result."""
     settings, rows = comparison["settings"], comparison["rows"]
     facts = [comparison["model"], *_facts(settings)]
+    if "kl" in settings and not any(each["name"] == "unquantized" for each in rows):
+        facts.append(f"unquantized: perplexity {_baseline(rows)}")
     parts = [f"{'; '.join(facts)}; {comparison['cpu']}, {rows[-1]['tier']}, commit {comparison['commit']}."]
     if _LONG in settings:
         parts.append(_long_texts(rows))
@@ -74,7 +78,7 @@ def _main(rows: Sequence[Row], settings: Mapping[str, Row]) -> str:
     columns = ["conversion"]
     columns += ["bits (layers)", "weights moved"] if "weights" in settings else []
     columns += ["perplexity", "mean KL", "same top token"] if "kl" in settings else []
-    columns += [TITLES[what] for what in tasks]
+    columns += [TITLES[what] for what in tasks] + (["LAMBADA, perplexity"] if "lambada" in tasks else [])
     lines = heading(columns)
     for each in rows:
         results = each["results"]
@@ -87,6 +91,8 @@ def _main(rows: Sequence[Row], settings: Mapping[str, Row]) -> str:
         if "kl" in settings:
             cells += _divergence(each, rows)
         cells += [_accuracy(what, results.get(what)) for what in tasks]
+        if "lambada" in tasks:
+            cells.append(f"{results['lambada']['perplexity']:.1f}" if "lambada" in results else "")
         lines.append(row(cells))
     return "\n".join(lines)
 
@@ -95,11 +101,14 @@ def _divergence(each: Row, rows: Sequence[Row]) -> list[str]:
     kl = each["results"].get("kl")
     if kl is not None:
         rise, error = kl["perplexity_increase"], kl["perplexity_increase_stderr"]
-        return [f"{rise:+.1%} ± {100 * error:.1f}", f"{kl['kl']['mean']:.4f}", f"{kl['top1_agreement']:.1%}"]
-    if each["name"] != "unquantized":
-        return ["", "", ""]
-    base = next(other["results"]["kl"]["baseline"] for other in rows if "kl" in other["results"])
-    return [f"{base['perplexity']:.2f}", "", ""]
+        shown = f"{rise:+.1%} ± {100 * error:.1f}" if rise < _DESTROYED else f"times {1 + rise:.1e}"
+        return [shown, f"{kl['kl']['mean']:.4f}", f"{kl['top1_agreement']:.1%}"]
+    return [_baseline(rows) if each["name"] == "unquantized" else "", "", ""]
+
+
+def _baseline(rows: Sequence[Row]) -> str:
+    base = next(each["results"]["kl"]["baseline"] for each in rows if "kl" in each["results"])
+    return f"{base['perplexity']:.2f} ± {base['perplexity_stderr']:.2f}"
 
 
 def _accuracy(what: str, result: Row | None) -> str:

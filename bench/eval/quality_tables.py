@@ -138,6 +138,8 @@ def _make(name: str, options: argparse.Namespace) -> None:
         print(f"redoubt: left out of {name}: {text}", file=sys.stderr)
     notes = [*options.note, *(f"left out: {text}" for text in left_out)]
     result = {"model": options.checkpoint.name, **machine(), "notes": notes, **compare(read_results(files))}
+    order = [UNQUANTIZED, *table.conversions]
+    result["rows"].sort(key=lambda row: order.index(row["name"]) if row["name"] in order else len(order))
     out = (options.results or options.work) / f"quality-{name}-{options.name}.json"
     out.write_text(json_text(result), encoding="utf-8")
     if options.page is not None:

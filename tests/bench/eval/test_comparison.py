@@ -116,9 +116,11 @@ def test_a_page_of_real_results(results: Path, tmp_path: Path) -> None:
 
 
 def test_a_set_that_a_row_lacks_is_left_empty() -> None:
-    rows = [task("x.gguf", "1"), task("a", "1"), task("x.gguf", "11", "lambada")]
+    rows = [task("x.gguf", "1"), task("a", "1"), task("x.gguf", "11", "lambada", perplexity=9.96)]
     comparison = compare(rows) | {"model": "tiny", "cpu": "none", "commit": "0"}
-    assert tables(comparison).splitlines()[-1] == "| a | 100.0% (+0.0 ± 0.0, p = 1) |  |"
+    base, other = tables(comparison).splitlines()[-2:]
+    assert base.endswith("| 100.0% ± 10.0 | 10.0 |")
+    assert other == "| a | 100.0% (+0.0 ± 0.0, p = 1) |  |  |"
     with pytest.raises(ValueError, match="the page has no <!-- x begins -->"):
         with_comparison("", "x", comparison)
 

@@ -49,6 +49,7 @@ def test_tables_are_made_once_and_name_what_is_missing(
     assert methods["settings"]["piqa"] == {"tasks": 2}
     groups = json.loads((tmp_path / "work/quality-groups-tiny.json").read_text())
     moved = {row["name"]: row["results"]["weights"]["relative_rms"] for row in groups["rows"]}
+    assert list(moved)[:2] == ["sym_int4-gtensor-rtn", "sym_int4-gchannel-rtn"]
     assert moved["sym_int4-gtensor-rtn"] > moved["sym_int4-gchannel-rtn"] > moved["sym_int4-g32-rtn"] > 0
     assert "| `sym_int4`, a row, `rtn` |" in page.read_text()
 

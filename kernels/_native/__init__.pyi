@@ -431,6 +431,20 @@ class Model:
         query_lengths: I32,
         context_lengths: I32,
         samplers: Sequence[Sampler | None],
+        readers: Sequence[PromptReader | None],
+        draft_lengths: I32 | None,
+        prompts: int,
+        interrupt: I32,
+    ) -> I32 | None: ...
+    @overload
+    def step(
+        self,
+        token_ids: I32,
+        positions: I32,
+        slots: I32,
+        query_lengths: I32,
+        context_lengths: I32,
+        samplers: Sequence[Sampler | None],
         readers: Sequence[PromptReader | None] = (),
         draft_lengths: I32 | None = None,
         prompts: int = 0,
@@ -452,20 +466,6 @@ class Model:
         is no sampler, or a guess before was wrong. Raises ValueError naming the array that does not fit.
         """
 
-    @overload
-    def step(
-        self,
-        token_ids: I32,
-        positions: I32,
-        slots: I32,
-        query_lengths: I32,
-        context_lengths: I32,
-        samplers: Sequence[Sampler | None],
-        readers: Sequence[PromptReader | None],
-        draft_lengths: I32 | None,
-        prompts: int,
-        interrupt: I32 | None,
-    ) -> I32 | None: ...
     def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
         """The same forward pass, all tokens as a prompt's; returns every new token's logits [T, vocab_size]."""
 

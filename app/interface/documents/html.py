@@ -27,7 +27,9 @@ td, th { border-top: 1px solid #8885; padding: 0.25rem 0.5rem; text-align: left;
 <p><code>?{{ asked.name }}=</code> {{ asked.description }}</p>
 {% endfor %}
 {% if operation.requestBody %}
-<p>Request: {{ link(operation.requestBody.content["application/json"].schema) }}</p>
+{% for media, content in operation.requestBody.content.items() %}
+<p>Request: {% if media != "application/json" %}<code>{{ media }}</code> {% endif %}{{ link(content.schema) }}</p>
+{% endfor %}
 {% endif %}
 <table>{% for status, answer in operation.responses.items() %}
 <tr><td>{{ status }}</td><td>{{ answer.description }}</td><td>

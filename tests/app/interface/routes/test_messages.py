@@ -365,6 +365,15 @@ async def test_the_answer_goes_on_with_the_assistants_last_text() -> None:
     assert counted.json() == {"input_tokens": len(worker.requests[0].prompt_token_ids)}
 
 
+async def test_a_begun_answer_follows_its_format_as_a_whole() -> None:
+    worker = saying("1}")
+    messages = [*BODY["messages"], {"role": "assistant", "content": '{"a": '}]
+    form = {"output_config": {"format": {"type": "json_schema", "schema": ADD["input_schema"]}}}
+    message = (await post(worker, {"messages": messages, **form}, model=TOOL_MODEL)).json()
+    assert message["content"][0]["text"] == "1}"
+    assert ADD["input_schema"]["required"][0] in (worker.requests[0].grammar or "")
+
+
 # --- tools ---------------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,38 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
+class _Questions:
+    """A connection to an HAProxy, which takes no new one once it is to leave, and ends only after this is closed."""
+
+    def __init__(self, control: Path) -> None:
+        """control: its Unix socket for questions. Without an answer the number of sessions stays unknown."""
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            self._connection.connect(str(control))
+            self._ask("prompt")  # more than one question
+
+    def sessions(self) -> int | None:
+        """How many requests have no whole answer; None: not known. A connection between two requests has none."""
+        try:
+            lines = self._ask("show sess").splitlines()
+        except OSError:
+            return None
+        return sum(line.startswith("0x") and " fe=GLOBAL " not in line for line in lines)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(self, question: str) -> str:
+        self._connection.sendall(f"{question}\n".encode())
+        answer = b""
+        while not answer.endswith(b"\n> "):
+            if not (part := self._connection.recv(1 << 16)):
+                raise ConnectionError
+            answer += part
+        return answer.decode(errors="replace")
+
+
 class Front:
     """One listening socket and the HAProxy behind it. Methods are for the main thread; a thread of its own watches."""
 
@@ -72,7 +104,9 @@ class Front:
         self._current: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         self._restart_at_s: float | None = None
+        self._control = folder  # the present HAProxy's Unix socket for questions
         self._leaving: list[subprocess.Popen[bytes]] = []
+        self._last: _Questions | None = None  # for the HAProxy that leaves last, when the service ends
         self._is_open = True
         self._numbers = 0
         self._selector = selectors.DefaultSelector()
@@ -126,16 +160,23 @@ class Front:
 
     @property
     def answering(self) -> bool:
-        """Whether an HAProxy that is to end still has an answer to finish."""
+        """Whether an HAProxy that is to end still has an answer to finish.
+
+        While the service goes on, one with a client's open connection counts: its next request may be on its way.
+        """
         with self._lock:
             self._leaving = [process for process in self._leaving if process.poll() is None]
-            return bool(self._leaving)
+            if self._last is None or len(self._leaving) > 1:
+                return bool(self._leaving)
+            return bool(self._leaving) and self._last.sessions() != 0
 
     def close_address(self) -> None:
         """Refuses connections from now on, because the service ends; running answers go on."""
         with self._lock:
             self._is_open = False
             self._active = None
+            if self._current is not None:
+                self._last = _Questions(self._control)
             self._leave()
             self._listening.close()
 
@@ -147,6 +188,8 @@ class Front:
             for process in [*self._leaving, *([self._current] if self._current else [])]:
                 process.kill()
                 process.wait()
+            if self._last is not None:
+                self._last.close()
             self._leaving, self._current = [], None
             self._listening.close()
         self._wake.close()
@@ -177,7 +220,10 @@ class Front:
         descriptor = self._listening.fileno()
         self._numbers += 1
         path = self._folder / f"front{self._numbers % 8}.cfg"
-        path.write_text(configuration.replace(FRONT_BIND, f"fd@{descriptor}"), encoding="utf-8")
+        control = path.with_suffix(".sock")
+        own = f"global\n    stats socket {control} mode 600 level operator"
+        text = re.sub(r"(?m)^global$", own, configuration.replace(FRONT_BIND, f"fd@{descriptor}"))
+        path.write_text(text, encoding="utf-8")
         command = [str(self._binary), "-db", "-f", str(path)]
         try:
             checked = subprocess.run(
@@ -196,6 +242,7 @@ class Front:
             self._current = subprocess.Popen(
                 command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
             )
+        self._control = control
         self._started_s = time.monotonic()
         self._restart_at_s = None
         watched = os.pidfd_open(self._current.pid)

@@ -190,6 +190,22 @@ def test_a_lost_ingress_is_an_error_in_the_shape_of_the_api(backend: int, tmp_pa
     assert_unavailable(response)
 
 
+def test_a_service_that_ends_waits_for_answers_and_not_for_idle_clients(backend: int, tmp_path: Path) -> None:
+    with (
+        started(tmp_path, "127.0.0.1", backend) as (port, front),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as idle,
+    ):
+        idle.request("GET", "/")
+        assert idle.getresponse().read() == b"/"
+        with closing(connected(port)) as waiting:
+            waiting.sendall(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 1\r\n\r\n1")
+            Backend.begun.get(timeout=60)
+            front.close_address()
+            assert front.answering
+        wait_until(lambda: not front.answering, "no answer runs")
+        assert front.processes  # for the idle client's connection
+
+
 @pytest.mark.parametrize("length", [200, 40_000])
 @pytest.mark.parametrize("pieces", range(4))
 def test_a_client_that_leaves_is_noticed(pieces: int, length: int, backend: int, tmp_path: Path) -> None:

@@ -399,7 +399,7 @@ class _Service:
         self._front.close_address()
         time.sleep(_LOOK_S)
         timeout_s, signals = self._config.application.args.worker.drain_timeout_s, self._signals
-        self._finish_answers(min(_SOON_S, timeout_s))  # a page's open connection is none, and soon gone
+        self._finish_answers(min(_SOON_S, timeout_s))  # a page's question for the state is none, and soon answered
         if self._answers_run() and self._signals == signals:
             say(f"Running answers have {timeout_s:.0f} s to end; another signal ends them now.")
             self._finish_answers(timeout_s)

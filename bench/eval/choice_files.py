@@ -7,7 +7,7 @@ also the text files of klosax/hellaswag_text_data. Does not know how questions a
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,6 +146,18 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(entry, dict):
             raise EvalError(f"{path}: line {number} is not a JSON object")
         yield number, entry
+
+
+def set_files(folder: Path, names: Sequence[str], known: Collection[str]) -> dict[str, Path]:
+    """LongBench's files SET.jsonl by set: of `names`, or of those known sets that are there. Raises EvalError."""
+    for name in names:
+        if name not in known:
+            raise EvalError(f"LongBench set {name!r} is not one of {', '.join(known)}")
+    files = {name: folder / f"{name}.jsonl" for name in names or known}
+    there = {name: path for name, path in files.items() if path.exists() or names}
+    if not there:
+        raise EvalError(f"{folder}: has no SET.jsonl of LongBench's English sets")
+    return there
 
 
 def _all_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:

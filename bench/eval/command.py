@@ -62,9 +62,18 @@ _READERS: Final[Mapping[str, Callable[[Path], list[ChoiceTask]]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    try:
+
+    def run() -> None:
         for result in options.run(options):
             print(json.dumps(result) if options.json else _table(result), flush=True)
+
+    return exit_status(run)
+
+
+def exit_status(run: Callable[[], None]) -> int:
+    """Runs a resumable command; its failures are a line for the user."""
+    try:
+        run()
     except (EvalError, QuantError, ValueError, OSError) as error:
         print(f"redoubt: {error}", file=sys.stderr)
         return 2

@@ -11,31 +11,22 @@ from typing import Any, Final
 import numpy as np
 from tokenizers import Tokenizer
 
-from bench.eval.choice_files import json_lines
+from bench.eval.choice_files import json_lines, set_files
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
+from bench.eval.long_metrics import METRICS, code_similarity
 from bench.eval.perplexity import Tick, text_result, window_scores
 from bench.eval.text_windows import begin_tokens
 from quant.packed.native_model import NativeModel
 
-ENGLISH_SETS: Final = (
-    "narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report", "qmsum", "multi_news",
-    "trec", "triviaqa", "samsum", "passage_count", "passage_retrieval_en",
-)  # fmt: skip
+ENGLISH_SETS: Final = tuple(name for name, metric in METRICS.items() if metric is not code_similarity)
 """LongBench's sets in English, without those of code."""
 
 
 def long_texts(folder: Path, names: Sequence[str], limit: int | None) -> dict[str, list[str]]:
     """The texts of each set in `folder`, at most `limit` of each. Raises EvalError naming a set or a line."""
-    for name in names:
-        if name not in ENGLISH_SETS:
-            raise EvalError(f"LongBench set {name!r} is not one of {', '.join(ENGLISH_SETS)}")
-    there = [name for name in names or ENGLISH_SETS if (folder / f"{name}.jsonl").exists() or names]
-    if not there:
-        raise EvalError(f"{folder}: has no SET.jsonl of LongBench's English sets")
     sets = {}
-    for name in there:
-        path = folder / f"{name}.jsonl"
+    for name, path in set_files(folder, names, ENGLISH_SETS).items():
         texts = []
         for number, entry in json_lines(path):
             text = entry.get("context")

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
-from bench.eval.choice_files import json_lines
+from bench.eval.choice_files import json_lines, set_files
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
 from bench.eval.long_metrics import METRICS, long_score
@@ -69,21 +69,14 @@ class LongSet:
 
 def long_sets(folder: Path, config: Path | None, names: Sequence[str], limit: int | None) -> list[LongSet]:
     """The sets whose files are in `folder`. Raises EvalError naming a file or a set."""
-    for name in names:
-        if name not in METRICS:
-            raise EvalError(f"LongBench set {name!r} is not one of {', '.join(METRICS)}")
-    there = [name for name in names or METRICS if (folder / f"{name}.jsonl").exists() or names]
-    if not there:
-        raise EvalError(f"{folder}: has no SET.jsonl of LongBench's English sets")
     prompts: Mapping[str, Any] = {} if config is None else read_json_object(config / "dataset2prompt.json")
     lengths: Mapping[str, Any] = {} if config is None else read_json_object(config / "dataset2maxlen.json")
     sets = []
-    for name in there:
+    for name, path in set_files(folder, names, METRICS).items():
         prompt = prompts.get(name, _OWN_PROMPTS[_OWN_KIND.get(name, "question")])
         answer_tokens = lengths.get(name, ANSWER_TOKENS[name])
         if not isinstance(prompt, str) or type(answer_tokens) is not int or answer_tokens < 1:
             raise EvalError(f"{config}: what it says of {name} is no prompt, or no number of tokens")
-        path = folder / f"{name}.jsonl"
         tasks = [_task(path, number, entry, prompt) for number, entry in json_lines(path)][:limit]
         if not tasks:
             raise EvalError(f"{path}: holds no task")

@@ -22,7 +22,7 @@ from bench.eval.comparison import compare, read_results
 from bench.eval.comparison_page import with_comparison
 from bench.eval.errors import EvalError
 from quant.conversion.convert import convert
-from quant.errors import QuantError, TensorError
+from quant.errors import TensorError
 from quant.packed.packed_file import is_packed_model
 
 _METHODS: Final = ("rtn", "scale", "quick", "gptq", "signround", "tuned")
@@ -71,16 +71,12 @@ TABLES: Final[Mapping[str, Table]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    try:
+
+    def run() -> None:
         for name in options.tables:
             _make(name, options)
-    except (EvalError, QuantError, ValueError, OSError) as error:
-        print(f"redoubt: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("redoubt: interrupted; the same command resumes it", file=sys.stderr)
-        return 130
-    return 0
+
+    return command.exit_status(run)
 
 
 def _parser() -> argparse.ArgumentParser:

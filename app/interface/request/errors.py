@@ -6,8 +6,8 @@ type and location.
 
 import logging
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -47,6 +47,13 @@ class ApiError(Exception):
         return orjson.dumps(
             {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
         )
+
+    def renamed(self, name_of: Callable[[str], str]) -> "ApiError":
+        """Returns the failure with another name of its field."""
+        if self.param is None:
+            return self
+        name = name_of(self.param)
+        return replace(self, message=self.message.replace(f"'{self.param}'", f"'{name}'"), param=name)
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -3,7 +3,7 @@
 `functions` decides which functions may be called and by which grammar; `answers` turns the engine's tokens into text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from math import inf
@@ -57,6 +57,27 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
     echoed = begun.text if request.echo else ""
     return replace(job, shared_tokens=shared_tokens, thought=thought, left_out=left_out, begun=echoed)
+
+
+def plan_as_chat(
+    model: ChatModel,
+    chat: ChatCompletionRequest,
+    limits: Limits,
+    caller: Caller,
+    request_id: str,
+    name_of: Callable[[str], str],
+) -> Job:
+    """Plans a request of another API by its equivalent chat request. Raises ApiError (400).
+
+    name_of: the client's name of a chat request's field, for errors.
+    """
+    try:
+        job = plan_chat(model, chat, limits, caller, request_id)
+    except errors.ApiError as error:
+        raise error.renamed(name_of) from None
+    if job.grammar is None:
+        return job
+    return replace(job, grammar=replace(job.grammar, fields=tuple(map(name_of, job.grammar.fields))))
 
 
 def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> GenerationOptions:

@@ -5,12 +5,12 @@ Errors name the fields of the client's own request, not those of the chat reques
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from app.interface.generate.planning.chat import plan_chat, template_options
+from app.interface.generate.planning.chat import plan_as_chat, template_options
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
 from app.interface.request import errors
@@ -81,14 +81,7 @@ def plan_message(model: ChatModel, request: MessagesRequest, limits: Limits, cal
         truncation=request.truncation,
         on_overflow=request.on_overflow,
     )
-    try:
-        job = plan_chat(model, chat, limits, caller, request_id)
-    except ApiError as error:
-        raise _renamed(error, request) from None
-    if job.grammar is None:
-        return job
-    fields = (_field(name, request) for name in job.grammar.fields)
-    return replace(job, grammar=replace(job.grammar, fields=tuple(fields)))
+    return plan_as_chat(model, chat, limits, caller, request_id, lambda name: _field(name, request))
 
 
 def prompt_length(model: ChatModel, request: CountTokensRequest) -> int:
@@ -100,7 +93,7 @@ def prompt_length(model: ChatModel, request: CountTokensRequest) -> int:
         options = ending_options(options, chat.messages, continues=chat.continue_final_message, opens_answer=None)
         return len(model.chat_prompt(chat.messages, tools, chat.response_format, bounded=False, options=options))
     except ApiError as error:
-        raise _renamed(error, request) from None
+        raise error.renamed(lambda name: _field(name, request)) from None
 
 
 def chat_request(request: CountTokensRequest, **options: Any) -> ChatCompletionRequest:
@@ -128,15 +121,8 @@ def chat_request(request: CountTokensRequest, **options: Any) -> ChatCompletionR
     )
 
 
-def _renamed(error: ApiError, request: CountTokensRequest) -> ApiError:
-    """Returns the error with the field of the client's request instead of the chat request's."""
-    if error.param is None:
-        return error
-    name = _field(error.param, request)
-    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{name}'"), param=name)
-
-
 def _field(name: str, request: CountTokensRequest) -> str:
+    """Returns the client's name of a chat request's field."""
     found = re.fullmatch(r"tools\[(\d+)\]\.function\.parameters", name)
     if found is not None:
         place, _ = _offered(request.tools)[int(found[1])]

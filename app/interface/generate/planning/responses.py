@@ -5,12 +5,11 @@ Errors name the fields of the client's own request, not those of the chat reques
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import orjson
 
 from app.interface.functions.response_tools import OfferedTool, alias_of, chosen, offered_tools
-from app.interface.generate.planning.chat import plan_chat
+from app.interface.generate.planning.chat import plan_as_chat
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
 from app.interface.request import errors
@@ -53,14 +52,8 @@ _ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
 def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
     """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     offered = offered_tools(request.tools, request.tool_choice)
-    try:
-        job = plan_chat(model, chat_request(request), limits, caller, request_id)
-    except ApiError as error:
-        raise renamed_for_responses(_of_tools(error, offered)) from None
-    if job.grammar is None:
-        return job
-    fields = (_field(_tool_field(field, offered)) for field in job.grammar.fields)
-    return replace(job, grammar=replace(job.grammar, fields=tuple(fields)))
+    chat = chat_request(request)
+    return plan_as_chat(model, chat, limits, caller, request_id, lambda name: _field(_tool_field(name, offered)))
 
 
 def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
@@ -105,21 +98,11 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
 
 def renamed_for_responses(error: ApiError) -> ApiError:
     """Returns the error with the response request's field instead of the chat request's."""
-    if error.param is None:
-        return error
-    field = _field(error.param)
-    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{field}'"), param=field)
-
-
-def _of_tools(error: ApiError, offered: Sequence[OfferedTool]) -> ApiError:
-    """Returns the error with the place of a tool in the request, which may be within a namespace."""
-    field = _tool_field(error.param or "", offered)
-    if not error.param or field == error.param:
-        return error
-    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{field}'"), param=field)
+    return error.renamed(_field)
 
 
 def _tool_field(name: str, offered: Sequence[OfferedTool]) -> str:
+    """Returns the field with the tool's place in the request, which may be within a namespace."""
     found = re.match(r"tools\[(\d+)\]", name)
     if found is None:
         return name

@@ -11,7 +11,7 @@ from app.interface.users.batches.sealed import Batch
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.files import batch_texts_of
 from app.interface.users.routes.listing import list_query, listed
-from app.interface.users.routes.users import body_of
+from app.interface.users.routes.users import body_of, id_of
 from app.interface.wire.batches import BatchObject, BatchRequest
 
 _WINDOW = "24h"
@@ -43,11 +43,11 @@ class BatchRoutes:
 
     async def batch(self, request: Request) -> Response:
         """`GET /v1/batches/{id}`."""
-        return json_response(_shown(await batch_texts_of(self._gate, request).get(_id(request))))
+        return json_response(_shown(await batch_texts_of(self._gate, request).get(id_of(request))))
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/batches/{id}/cancel`."""
-        batch = await batch_texts_of(self._gate, request).cancel(_id(request))
+        batch = await batch_texts_of(self._gate, request).cancel(id_of(request))
         self._runner.look(batch.stored.id)
         return json_response(_shown(batch))
 
@@ -71,7 +71,3 @@ def _shown(batch: Batch) -> dict[str, Any]:
         **{f"{state}_at": stored.times.get(state) for state in _TIMES},
     }
     return BatchObject.model_validate(shown).model_dump()
-
-
-def _id(request: Request) -> str:
-    return str(request.path_params["id"])

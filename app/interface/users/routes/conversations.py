@@ -18,7 +18,7 @@ from app.interface.users.gate import AccountsGate
 from app.interface.users.items import items_of
 from app.interface.users.kv_pages import AllForgotten
 from app.interface.users.routes.listing import list_query, listed
-from app.interface.users.routes.users import texts_of, user_of
+from app.interface.users.routes.users import id_of, texts_of, user_of
 from app.interface.users.texts import Conversation, Item, Texts, off_loop, size_of, text_of
 from app.interface.wire.conversations import (
     ConversationChangeRequest,
@@ -72,13 +72,13 @@ class ConversationRoutes:
 
     async def conversation(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        return json_response(_shown(await texts_of(self._gate, request).get(_id(request))))
+        return json_response(_shown(await texts_of(self._gate, request).get(id_of(request))))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`."""
         body = await self._body(request, ConversationChangeRequest)
         texts = texts_of(self._gate, request)
-        return json_response(_shown(await texts.change(await texts.get(_id(request)), body.metadata)))
+        return json_response(_shown(await texts.change(await texts.get(id_of(request)), body.metadata)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}?undo=true`: deletes texts, responses, the key and the files of saved KV pages.
@@ -89,9 +89,9 @@ class ConversationRoutes:
         if undo not in ("true", "false") or request.query_params.keys() - {"undo"}:
             raise errors.invalid("The only parameter is 'undo': true or false.", "undo", "invalid_value")
         caller, identity = user_of(request)
-        deleting = self._delete(caller.secret, identity, _id(request), undo=undo == "true")
+        deleting = self._delete(caller.secret, identity, id_of(request), undo=undo == "true")
         _, removed = await self._gate.to_the_end(deleting)
-        deleted = DeletedConversation(id=_id(request), unacknowledged=removed.unacknowledged)
+        deleted = DeletedConversation(id=id_of(request), unacknowledged=removed.unacknowledged)
         return json_response(deleted.model_dump())
 
     async def delete_all(self, request: Request) -> Response:
@@ -107,7 +107,7 @@ class ConversationRoutes:
 
     async def restore(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/restore`: undoes a deletion with `undo` of some seconds ago."""
-        return json_response(_shown(await texts_of(self._gate, request).restore(_id(request))))
+        return json_response(_shown(await texts_of(self._gate, request).restore(id_of(request))))
 
     async def export(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/export?format=md|json`: returns a file to download."""
@@ -115,7 +115,7 @@ class ConversationRoutes:
         if form not in ("md", "json") or request.query_params.keys() - {"format"}:
             raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
         texts = texts_of(self._gate, request)
-        one = await texts.get(_id(request))
+        one = await texts.get(id_of(request))
         items = await texts.items(one.id) if form == "json" else (await texts.branch(one.id)).items
         response = await off_loop(size_of(items), lambda: _exported(one, items, form))
         response.headers["Content-Disposition"] = f'attachment; filename="{one.id}.{form}"'
@@ -127,7 +127,7 @@ class ConversationRoutes:
         """`GET /v1/conversations/{id}/items`."""
         query = list_query(request)
         found = await texts_of(self._gate, request).items(
-            _id(request), after=query.after, limit=query.limit + 1, newest_first=query.newest_first
+            id_of(request), after=query.after, limit=query.limit + 1, newest_first=query.newest_first
         )
         return json_response(listed(found, query.limit))
 
@@ -135,17 +135,17 @@ class ConversationRoutes:
         """`POST /v1/conversations/{id}/items`."""
         body = await self._body(request, ItemsRequest)
         items = items_of(body.items)
-        await texts_of(self._gate, request).add(_id(request), items, body.parent)
+        await texts_of(self._gate, request).add(id_of(request), items, body.parent)
         return json_response(listed(items, len(items)))
 
     async def item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item_id}`."""
-        return json_response(await texts_of(self._gate, request).item(_id(request), request.path_params["item_id"]))
+        return json_response(await texts_of(self._gate, request).item(id_of(request), request.path_params["item_id"]))
 
     async def delete_item(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}/items/{item_id}`: returns the conversation."""
         texts = texts_of(self._gate, request)
-        return json_response(_shown(await texts.delete_item(_id(request), request.path_params["item_id"])))
+        return json_response(_shown(await texts.delete_item(id_of(request), request.path_params["item_id"])))
 
     # --- internals
 
@@ -224,7 +224,3 @@ def _shown(one: Conversation, passage: str | None = None) -> dict[str, object]:
         response_id=one.response_id,
         passage=passage,
     ).model_dump()
-
-
-def _id(request: Request) -> str:
-    return str(request.path_params["id"])

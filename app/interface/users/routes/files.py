@@ -16,7 +16,7 @@ from app.interface.users.batches.sealed import BatchTexts, Upload, UserFile
 from app.interface.users.batches.upload import FILE, Form, read_form
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.listing import list_query, listed
-from app.interface.users.routes.users import user_of
+from app.interface.users.routes.users import id_of, user_of
 from app.interface.wire.batches import LEAST_KEPT_S, MOST_KEPT_S, DeletedFile, ExpiresAfter, FileObject
 from app.messages.accounts import AccountsError
 
@@ -68,12 +68,12 @@ class FileRoutes:
 
     async def file(self, request: Request) -> Response:
         """`GET /v1/files/{id}`."""
-        return json_response(_shown(await batch_texts_of(self._gate, request).file(_id(request))))
+        return json_response(_shown(await batch_texts_of(self._gate, request).file(id_of(request))))
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/files/{id}/content`: streamed, a part at a time."""
         texts = batch_texts_of(self._gate, request)
-        file = await texts.file(_id(request))
+        file = await texts.file(id_of(request))
         pieces = texts.content(file.stored.id)
         first = await anext(pieces, b"")  # what fails here is an answer of its own
         headers = {
@@ -85,8 +85,8 @@ class FileRoutes:
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/files/{id}`."""
-        await batch_texts_of(self._gate, request).delete_file(_id(request))
-        return json_response(DeletedFile(id=_id(request)).model_dump())
+        await batch_texts_of(self._gate, request).delete_file(id_of(request))
+        return json_response(DeletedFile(id=id_of(request)).model_dump())
 
 
 async def _joined(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -138,7 +138,3 @@ def _shown(file: UserFile) -> dict[str, object]:
         filename=file.name,
         purpose=stored.purpose,
     ).model_dump()
-
-
-def _id(request: Request) -> str:
-    return str(request.path_params["id"])

@@ -13,7 +13,7 @@ from app.interface.request import errors
 from app.interface.request.streaming import EventStream
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.listing import list_query, listed
-from app.interface.users.routes.users import texts_of, user_of
+from app.interface.users.routes.users import id_of, texts_of, user_of
 from app.interface.wire.conversations import DeletedResponse
 from app.interface.wire.responses import ResponseError
 
@@ -67,7 +67,7 @@ class StoredResponseRoutes:
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
         query = list_query(request)
-        found = (await texts_of(self._gate, request).response(_id(request))).input
+        found = (await texts_of(self._gate, request).response(id_of(request))).input
         return json_response(listed(query.cut(found), query.limit))
 
     async def delete(self, request: Request) -> Response:
@@ -75,26 +75,22 @@ class StoredResponseRoutes:
         running = self._running(request)
         if running is not None:
             await running.cancel()
-        await texts_of(self._gate, request).delete_response(_id(request))
+        await texts_of(self._gate, request).delete_response(id_of(request))
         if running is not None:
-            self._gate.running.forget(_id(request))
-        return json_response(DeletedResponse(id=_id(request)).model_dump())
+            self._gate.running.forget(id_of(request))
+        return json_response(DeletedResponse(id=id_of(request)).model_dump())
 
     def _running(self, request: Request) -> RunningAnswer | None:
         _, identity = user_of(request)
-        return self._gate.running.find(_id(request), identity.user_id)
+        return self._gate.running.find(id_of(request), identity.user_id)
 
     async def _stored(self, request: Request) -> dict[str, Any]:
         """Returns the stored body. Another ingress may be writing it; if that one has died, the status is `failed`."""
-        stored = await texts_of(self._gate, request).response(_id(request))
+        stored = await texts_of(self._gate, request).response(id_of(request))
         if stored.body["status"] not in _OPEN or stored.is_open:
             return stored.body
         lost = ResponseError(code="server_error", message="The service stopped while it wrote this answer.")
         return {**stored.body, "status": "failed", "error": lost.model_dump()}
-
-
-def _id(request: Request) -> str:
-    return str(request.path_params["id"])
 
 
 def _starting_after(request: Request) -> int | None:

@@ -50,6 +50,11 @@ async def body_of(request: Request, kind: type[Body]) -> Body:
     return parse(kind, await read_body(request, MAX_BODY_BYTES))
 
 
+def id_of(request: Request) -> str:
+    """Returns the id in the path."""
+    return str(request.path_params["id"])
+
+
 def user_of(request: Request) -> tuple[Caller, Identity]:
     """Returns the caller and its user. Raises ApiError (401) for a guest."""
     caller = caller_of(request)

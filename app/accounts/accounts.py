@@ -9,6 +9,7 @@ from app.accounts.key_source import read_kek
 from app.accounts.logins import Logins
 from app.accounts.store import OPERATOR, Actor, Store, open_store
 from app.accounts.stored_batches import StoredBatches
+from app.accounts.stored_collections import StoredCollections
 from app.accounts.stored_conversations import StoredConversations
 from app.accounts.stored_files import StoredFiles
 from app.accounts.stored_responses import StoredResponses
@@ -23,7 +24,7 @@ OPERATOR_ACTS = Actor(OPERATOR, "admin")
 
 
 class Accounts:
-    """Users, credentials, conversation keys, stored texts, files and batches, usage and audit."""
+    """Users, credentials, conversation keys, stored texts, files, collections and batches, usage and audit."""
 
     def __init__(self, store: Store, kept: Path | None = None) -> None:
         """kept: the file in memory for `KeptSecrets`."""
@@ -35,6 +36,7 @@ class Accounts:
         self.stored_conversations = StoredConversations(store, self.logins, self.turns)
         self.stored_responses = StoredResponses(store, self.logins, self.stored_conversations)
         self.stored_files = StoredFiles(store, self.logins)
+        self.stored_collections = StoredCollections(store, self.logins, self.stored_files)
         self.stored_batches = StoredBatches(store, self.logins, self.stored_files, KeptSecrets(store.root, kept))
         self.usage = Usage(store)
         self.stored_conversations.destroy_deleted()

@@ -1,6 +1,6 @@
-"""Deletes users' files and batches from the tables. Knows no credential."""
+"""Deletes users' files, batches and collections from the tables. Knows no credential."""
 
-from sqlalchemy import ColumnElement, Connection, delete, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from app.accounts import tables
 
@@ -10,7 +10,16 @@ def hide_files(connection: Connection, which: ColumnElement[bool]) -> None:
     connection.execute(update(tables.files).where(which).values(state="deleted", sealed=None))
 
 
-def delete_batches(connection: Connection, user_id: str) -> None:
-    """Deletes all batches and files of a user."""
+def hide_collections(connection: Connection, which: ColumnElement[bool]) -> None:
+    """Deletes collections: their keys are destroyed now, and `StoredCollections.destroy_some` destroys the rest."""
+    found = select(tables.collections.c.id).where(which)
+    members = tables.collection_members
+    connection.execute(delete(members).where(members.c.collection_id.in_(found)))
+    connection.execute(update(tables.collections).where(which).values(state="deleted", sealed=None))
+
+
+def delete_all(connection: Connection, user_id: str) -> None:
+    """Deletes all batches, files and collections of a user."""
     connection.execute(delete(tables.batches).where(tables.batches.c.user_id == user_id))
     hide_files(connection, tables.files.c.user_id == user_id)
+    hide_collections(connection, tables.collections.c.user_id == user_id)

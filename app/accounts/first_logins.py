@@ -7,7 +7,7 @@ opened with the recovery code) and sealed under that password and a new recovery
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import delete_batches
+from app.accounts.batch_rows import delete_all
 from app.accounts.credentials import Credential, new_key_id, new_recovery_code, recovery_secret
 from app.accounts.keys import UserKey, new_shared_key
 from app.accounts.store import Store
@@ -44,9 +44,11 @@ def choose_key(
         key = UserKey.new()
         for table in (tables.responses, tables.conversations):
             connection.execute(delete(table).where(table.c.user_id == user_id))
-        delete_batches(connection, user_id)
-        shared = new_shared_key(key, user_id)
-        connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))
+        delete_all(connection, user_id)
+        members = tables.collection_members
+        connection.execute(delete(members).where(members.c.user_id == user_id))  # nothing opens these keys any more
+        keys = {"wrapped_sk": new_shared_key(key, user_id), "sharing_key": key.sharing_key().public()}
+        connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(**keys))
     code = set_recovery_code(store, connection, user_id, key)
     held = tables.sessions.c.token_hash == session.token_hash
     wrapped = key.wrap(store.root, session.secret, user_id, session.id)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from app.accounts.sharing import SEED_BYTES, SharingKey
 from app.sealing.records import seal, unseal
 
 KEY_BYTES = 32
@@ -136,6 +137,11 @@ class UserKey:
     def texts_key(self) -> bytes:
         """Returns the 32-byte key under which an ingress seals the user's stored conversations and responses."""
         return derive(self._umk, "texts")
+
+    def sharing_key(self) -> SharingKey:
+        """Returns the key pair with which others share collections with the user."""
+        parts = SEED_BYTES // KEY_BYTES
+        return SharingKey(b"".join(derive(self._umk, f"sharing {part}") for part in range(parts)))
 
     def conversation_mac(self, name: str | None) -> bytes:
         """Returns 32 bytes by which the user's conversation of that name is found; None: the default one."""

@@ -17,6 +17,7 @@ from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
 from app.accounts.batch_secrets import Seen
 from app.accounts.batch_service import BatchService
+from app.accounts.collection_service import CollectionService
 from app.accounts.credentials import check_new_password, normalized_name, normalized_password
 from app.accounts.passwords import Challenge, NewPassword, new_password
 from app.accounts.stored_service import StoredService
@@ -76,8 +77,8 @@ class Remembered:
     """None: an older version has handed over."""
 
 
-class AccountsService(StoredService, BatchService):
-    """The methods do what `app.messages.accounts.AccountsClient`, `ConversationStore` and `BatchStore` say."""
+class AccountsService(StoredService, BatchService, CollectionService):
+    """The methods do what `app.messages.accounts.AccountsClient`, and the stores of `app.messages`, say."""
 
     _is_closed = True  # until the constructor is done: Python may call __del__ even if it fails
 
@@ -373,8 +374,9 @@ class AccountsService(StoredService, BatchService):
                 self._admissions.ingress_lost(ingress)
             try:
                 await self._in_database(partial(self._tidy, lost, tuple(self._seen)))
-                while await self._in_database(self._accounts.stored_files.destroy_some):
-                    pass  # other calls come between
+                for stored in (self._accounts.stored_files, self._accounts.stored_collections):
+                    while await self._in_database(stored.destroy_some):
+                        pass  # other calls come between
             except Exception as error:  # a full disk, for example: the next round tries again
                 logger.error("the accounts were not tidied: %s", type(error).__qualname__)
 

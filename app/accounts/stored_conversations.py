@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, or_, select, tuple_, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import delete_batches
+from app.accounts.batch_rows import delete_all
 from app.accounts.conversations import opened_key, replace_shared_key, sealed_key
 from app.accounts.keys import key_id, new_key
 from app.accounts.logins import Authenticated, Logins
@@ -117,7 +117,7 @@ class StoredConversations:
             return self._changed(connection, row, sealed=sealed, bytes=size_bytes)
 
     def delete(self, secret: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
-        """Deletes a conversation with items, responses and key; None deletes all of the user's, files and batches too.
+        """Deletes a conversation with items, responses and key; None: all that the user has stored.
 
         undo: for `UNDO_S` items and responses are only hidden, and `restore` brings them back. The key is destroyed at
         once, so its KV pages are computed again.
@@ -130,7 +130,7 @@ class StoredConversations:
                 connection.execute(delete(tables.responses).where(tables.responses.c.user_id == user_id))
                 mine = tables.conversations.c.user_id == user_id
                 count = connection.execute(delete(tables.conversations).where(mine)).rowcount
-                delete_batches(connection, user_id)
+                delete_all(connection, user_id)
                 replace_shared_key(connection, known)
                 forgotten, target = Forgotten(count, None), "all"
             else:

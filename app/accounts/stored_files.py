@@ -183,10 +183,13 @@ class StoredFiles:
         return True
 
     def stored_bytes(self, connection: Connection, user_id: str) -> int:
-        """Returns the size of all files of a user."""
-        files = tables.files.c
-        taken = select(func.coalesce(func.sum(files.bytes), 0))
-        return int(connection.execute(taken.where(files.user_id == user_id, files.state != "deleted")).scalar_one())
+        """Returns the size of all files and collections of a user."""
+        used = 0
+        for table in (tables.files, tables.collections):
+            mine = (table.c.user_id == user_id) & (table.c.state != "deleted")
+            taken = select(func.coalesce(func.sum(table.c.bytes), 0)).where(mine)
+            used += int(connection.execute(taken).scalar_one())
+        return used
 
     def check_room(self, connection: Connection, known: Authenticated, more_bytes: int) -> None:
         """Raises AccountsError `insufficient_quota` if `more_bytes` exceed what the user's files may take."""

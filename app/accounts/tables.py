@@ -4,7 +4,18 @@ Without the server's key only ids, counts, sizes, times, order, roles and limits
 the user's key; items and responses by the ingress.
 """
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+)
 
 metadata = MetaData()
 
@@ -25,6 +36,7 @@ users = Table(
     Column("limits", String, nullable=False),
     Column("wrapped_sk", LargeBinary, nullable=False),
     Column("created", _Seconds, nullable=False),
+    Column("sharing_key", LargeBinary),  # public; null until the user's key was open once
 )
 
 credentials = Table(
@@ -146,6 +158,57 @@ batches = Table(
     Column("sealed", LargeBinary, nullable=False),
     Index("batches_by_creation", "user_id", "created_us"),
     Index("batches_by_state", "state"),
+)
+
+collections = Table(
+    "collections",
+    metadata,
+    Column("id", _ItemId, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("state", String(8), nullable=False),  # ready or deleted: its passages are being deleted
+    Column("created_us", BigInteger, nullable=False),
+    Column("changes", BigInteger, nullable=False),  # of its documents
+    Column("bytes", BigInteger, nullable=False),  # of everything sealed
+    Column("sealed", LargeBinary),  # null once it is deleted
+    Index("collections_by_user", "user_id"),
+    Index("collections_by_state", "state"),
+)
+
+collection_members = Table(
+    "collection_members",
+    metadata,
+    Column("collection_id", _ItemId, ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    Column("wrapped_key", LargeBinary, nullable=False),
+    Index("collection_members_by_user", "user_id"),
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("collection_id", _ItemId, ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("file_id", _ItemId, nullable=False),  # no foreign key: the file may be deleted
+    Column("state", String(16), nullable=False),  # in_progress, completed, failed or deleted
+    Column("created_us", BigInteger, nullable=False),
+    Column("leased_until", _Seconds, nullable=False),
+    Column("parts", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("sealed", LargeBinary),  # null once it is deleted
+    Index("documents_by_file", "collection_id", "file_id"),
+    Index("documents_by_state", "state"),
+)
+
+passages = Table(
+    "passages",
+    metadata,
+    Column("collection_id", _ItemId, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),
+    ForeignKeyConstraint(
+        ["collection_id", "number"], ["documents.collection_id", "documents.number"], ondelete="CASCADE"
+    ),
 )
 
 usage = Table(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from app.controller.batch_store import ServeBatchStore
+from app.controller.collection_store import ServeCollectionStore
 from app.controller.conversation_store import ServeConversationStore
 from app.messages.accounts import (
     Admission,
@@ -26,7 +27,7 @@ from app.messages.accounts import (
 )
 
 
-class ServeAccounts(ServeConversationStore, ServeBatchStore):
+class ServeAccounts(ServeConversationStore, ServeBatchStore, ServeCollectionStore):
     """Implements `app.messages.accounts.AccountsClient`, which documents the methods, over a Serve handle."""
 
     async def identify(self, secret: str) -> Identity:

@@ -15,6 +15,7 @@ RefusalCode = Literal[
     "recovery_code_required",
     "too_many_logins",
     "admin_only",
+    "owner_only",
     "not_found",
     "conflict",
     "conversation_conflict",

@@ -197,6 +197,7 @@ def from_refusal(refusal: Refusal) -> ApiError:
         "password_expired": 403,
         "recovery_code_required": 400,
         "admin_only": 403,
+        "owner_only": 403,
         "not_found": 404,
         "conflict": 409,
         "conversation_conflict": 409,

@@ -1,0 +1,119 @@
+"""Users' collections of documents, as messages between an ingress and the accounts. Frozen and picklable.
+
+A collection has a key of its own, which the accounts keep sealed for each user who may search in it. The ingress seals
+names and passages under that key before it hands them over: the accounts and Ray see ids, sizes, times and states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+DocumentState = Literal["in_progress", "completed", "failed"]
+READ_LEASE_S: Final = 20
+"""How long an ingress has a document that it reads, unless it adds passages; later another may begin again."""
+PASSAGES_BYTES: Final = 1 << 20
+"""About the most of passages in one part."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCollection:
+    """A collection without its documents."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    is_mine: bool
+    """Whether the user owns it. Others may only search in it."""
+    changes: int
+    """Rises with each change of its documents."""
+    in_progress: int
+    """Documents that are being read; so are the next two."""
+    completed: int
+    failed: int
+    sealed_bytes: int
+    key: bytes = field(repr=False)
+    """32 bytes, under which its texts are sealed."""
+    sealed: bytes = field(repr=False)
+    """Its name and metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document of a collection."""
+
+    file_id: str
+    number: int
+    """In its collection, rising; not used again. A document that is read once more gets another."""
+    created: int
+    """Unix seconds."""
+    state: DocumentState
+    is_abandoned: bool
+    """Whether it is in progress and no ingress reads it any more."""
+    sealed_bytes: int
+    parts: int
+    sealed: bytes = field(repr=False)
+    """Its name, and what else is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassagesPart:
+    """Some passages of a document, sealed together."""
+
+    seq: int
+    sealed: bytes = field(repr=False)
+
+
+class CollectionStore(Protocol):
+    """The ingress' interface to users' collections.
+
+    Every method raises AccountsError; `secret` is a key or session token, and what the user may not see is `not_found`.
+    Changes are refused with `owner_only` to those with whom a collection is shared.
+    """
+
+    async def new_collection(self, secret: str, collection_id: str, key: bytes, sealed: bytes) -> StoredCollection:
+        """Makes a collection; once more, the same one. Refuses with `insufficient_quota`."""
+
+    async def collections(
+        self, secret: str, *, after: str | None, limit: int, newest_first: bool
+    ) -> Sequence[StoredCollection]:
+        """Lists the user's own collections and those that are shared with the user. after: the one before the first."""
+
+    async def collection(self, secret: str, collection_id: str) -> StoredCollection: ...
+
+    async def change_collection(self, secret: str, collection_id: str, sealed: bytes) -> StoredCollection:
+        """Replaces its name and metadata."""
+
+    async def delete_collection(self, secret: str, collection_id: str) -> None:
+        """Destroys its keys, and then its passages."""
+
+    async def collection_members(self, secret: str, collection_id: str) -> Sequence[str]:
+        """Returns the names of the users with whom it is shared."""
+
+    async def share_collection(self, secret: str, collection_id: str, names: Sequence[str]) -> Sequence[str]:
+        """Shares it with these users and no others. For administrators. Refuses with `not_found`, naming the user."""
+
+    async def add_document(self, secret: str, collection_id: str, file_id: str, sealed: bytes) -> StoredDocument:
+        """Adds a document that this ingress reads now, for `READ_LEASE_S`; its former passages are deleted.
+
+        Refuses with `conflict` while another reads it, and with `insufficient_quota`.
+        """
+
+    async def add_passages(self, secret: str, collection_id: str, number: int, parts: Sequence[PassagesPart]) -> None:
+        """Adds passages, and prolongs the lease. Refuses with `conflict` if the document was deleted or begun again."""
+
+    async def end_document(
+        self, secret: str, collection_id: str, number: int, state: DocumentState, sealed: bytes
+    ) -> StoredDocument:
+        """Ends the reading. Refuses as `add_passages` does."""
+
+    async def documents(
+        self, secret: str, collection_id: str, *, after: str | None, limit: int, newest_first: bool
+    ) -> Sequence[StoredDocument]:
+        """Lists documents. after: the file id of the one before the first."""
+
+    async def document(self, secret: str, collection_id: str, file_id: str) -> StoredDocument: ...
+
+    async def passages(self, secret: str, collection_id: str, number: int, after: int) -> Sequence[PassagesPart]:
+        """Returns the next parts of a completed document after `after` (-1: from the first); empty: there are none."""
+
+    async def delete_document(self, secret: str, collection_id: str, file_id: str) -> None: ...

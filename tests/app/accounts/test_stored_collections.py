@@ -1,0 +1,224 @@
+"""Collections: who may search and change them, documents while they are read, and what deleting leaves."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from app.accounts import tables
+from app.accounts.passwords import new_password
+from app.messages.accounts import AccountsError
+from app.messages.knowledge import READ_LEASE_S, PassagesPart
+from app.settings import BatchSettings
+from tests.app.accounts.world import CHEAP, FIRST, World, choose, prepare
+
+KEY = os.urandom(32)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(prepare(str(tmp_path / "accounts.db")))
+    for name, role in (("anna", "admin"), ("bert", "user"), ("carl", "user")):
+        world.add(name, role=role)
+    yield world
+    world.accounts.close()
+
+
+@pytest.fixture
+def anna(world: World) -> str:
+    return world.log_in("anna")
+
+
+@pytest.fixture
+def bert(world: World) -> str:
+    return world.log_in("bert")
+
+
+def _refused(code: str) -> "pytest.RaisesExc[AccountsError]":
+    return pytest.RaisesExc(AccountsError, check=lambda error: error.refusal.code == code)
+
+
+def _filled(world: World, secret: str, parts: int = 1, file_id: str = "file-1") -> int:
+    """A collection vs_1 with a document; its number."""
+    stored = world.accounts.stored_collections
+    stored.new(secret, "vs_1", KEY, b"name")
+    number = stored.add_document(secret, "vs_1", file_id, b"document").number
+    for seq in range(parts):
+        stored.add_passages(secret, "vs_1", number, [PassagesPart(seq, b"passages %d" % seq)])
+    stored.end_document(secret, "vs_1", number, "completed", b"read")
+    return number
+
+
+def test_a_collection_is_read_back_with_its_key(world: World, anna: str) -> None:
+    number = _filled(world, anna, parts=3)
+    stored = world.accounts.stored_collections
+    found = stored.get(world.log_in("anna"), "vs_1")
+    assert (found.key, found.sealed, found.is_mine, found.completed, found.in_progress) == (KEY, b"name", True, 1, 0)
+    assert stored.new(anna, "vs_1", KEY, b"again").sealed == b"name"
+    parts = [part.sealed for part in stored.passages(anna, "vs_1", number, -1)]
+    assert parts == [b"passages 0", b"passages 1", b"passages 2"]
+    assert [part.seq for part in stored.passages(anna, "vs_1", number, 1)] == [2]
+    assert found.sealed_bytes == len(b"nameread") + sum(map(len, parts))
+
+
+def test_nobody_else_finds_it(world: World, anna: str, bert: str) -> None:
+    number = _filled(world, anna)
+    stored = world.accounts.stored_collections
+    assert stored.listed(bert, None, 10, newest_first=True) == []
+    tries = (
+        lambda: stored.get(bert, "vs_1"),
+        lambda: stored.change(bert, "vs_1", b"mine"),
+        lambda: stored.delete(bert, "vs_1"),
+        lambda: stored.members(bert, "vs_1"),
+        lambda: stored.share(bert, "vs_1", ["bert"]),
+        lambda: stored.add_document(bert, "vs_1", "file-2", b""),
+        lambda: stored.add_passages(bert, "vs_1", number, []),
+        lambda: stored.end_document(bert, "vs_1", number, "failed", b""),
+        lambda: stored.documents(bert, "vs_1", None, 10, newest_first=True),
+        lambda: stored.document(bert, "vs_1", "file-1"),
+        lambda: stored.passages(bert, "vs_1", number, -1),
+        lambda: stored.delete_document(bert, "vs_1", "file-1"),
+        lambda: stored.listed(bert, "vs_1", 10, newest_first=True),
+    )
+    for each in tries:
+        with _refused("not_found"):
+            each()
+    with _refused("conflict"):
+        stored.new(bert, "vs_1", KEY, b"mine")
+
+
+def test_shared_ones_are_searched_and_not_changed(world: World, anna: str, bert: str) -> None:
+    number = _filled(world, anna)
+    stored = world.accounts.stored_collections
+    assert stored.share(anna, "vs_1", ["bert", "Anna"]) == ["bert"]
+    found = stored.listed(bert, None, 10, newest_first=True)
+    assert [(one.key, one.is_mine) for one in found] == [(KEY, False)]
+    assert stored.passages(bert, "vs_1", number, -1)
+    assert stored.members(anna, "vs_1") == ["bert"]
+    for each in (
+        lambda: stored.change(bert, "vs_1", b"mine"),
+        lambda: stored.add_document(bert, "vs_1", "file-2", b""),
+        lambda: stored.delete_document(bert, "vs_1", "file-1"),
+        lambda: stored.delete(bert, "vs_1"),
+        lambda: stored.members(bert, "vs_1"),
+    ):
+        with _refused("owner_only"):
+            each()
+    assert stored.share(anna, "vs_1", []) == []
+    with _refused("not_found"):
+        stored.get(bert, "vs_1")
+    stored.share(anna, "vs_1", ["carl"])
+    world.accounts.users.delete(world.accounts.actor(anna), "carl")
+    assert stored.members(anna, "vs_1") == []
+
+
+def test_who_shares_and_with_whom(world: World, anna: str, bert: str) -> None:
+    stored = world.accounts.stored_collections
+    stored.new(bert, "vs_2", KEY, b"name")
+    with _refused("admin_only"):
+        stored.share(bert, "vs_2", ["anna"])
+    stored.new(anna, "vs_1", KEY, b"name")
+    with pytest.raises(AccountsError, match="no user zoe"):
+        stored.share(anna, "vs_1", ["bert", "zoe"])
+    assert stored.members(anna, "vs_1") == []
+
+
+def test_a_new_key_of_the_user_opens_nothing_shared(world: World, anna: str, bert: str) -> None:
+    _filled(world, anna)
+    stored, users = world.accounts.stored_collections, world.accounts.users
+    stored.share(anna, "vs_1", ["bert"])
+    users.reset_password(world.accounts.actor(anna), "bert", new_password(FIRST, CHEAP))
+    choose(world.accounts, "bert")
+    bert = world.log_in("bert")
+    assert stored.listed(bert, None, 10, newest_first=True) == []
+    stored.share(anna, "vs_1", ["bert"])
+    assert stored.get(bert, "vs_1").key == KEY
+
+
+def test_a_document_is_read_by_one(world: World, anna: str) -> None:
+    stored = world.accounts.stored_collections
+    stored.new(anna, "vs_1", KEY, b"name")
+    first = stored.add_document(anna, "vs_1", "file-1", b"document")
+    stored.add_passages(anna, "vs_1", first.number, [PassagesPart(0, b"passages")])
+    with _refused("conflict"):
+        stored.add_document(anna, "vs_1", "file-1", b"document")
+    with _refused("not_found"):  # not before it is complete
+        stored.passages(anna, "vs_1", first.number, -1)
+    world.clock.now_s += READ_LEASE_S - 1
+    stored.add_passages(anna, "vs_1", first.number, [PassagesPart(1, b"more")])
+    world.clock.now_s += READ_LEASE_S - 1
+    assert not stored.document(anna, "vs_1", "file-1").is_abandoned
+    world.clock.now_s += 1
+    assert stored.document(anna, "vs_1", "file-1").is_abandoned
+    second = stored.add_document(anna, "vs_1", "file-1", b"document")
+    assert second.number != first.number
+    with _refused("conflict"):
+        stored.add_passages(anna, "vs_1", first.number, [])
+    with _refused("conflict"):
+        stored.end_document(anna, "vs_1", first.number, "completed", b"")
+    part = PassagesPart(0, b"passages")
+    for _ in range(2):  # an answer was lost
+        stored.add_passages(anna, "vs_1", second.number, [part])
+    ended = stored.end_document(anna, "vs_1", second.number, "completed", b"read")
+    assert (ended.parts, ended.sealed_bytes) == (1, len(b"passagesread"))
+    listed = stored.documents(anna, "vs_1", None, 10, newest_first=True)
+    assert [one.file_id for one in listed] == ["file-1"]
+
+
+def test_deleting_destroys_the_keys_and_then_the_passages(world: World, anna: str, bert: str) -> None:
+    stored = world.accounts.stored_collections
+    _filled(world, anna, parts=40)
+    stored.share(anna, "vs_1", ["bert"])
+    stored.delete(anna, "vs_1")
+    with world.accounts.store.transaction() as connection:
+        assert connection.execute(select(tables.collection_members)).all() == []
+    for secret in (anna, bert):
+        assert stored.listed(secret, None, 10, newest_first=True) == []
+    while stored.destroy_some():
+        pass
+    with world.accounts.store.transaction() as connection:
+        for table in (tables.passages, tables.documents, tables.collections):
+            assert connection.execute(select(table)).all() == []
+
+
+def test_a_deleted_document_is_gone_and_its_room_free(world: World, anna: str) -> None:
+    stored = world.accounts.stored_collections
+    number = _filled(world, anna)
+    before = stored.get(anna, "vs_1").changes
+    stored.delete_document(anna, "vs_1", "file-1")
+    with _refused("not_found"):
+        stored.passages(anna, "vs_1", number, -1)
+    found = stored.get(anna, "vs_1")
+    assert (found.completed, found.sealed_bytes) == (0, len(b"name"))
+    assert found.changes > before
+    assert stored.add_document(anna, "vs_1", "file-1", b"").number > number
+
+
+def test_all_of_a_users_goes_with_the_rest(world: World, anna: str) -> None:
+    _filled(world, anna)
+    world.accounts.stored_conversations.delete(anna, None)
+    assert world.accounts.stored_collections.listed(anna, None, 10, newest_first=True) == []
+
+
+def test_pages_of_the_list(world: World, anna: str) -> None:
+    stored = world.accounts.stored_collections
+    for index in range(5):
+        stored.new(anna, f"vs_{index}", KEY, b"")
+        world.clock.now_s += 1
+    found = [one.id for one in stored.listed(anna, "vs_3", 2, newest_first=True)]
+    assert found == ["vs_2", "vs_1"]
+    assert [one.id for one in stored.listed(anna, "vs_3", 2, newest_first=False)] == ["vs_4"]
+
+
+def test_passages_count_in_the_quota(tmp_path: Path) -> None:
+    world = World(prepare(str(tmp_path / "accounts.db")), batches=BatchSettings(bytes_per_user=1 << 20))
+    world.add("anna", role="admin")
+    anna = world.log_in("anna")
+    stored = world.accounts.stored_collections
+    stored.new(anna, "vs_1", KEY, b"")
+    number = stored.add_document(anna, "vs_1", "file-1", b"").number
+    with _refused("insufficient_quota"):
+        stored.add_passages(anna, "vs_1", number, [PassagesPart(0, bytes((1 << 20) + 1))])
+    world.accounts.close()

@@ -172,7 +172,9 @@ def test_an_audit_of_before_there_were_addresses_goes_on_with_them(anywhere: Wor
         for column in ("address_sealed", "address_digest"):
             connection.exec_driver_sql(f"ALTER TABLE audit DROP COLUMN {column}")
         connection.exec_driver_sql("ALTER TABLE sessions DROP COLUMN device_sealed")
-        for table in ("batches", "file_parts", "files"):
+        connection.exec_driver_sql("ALTER TABLE users DROP COLUMN sharing_key")
+        later = ("passages", "documents", "collection_members", "collections", "batches", "file_parts", "files")
+        for table in later:
             connection.exec_driver_sql(f"DROP TABLE {table}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0005'")
         connection.execute(delete(tables.audit))

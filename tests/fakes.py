@@ -7,6 +7,7 @@ keeps in pages of their own (fake_states.py).
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,23 @@ class FakeSampler:
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         raise AssertionError("a fake model has no probabilities")
+
+
+class FakeDraftSampler(FakeSampler):
+    """Is as sure of a token as its hash says."""
+
+    def sample(self, context_hash: int) -> int:
+        self.probability = (context_hash >> 11) % 100 / 100
+        return super().sample(context_hash)
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        logprobs = np.log(np.array([self.probability + 0.001], np.float32))
+        return logprobs, np.zeros((1, 0), np.int32), np.zeros((1, 0), np.float32)
+
+    def after(self, token: int) -> "FakeDraftSampler":
+        next_one = copy(self)
+        next_one.drawn += 1
+        return next_one
 
 
 class FakeCandidates:
@@ -168,6 +186,11 @@ class FakeRunner:
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
         return FakeSampler(self.vocab_size, prompt_token_ids, sampling, seed)
+
+    def make_draft_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int
+    ) -> FakeDraftSampler:
+        return FakeDraftSampler(self.vocab_size, prompt_token_ids, sampling, seed)
 
     def make_candidate_sampler(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool

@@ -37,6 +37,7 @@ from app.engine.scheduling.pace import PromptPace
 from app.engine.scheduling.scheduler import Scheduler
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.searches.branches import BranchChange, Search
+from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.speculation import Speculation
 from app.engine.statistics import EngineStatistics, TokenRate
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
@@ -70,6 +71,7 @@ class Engine:
         cache_secret: bytes | None = None,
         on_page_evicted: OnPageEvicted | None = None,
         guess_tokens: int = 0,
+        drafts: DraftSource | None = None,
         prompt_pause_s: float | None = None,
         page_store: PageStore | None = None,
         memory: MemoryOptions | None = None,
@@ -86,7 +88,8 @@ class Engine:
             secret give the same tokens of the same tenant the same names; without it no name can be computed. None:
             drawn at random, so that no name means anything beyond this engine.
         on_page_evicted: called with each cached page before it is used for something else; see OnPageEvicted.
-        guess_tokens: the most draft tokens per output and step (speculative/speculation.py); 0: none.
+        guess_tokens: the most tokens to look up per output and step (speculative/speculation.py); 0: none.
+        drafts: a model that drafts too, which this engine owns; None: there is none.
         prompt_pause_s: how long, about, a step's prompt tokens may delay others' next tokens, in seconds
             (scheduling/pace.py); None: only prompt_chunk_tokens limits them.
         page_store: where pages of requests with a grant are kept beyond this engine; others close it. None: nowhere.
@@ -120,12 +123,13 @@ class Engine:
             self._limits,
             cache_secret=cache_secret if prefix_cache else None,
             fingerprint=None if page_store is None else page_store.fingerprint,
-            speculates=guess_tokens > 0,
+            guesses=guess_tokens > 0,
+            drafts=guess_tokens > 0 or drafts is not None,
         )
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._searches: dict[SequenceGroup, Search] = {}
-        self._speculation = Speculation(guess_tokens, experts) if guess_tokens else None
+        self._speculation = Speculation(guess_tokens, experts, drafts) if guess_tokens or drafts is not None else None
         self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s, experts)
         self._memory: EngineMemory | None = None
         if page_store is not None:
@@ -235,6 +239,8 @@ class Engine:
                 for pool in pools:
                     pool.evict_all()
                 self._runner.release_memory()
+                if self._speculation is not None:
+                    self._speculation.release_memory()
                 self._statistics = self._count()
             future.set_result(is_idle)
 
@@ -346,6 +352,9 @@ class Engine:
             self._generations[sequence].drop(begin, end)
         if self._memory is not None:
             self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
+        if self._speculation is not None and self._speculation.fills:
+            with self._turns:
+                self._speculation.fill(step)
         return step
 
     def _compute(self, step: Step) -> list[int] | None:
@@ -385,7 +394,7 @@ class Engine:
             self._computed_tokens += sum(step.query_lengths)
             if self._progress.watched:
                 self._progress.computed(step)
-            if self._speculation is None or not self._speculation.looked_up:
+            if self._speculation is None or not self._speculation.looks_on:
                 self._scheduler.complete(step)
                 for sequence, token, sampled in zip(step.sequences, tokens, step.samples, strict=True):
                     if sampled:
@@ -582,8 +591,7 @@ class Engine:
             interruptions=self._interruptions,
             begun=self._begun,
             queued_s=self._queued_s,
-            drafted_tokens=self._speculation.drafted_tokens if self._speculation is not None else 0,
-            accepted_tokens=self._speculation.accepted_tokens if self._speculation is not None else 0,
+            drafts={} if self._speculation is None else self._speculation.tokens(),
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
             healthy=self._stopped_reason is None,
         )

@@ -50,9 +50,11 @@ class Generation:
         "drafter",
         "ended",
         "key",
+        "may_draft",
         "prompt_reader",
         "request",
         "sampler",
+        "seed",
         "sequence",
         "state_reader",
         "submitted_s",
@@ -70,6 +72,7 @@ class Generation:
         sequence: SequenceState,
         *,
         drafter: Drafter | None = None,
+        seed: int = 0,
         prompt_reader: PromptReader | None = None,
         state_reader: StateReader | None = None,
         constraint: TokenConstraint | None = None,
@@ -79,7 +82,8 @@ class Generation:
 
         sampler: None samples no token at the end of the sequence.
         tokens: prompt and output. The page digests of `sequence` and the drafter read this same list.
-        drafter: None: no speculative decoding.
+        drafter: None: nothing is looked up in the text.
+        seed: the sampler's.
         prompt_reader: gathers the request's PromptResult; becomes None once the result was taken.
         state_reader: a search's reader of hidden states. A generation has at most one of the two readers.
         """
@@ -91,6 +95,9 @@ class Generation:
         self.sequence = sequence
         self.drafter = drafter
         self.draft_tokens: list[int] = []  # draft tokens of the next step
+        self.may_draft = False
+        """Whether it may have draft tokens: a grammar and a search allow none."""
+        self.seed = seed
         self.submitted_s: float | None = None
         """Arrival time on the monotonic clock, in seconds; None once the request has run."""
         self.aborted = False
@@ -112,6 +119,7 @@ class Generation:
         salt: bytes | None,
         has_memory: bool = False,
         window: PageWindow | None = None,
+        seed: int = 0,
         prompt_reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
         thought: ThoughtWatch | None = None,
@@ -141,6 +149,7 @@ class Generation:
             key,
             tokens,
             sequence,
+            seed=seed,
             prompt_reader=prompt_reader,
             constraint=constraint,
             thought=thought,

@@ -27,13 +27,14 @@ class Intake:
         *,
         cache_secret: bytes | None,
         fingerprint: bytes | None = None,
-        speculates: bool,
+        guesses: bool,
+        drafts: bool,
     ) -> None:
         """Raises ValueError for a short secret.
 
         cache_secret: secret for the names of cached pages; None: no pages are cached.
         fingerprint: the page store's, for the names of saved pages; None: no pages are saved.
-        speculates: whether speculative decoding is on.
+        guesses: whether drafts are looked up in texts. drafts: whether there are any, of whatever kind.
         """
         if cache_secret is not None and len(cache_secret) < CACHE_SECRET_BYTES:
             raise ValueError(f"cache_secret must have at least {CACHE_SECRET_BYTES} bytes, not {len(cache_secret)}")
@@ -41,7 +42,8 @@ class Intake:
         self._limits = limits
         self._cache_secret = cache_secret
         self._fingerprint = fingerprint
-        self._speculates = speculates
+        self._guesses = guesses
+        self._drafts = drafts
 
     def make(
         self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None
@@ -85,8 +87,10 @@ class Intake:
             constraint=constraint,
             thought=thought,
             window=window,
+            seed=seed,
         )
-        if self._speculates and constraint is None and sampling.logprobs is None:
+        generation.may_draft = self._drafts and constraint is None and sampling.logprobs is None
+        if generation.may_draft and self._guesses:
             generation.drafter = NgramDrafter(generation.tokens)
         return generation, None
 

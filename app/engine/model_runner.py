@@ -38,6 +38,13 @@ class TokenSampler(Protocol):
         """Returns the arrays of TokenScores for the tokens sampled since the last call: [n], [n, k], [n, k]."""
 
 
+class DraftSampler(TokenSampler, Protocol):
+    """Draws drafts as the request's own sampler would, and keeps the log-probabilities of what it draws."""
+
+    def after(self, token: int) -> "DraftSampler":
+        """Makes a sampler that goes on as if this one had just drawn the token; this one stays as it is."""
+
+
 class CandidateSampler(TokenSampler, Protocol):
     """A search's sampler, which samples nothing and keeps no history.
 
@@ -142,6 +149,9 @@ class ModelRunner(Protocol):
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         """Makes a sampler for one request. Raises ValueError naming the option that is out of range."""
+
+    def make_draft_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> DraftSampler:
+        """Makes a sampler that draws with the request's options and random numbers. Raises ValueError."""
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         """Wraps the sampler so that it samples only tokens that `constraint` allows."""

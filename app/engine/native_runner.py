@@ -4,6 +4,7 @@ It only translates names and types. Knows nothing of scheduling or of which sequ
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from app.engine.model_runner import (
     Batch,
     CandidateSampler,
+    DraftSampler,
     PromptReader,
     StateHistory,
     StateReader,
@@ -119,6 +121,9 @@ class NativeRunner:
         return self.model.has_relative_positions
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
+        return self._make_sampler(prompt_token_ids, sampling, seed)
+
+    def _make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> _native.Sampler:
         return _native.Sampler(
             vocab_size=self.vocab_size,
             prompt=prompt_token_ids,
@@ -135,6 +140,9 @@ class NativeRunner:
             end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
             logprobs=-1 if sampling.logprobs is None else min(sampling.logprobs, self.vocab_size),
         )
+
+    def make_draft_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> DraftSampler:
+        return self._make_sampler(prompt_token_ids, replace(sampling, logprobs=0), seed)
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         native = self._native_sampler(sampler)

@@ -1,6 +1,7 @@
 """Counters of an engine's work, and its generation speed. Knows nothing of requests or steps."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,14 +36,22 @@ class EngineStatistics:
     """Requests that have started to run; without those of batches."""
     queued_s: float
     """Total queueing time of those requests, in seconds."""
-    drafted_tokens: int
-    """Draft tokens that were computed."""
-    accepted_tokens: int
-    """Draft tokens that were accepted."""
+    drafts: Mapping[str, tuple[int, int]]
+    """Draft tokens that were computed, and those of them that were accepted, by kind (speculative/speculation.py)."""
     generated_tokens_per_s: float
     """Rate of the last full second of work; 0 when idle."""
     healthy: bool
     """Whether the engine accepts requests: False once its thread has ended or steps fail one after another."""
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Draft tokens of all kinds that were computed."""
+        return sum(drafted for drafted, _ in self.drafts.values())
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Draft tokens of all kinds that were accepted."""
+        return sum(accepted for _, accepted in self.drafts.values())
 
 
 class TokenRate:

@@ -1,84 +1,168 @@
-"""Speculative decoding with draft tokens from the text itself, where that raises the throughput.
+"""Speculative decoding: drafts from the text itself or by a model, where that raises the throughput.
 
-An output often repeats its prompt, or itself (drafter.py). The model computes a token and the draft after it in one
-step. The sampler samples at each position as it would without a draft, and only the tokens up to the first wrong draft
-token are accepted. So outputs are the same with and without speculation, sampled ones too.
+An output often repeats its prompt, or itself (drafter.py), and a small model often knows how it goes on
+(draft_source.py). The model computes a token and the draft after it in one step. The sampler samples at each position
+as it would without a draft, and only the tokens up to the first wrong draft token are accepted. So outputs are the same
+with and without speculation, sampled ones too.
 
-Each draft token costs a row of the step. Step times by rows are learned as steps run (step_cost.py), and acceptance
-rates from each request's own text, also while no draft is computed. Draft tokens are computed only where both together
-predict more tokens per second.
+Each draft token costs a row of the step, and a model's draft time of its own. Step times by rows are learned as steps
+run (step_cost.py), and acceptance rates from each request's own text, also while no draft is computed. Draft tokens are
+computed only where both together predict more tokens per second.
 
 Knows neither pages nor the model.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from app.engine.expert_reads import ExpertReads
 from app.engine.generation import Generation
 from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.speculative.draft_source import DraftSource
+from app.engine.speculative.model_drafts import LEAST_GAIN, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
 
 MAX_RUNNING = 16
 """With more running sequences than this, nothing is drafted: their rows already fill the kernels."""
-_LEAST_GAIN = 1.02
-"""The predicted speedup that a draft must reach: step times are not known more exactly."""
+LOOKUP = "lookup"
+"""The kind of drafts from the text itself."""
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """Draft tokens of one kind, since the start."""
+
+    drafted: int = 0
+    """Those that were computed."""
+    accepted: int = 0
 
 
 class Speculation:
     """Decides which draft tokens to compute in a step, and afterwards accepts the right ones."""
 
-    def __init__(self, guess_tokens: int, experts: ExpertReads | None = None) -> None:
-        """`guess_tokens`: the most draft tokens per sequence and step. `experts`: None if the model has none."""
+    def __init__(
+        self, guess_tokens: int, experts: ExpertReads | None = None, source: DraftSource | None = None
+    ) -> None:
+        """`guess_tokens`: the most that are looked up per sequence and step. `experts`: None if the model has none.
+
+        source: drafts with a model; None: drafts are only looked up.
+        """
         self._most = guess_tokens
         self._cost = StepCost(experts)
-        self.looked_up: list[Generation] = []
-        """Generations with a draft in this step, whether it is computed or not."""
-        self.drafted_tokens = 0
-        """Draft tokens computed since the start."""
-        self.accepted_tokens = 0
-        """Draft tokens accepted since the start."""
+        self._source = source
+        self._model = None if source is None else ModelDrafts(source, self._cost)
+        self._looked_up: list[Generation] = []  # with a lookup's draft in this step, whether it is computed or not
+        self._planned: list[Generation] = []  # for which the model drafts
+        self._batch: Batch | None = None
+        self._counts = {kind: DraftCounts() for kind in (LOOKUP, *(() if source is None else (source.kind,)))}
+
+    @property
+    def looks_on(self) -> bool:
+        """Whether `accept` must see this step."""
+        return self._source is not None or bool(self._looked_up)
 
     def draft(
         self, running: Sequence[SequenceState], generations: Mapping[SequenceState, Generation], spare: int
     ) -> None:
-        """Sets `draft_tokens` of the generations and `drafts` of their sequences, at most `spare` tokens in all."""
-        for generation in self.looked_up:
+        """Sets `draft_tokens` of the generations and `drafts` of their sequences, at most `spare` tokens in all.
+
+        Where a model drafts, `drafts` is the most, and `fill` sets the tokens once the step is made.
+        """
+        for generation in (*self._looked_up, *self._planned):
             generation.sequence.drafts = 0
-        self.looked_up = []
+        self._looked_up, self._planned = [], []
+        model = self._model
+        if model is not None:
+            model.begin_step(running)
         if len(running) > MAX_RUNNING:
             return
-        likely: list[tuple[float, SequenceState]] = []
+        looked_up: dict[Generation, list[float]] = {}
+        able: dict[Generation, list[float]] = {}
+        rooms: dict[Generation, int] = {}
         for sequence in running:
             generation = generations[sequence]
             room = sequence.end_length - sequence.length - 1
-            if generation.drafter is None or room < 1 or sequence.length - sequence.computed != 1:
+            if not generation.may_draft or room < 1 or sequence.length - sequence.computed != 1:
                 continue
-            generation.draft_tokens = generation.drafter.look_up(min(self._most, room))
-            if generation.thought is not None:  # the end of a thought can't replace tokens that the sampler has taken
-                del generation.draft_tokens[generation.thought.free(generation.draft_tokens) :]
-            if generation.draft_tokens:
-                self.looked_up.append(generation)
-                of_draft = generation.drafter.chances()[: len(generation.draft_tokens)]
-                likely += [(chance, sequence) for chance in of_draft]
+            chances = self._look_up(generation, room)
+            if chances is not None:
+                self._looked_up.append(generation)
+                looked_up[generation] = chances
+            able[generation] = chances or []
+            rooms[generation] = room
+        if model is not None and all(sequence.length - sequence.computed == 1 for sequence in running):
+            self._planned = model.plan(able, len(running))
+        for generation in self._planned:
+            looked_up.pop(generation, None)
+        rows = len(running)
+        likely = [(chance, generation.sequence) for generation, of_it in looked_up.items() for chance in of_it]
         likely.sort(key=lambda pair: -pair[0])
         chances = [chance for chance, _ in likely[: max(spare, 0)]]
-        for _, sequence in likely[: self._paying(chances, len(running))]:
+        for _, sequence in likely[: self._paying(chances, rows)]:
             sequence.drafts += 1
+            spare -= 1
+        if model is not None:
+            for number, generation in enumerate(self._planned):
+                fair = spare // (len(self._planned) - number)
+                most = max(min(model.source.most_tokens, rooms[generation], fair), 0)
+                generation.sequence.drafts = most
+                spare -= most
 
-    def _paying(self, chances: Sequence[float], rows: int) -> int:
-        """How many draft tokens, sorted by falling probability, maximize tokens per second beside `rows` other rows."""
+    def _look_up(self, generation: Generation, room: int) -> list[float] | None:
+        """Sets the generation's `draft_tokens` from its text, and returns their chances; None: there are none."""
+        if generation.drafter is None:
+            return None
+        generation.draft_tokens = generation.drafter.look_up(min(self._most, room))
+        if generation.thought is not None:  # the end of a thought can't replace tokens that the sampler has taken
+            del generation.draft_tokens[generation.thought.free(generation.draft_tokens) :]
+        if not generation.draft_tokens:
+            return None
+        return generation.drafter.chances()[: len(generation.draft_tokens)]
+
+    @property
+    def fills(self) -> bool:
+        """Whether `fill` has something to compute."""
+        return self._model is not None and (bool(self._planned) or self._model.has_plan)
+
+    def fill(self, step: Step) -> None:
+        """Drafts with the model for a step that is made, and leaves out of the step what is not worth its row."""
+        if self._model is None or step.prompts or not step.sequences:
+            return
+        places = {sequence: index for index, sequence in enumerate(step.sequences)}
+        allowed = {
+            generation: step.query_lengths[places[generation.sequence]] - 1
+            for generation in self._planned
+            if generation.sequence in places
+        }
+        rows = sum(step.query_lengths) - sum(allowed.values())
+        spent_s = self._model.run(allowed, rows)
+        likely = [(chance, generation) for generation in allowed for chance in self._model.chances(generation)]
+        likely.sort(key=lambda pair: -pair[0])
+        for generation in allowed:
+            step.query_lengths[places[generation.sequence]] = 1
+        for _, generation in likely[: self._paying([chance for chance, _ in likely], rows, spent_s)]:
+            step.query_lengths[places[generation.sequence]] += 1
+
+    def _paying(self, chances: Sequence[float], rows: int, spent_s: float | None = None) -> int:
+        """How many draft tokens, sorted by falling probability, maximize tokens per second beside `rows` other rows.
+
+        spent_s: how long they took to make, which can't be saved any more; None: nothing.
+        """
         tokens = float(rows)
-        most, best = 0, _LEAST_GAIN * tokens / self._cost.seconds(rows)
+        gain = LEAST_GAIN if spent_s is None else 1.0
+        spent = spent_s or 0.0
+        most, best = 0, gain * tokens / (self._cost.seconds(rows) + spent)
         for count, chance in enumerate(chances, start=1):
             tokens += chance
-            rate = tokens / self._cost.seconds(rows + count)
+            rate = tokens / (self._cost.seconds(rows + count) + spent)
             if rate > best:
                 most, best = count, rate
         return most
 
     def record(self, step: Step, batch: Batch, seconds: float) -> None:
         """Learns from the time of a step in which all sequences decoded."""
+        self._batch = batch
         rows, sequences = len(batch.token_ids), len(step.sequences)
         if sequences <= MAX_RUNNING:
             drafted = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
@@ -88,6 +172,7 @@ class Speculation:
     def accept(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
         """Returns the new tokens of each sampled sequence; subtracts rejected ones from the step's `query_lengths`."""
         taken: list[tuple[SequenceState, Sequence[int]]] = []
+        by_model = {generation.sequence for generation in self._planned}
         begin = 0
         for index, (sequence, count) in enumerate(zip(step.sequences, step.query_lengths, strict=True)):
             drafted = max(0, sequence.computed + count - sequence.length)
@@ -98,12 +183,28 @@ class Speculation:
                     places = places[: places.index(-1)]
                 right = len(places) - 1
                 step.query_lengths[index] -= drafted - right
-                self.drafted_tokens += drafted
-                self.accepted_tokens += right
+                is_model = self._source is not None and sequence in by_model
+                counts = self._counts[self._source.kind if is_model and self._source is not None else LOOKUP]
+                counts.drafted += drafted
+                counts.accepted += right
             if step.samples[index]:
                 taken.append((sequence, places))
         by_sequence = dict(taken)
-        for generation in self.looked_up:
+        for generation in self._looked_up:
             assert generation.drafter is not None
             generation.drafter.learn(by_sequence.get(generation.sequence, ()))
+        if self._model is not None:
+            self._model.learn(by_sequence)
+            assert self._batch is not None
+            self._model.source.computed(step, self._batch)
         return taken
+
+    def tokens(self) -> dict[str, tuple[int, int]]:
+        """Draft tokens computed and accepted, by kind."""
+        return {kind: (counts.drafted, counts.accepted) for kind, counts in self._counts.items()}
+
+    def release_memory(self) -> None:
+        """Gives the memory of drafts back; no sequence runs."""
+        if self._source is not None:
+            self._source.keep_only(())
+            self._source.release_memory()

@@ -1,0 +1,64 @@
+"""What speculation needs of a model that drafts: a draft model beside the target, or layers of the target itself.
+
+Knows neither when drafts pay nor what becomes of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.engine.generation import Generation
+from app.engine.model_runner import Batch
+from app.engine.scheduling.sequence import SequenceState, Step
+
+
+@dataclass(frozen=True, slots=True)
+class DraftToken:
+    """One drafted token."""
+
+    token: int
+    probability: float
+    """That the drafting model gave it, at temperature 1: how often such tokens are right is learned by it."""
+
+
+class DraftSource(Protocol):
+    """Drafts for several sequences at once. Used by the engine's thread only, never during a step of the target.
+
+    What it keeps of a sequence depends on the sequence's tokens alone: it compares what it has computed with
+    `Generation.tokens`, so nobody tells it which of its drafts were right.
+    """
+
+    kind: str
+    """Its name in metrics, such as "model" or "mtp"."""
+    most_tokens: int
+    """The most tokens that it drafts for one sequence and step."""
+    cost_share: float
+    """How long one of its steps for one sequence takes, relative to the target's of one row, until it is measured."""
+
+    def lag(self, generation: Generation) -> int | None:
+        """How many tokens `follow` must compute before it can draft for the generation; 0: none.
+
+        None: it can't draft for it, for lack of memory or because the text is too long for it.
+        """
+
+    def follow(self, generation: Generation, tokens: int) -> None:
+        """Computes the next `tokens` tokens of those that it lags behind, or fewer."""
+
+    def draft(self, generations: Sequence[Generation]) -> list[DraftToken | None]:
+        """Drafts one more token for each, in one step: the one after its text and its `draft_tokens`.
+
+        It lags behind none of them. None: it has no token for this one, and `draft` is not called again for it in this
+        step of the target.
+        """
+
+    def computed(self, step: Step, batch: Batch) -> None:
+        """Takes what it wants of a target's step that has just been computed; only right drafts are counted in `step`.
+
+        The step's tokens are not in the generations yet. Called after every step, also those without drafts.
+        """
+
+    def keep_only(self, sequences: Sequence[SequenceState]) -> None:
+        """Forgets all sequences but these, which run. What it has of the others' texts may stay cached."""
+
+    def release_memory(self) -> None:
+        """Gives its memory back until the next step. No sequence runs."""

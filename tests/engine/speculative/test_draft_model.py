@@ -1,0 +1,155 @@
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.engine import Engine
+from app.engine.model_runner import TokenSampler
+from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.model_drafts import ModelDrafts
+from app.engine.speculative.step_cost import StepCost
+from app.messages.requests import GenerateRequest, SamplingParams
+from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
+from tests.fakes import FakeDraftSampler, FakeRunner
+
+
+class FakeDraftRunner(FakeRunner):
+    """Draws as the target does, but for a share of the tokens, which is sure of every token."""
+
+    def __init__(self, *, right: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.right, self.random = right, Random(7)
+
+    def _sample(self, slot: int, context: int, length: int, sampler: TokenSampler, state: int) -> int:
+        token = super()._sample(slot, context, length, sampler, state)
+        assert isinstance(sampler, FakeDraftSampler)
+        sampler.probability = 0.9
+        return token if self.random.random() < self.right else (token + 1) % self.vocab_size
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _drafts_that_seem_cheap() -> Iterator[None]:
+    """A fake draft takes as long as a fake step: what is planned must not depend on that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCost, "record", lambda *_: None)
+        patch.setattr(ModelDrafts, "_measured", lambda *_: None)
+        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-5)
+        patch.setattr(DraftModel, "cost_share", 0.02)
+        yield
+
+
+def drafting(draft: FakeRunner, most_tokens: int = 5) -> DraftModel:
+    return DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=most_tokens)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 40), st.sampled_from([None, 1, 2]), st.integers(0, 60)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([0.0, 0.7, 1.0]),
+    st.sampled_from([0, 4]),
+    st.integers(1, 6),
+    st.integers(0, 30),
+    st.integers(1, 60),
+    WINDOWS,
+    SPARE_STATE_PAGES,
+)
+def test_outputs_are_the_same_with_a_draft_model(
+    plans: list[tuple[int, int, int | None, int]],
+    right: float,
+    guess_tokens: int,
+    max_sequences: int,
+    more_pages: int,
+    draft_pages: int,
+    windows: tuple[int, ...],
+    spare: int | None,
+) -> None:
+    """Whatever it drafts, with few pages for either model, preemptions, and prompts that begin alike."""
+    runner = FakeRunner(
+        kv_pages=len(windows) * 28 + more_pages,
+        max_sequences=max_sequences,
+        group_windows=windows,
+        state_pages=state_pages_of(max_sequences, spare),
+        vocab_size=400,
+    )
+    draft = FakeDraftRunner(right=right, kv_pages=draft_pages, max_context_tokens=100, vocab_size=390)
+    engine = Engine(runner, expected_output_tokens=1, guess_tokens=guess_tokens, drafts=drafting(draft))
+    spoil_free_states(engine)
+    text = Random(1).choices(range(400), k=100)
+    requests = [
+        GenerateRequest(
+            f"{number}",
+            tuple(text[:shared] + Random(number).choices(range(400), k=length))[:60],
+            new_tokens,
+            SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed),
+            frozenset({7}),
+            tenant=b"",
+        )
+        for number, (length, new_tokens, seed, shared) in enumerate(plans)
+    ]
+    receiver = Receiver()
+    for request in requests:
+        receiver.submit(engine, request)
+    engine.start()
+    for request in requests:
+        assert receiver.tokens(request.request_id) == runner.expected_tokens(request)
+    released = engine.release_memory()
+    assert released.result()
+    engine.stop()
+    counts = engine.statistics()
+    assert counts.pages_used == 0
+    assert all(0 <= accepted <= drafted for drafted, accepted in counts.drafts.values())
+
+
+@pytest.mark.parametrize(("right", "seed"), [(1.0, None), (1.0, 3), (0.8, None)])
+def test_right_drafts_save_steps(right: float, seed: int | None) -> None:
+    runner, draft = FakeRunner(), FakeDraftRunner(right=right)
+    engine, receiver = Engine(runner, drafts=drafting(draft)), Receiver()
+    sampling = SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed)
+    request = GenerateRequest("one", tuple(range(40)), 80, sampling, tenant=b"")
+    receiver.submit(engine, request)
+    engine.start()
+    assert receiver.tokens("one") == runner.expected_tokens(request)
+    engine.stop()
+    drafted, accepted = engine.statistics().drafts["model"]
+    assert runner.steps == 2 + 80 - 1 - accepted  # the prompt takes two
+    if right == 1:
+        assert accepted == drafted
+        assert runner.steps < 80 / 4
+    else:
+        assert runner.steps < 60
+
+
+def test_drafts_that_are_wrong_are_not_made() -> None:
+    runner, draft = FakeRunner(max_context_tokens=400, kv_pages=100), FakeDraftRunner(right=0.0, max_context_tokens=400)
+    engine, receiver = Engine(runner, drafts=drafting(draft)), Receiver()
+    request = GenerateRequest("one", tuple(range(10)), 300, SamplingParams(temperature=0.0), tenant=b"")
+    receiver.submit(engine, request)
+    engine.start()
+    assert receiver.tokens("one") == runner.expected_tokens(request)
+    engine.stop()
+    assert engine.statistics().drafted_tokens < 60
+
+
+def test_a_prompt_that_begins_alike_is_read_once() -> None:
+    runner, draft = FakeRunner(), FakeDraftRunner(right=1.0)
+    engine, receiver = Engine(runner, drafts=drafting(draft)), Receiver()
+    engine.start()
+    for number in range(2):
+        receiver.submit(engine, GenerateRequest(f"{number}", tuple(range(60)), 8, SamplingParams(seed=1), tenant=b""))
+        receiver.tokens(f"{number}")
+    engine.stop()
+    assert sum(draft.step_tokens) < 60 + 2 * 8 + 4
+
+
+def test_a_draft_model_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="neither page groups nor recurrent states"):
+        drafting(FakeRunner(group_windows=(0, 5)))
+    with pytest.raises(ValueError, match="at least 1 token, not 0"):
+        drafting(FakeRunner(), most_tokens=0)

@@ -127,16 +127,16 @@ class Speculation:
 
     def fill(self, step: Step) -> None:
         """Drafts with the model for a step that is made, and leaves out of the step what is not worth its row."""
-        if self._model is None or step.prompts or not step.sequences:
+        if self._model is None:
             return
         places = {sequence: index for index, sequence in enumerate(step.sequences)}
         allowed = {
             generation: step.query_lengths[places[generation.sequence]] - 1
             for generation in self._planned
-            if generation.sequence in places
+            if generation.sequence in places and generation.sequence.length - generation.sequence.computed == 1
         }
         rows = sum(step.query_lengths) - sum(allowed.values())
-        spent_s = self._model.run(allowed, rows)
+        spent_s = 0.0 if step.prompts else self._model.run(allowed, rows)
         likely = [(chance, generation) for generation in allowed for chance in self._model.chances(generation)]
         likely.sort(key=lambda pair: -pair[0])
         for generation in allowed:

@@ -1,0 +1,32 @@
+"""EML: who wrote to whom, when, about what, and the text. Attachments are named, and not read."""
+
+from email import policy
+from email.message import EmailMessage, MIMEPart
+from email.parser import BytesParser
+
+from app.documents.document import Content, Section, clean_name
+from app.documents.web import as_markdown
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+
+
+def read(data: bytes) -> Content:
+    """Returns the message."""
+    message = BytesParser(EmailMessage, policy=policy.default).parsebytes(data)
+    lines = [f"{name}: {' '.join(str(message[name]).split())}" for name in _HEADERS if message[name] is not None]
+    body = message.get_body(("plain", "html"))
+    text = ""
+    if body is not None:
+        text = _content(body)
+        text = as_markdown(text) if body.get_content_type() == "text/html" else text
+    names = [clean_name(each.get_filename() or "without a name") for each in message.iter_attachments()]
+    notes = [f'The attachment "{name}" is not read: attach it itself.' for name in names[:16]]
+    return Content([Section("\n".join(lines) + "\n\n" + text)], notes)
+
+
+def _content(part: MIMEPart) -> str:
+    try:
+        return str(part.get_content())
+    except (LookupError, UnicodeError):
+        payload = part.get_payload(decode=True)
+        return payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""

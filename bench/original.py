@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -32,13 +33,14 @@ import numpy as np
 
 from bench.common import ROOT, OneLineParser, at_least, json_text, machine, number_list, process_resident_bytes
 from bench.engine import EngineBench
+from bench.processor import machine_facts, this_processor
 from bench.work import Work
 from quant.conversion.shapes import SHAPES, of_layers
 from quant.conversion.synth import synth
 
-OURS: Final = ("fp32", "bf16", "int8", "sym_int4", "asym_int4")
+OURS: Final = ("fp32", "fp16", "bf16", "int8", "sym_int4", "asym_int4")
 THEIRS: Final[Mapping[str, str]] = {"torch-bf16": "bfloat16", "torch-fp32": "float32"}
-TYPES: Final = ("sym_int4", "asym_int4", "int8", "bf16", "torch-bf16", "fp32", "torch-fp32")
+TYPES: Final = ("sym_int4", "asym_int4", "int8", "bf16", "torch-bf16", "fp16", "fp32", "torch-fp32")
 """The most telling first, for runs that are cut short."""
 _WARM_UP: Final = (32, 9)
 _PIECE: Final = 1 << 24
@@ -58,7 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     settings = {name: getattr(options, name) for name in ("shape", "layers", "threads", "seconds")}
     settings |= {name: list(getattr(options, name)) for name in ("inputs", "outputs")}
-    result: dict[str, Any] = {**settings, **machine(), "command": _command(arguments), "types": {}}
+    result: dict[str, Any] = {
+        **settings, **machine(), "machine": machine_facts(this_processor()),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "command": _command(arguments), "types": {},
+    }  # fmt: skip
     if options.out.exists() and not options.again:
         kept = json.loads(options.out.read_text(encoding="utf-8"))
         if all(kept.get(name) == value for name, value in settings.items()):

@@ -1,7 +1,7 @@
 """int4 against the original: response times, memory and load times of one shape's weight types, and of transformers.
 
     python -m bench.original SHAPE --threads 2 --out JSON [--layers N] [--types TYPE,...]
-        [--inputs 32,256,1024,2048] [--outputs 32,256,2048] [--seconds 60] [--work FOLDER]
+        [--inputs 32,256,512,1024,2048] [--outputs 32,256,1024,2048] [--seconds 60] [--work FOLDER]
 
 The weights are random, so one of `redoubt synth`'s shapes is all it takes. Each type is a process of its own that loads
 the model, answers once to warm up, and then each input length, up to the longest of the output lengths that --seconds
@@ -31,8 +31,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.common import ROOT, OneLineParser, at_least, json_text, machine, number_list, process_resident_bytes
+from bench.common import (
+    ROOT,
+    OneLineParser,
+    at_least,
+    available_memory_bytes,
+    json_text,
+    machine,
+    number_list,
+    process_resident_bytes,
+)
 from bench.engine import EngineBench
+from bench.places import shown_command
 from bench.processor import machine_facts, this_processor
 from bench.work import Work
 from quant.conversion.shapes import SHAPES, of_layers
@@ -42,6 +52,14 @@ OURS: Final = ("fp32", "fp16", "bf16", "int8", "sym_int4", "asym_int4")
 THEIRS: Final[Mapping[str, str]] = {"torch-bf16": "bfloat16", "torch-fp32": "float32"}
 TYPES: Final = ("sym_int4", "asym_int4", "int8", "bf16", "torch-bf16", "fp16", "fp32", "torch-fp32")
 """The most telling first, for runs that are cut short."""
+INPUTS: Final = (32, 256, 512, 1024, 2048)
+OUTPUTS: Final = (32, 256, 1024, 2048)
+BYTES_PER_WEIGHT: Final = {
+    "sym_int4": 0.54, "asym_int4": 0.57, "int8": 1.04, "bf16": 2, "fp16": 2, "fp32": 4,
+    "torch-bf16": 2, "torch-fp32": 4,
+}  # fmt: skip
+OTHERWISE_BYTES: Final = 2 << 30
+"""Memory for everything but the weights."""
 _WARM_UP: Final = (32, 9)
 _PIECE: Final = 1 << 24
 """Random weights that repeat through a checkpoint; drawing them all takes minutes."""
@@ -67,10 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out.exists() and not options.again:
         kept = json.loads(options.out.read_text(encoding="utf-8"))
         if all(kept.get(name) == value for name, value in settings.items()):
-            result["types"] = {name: one for name, one in kept["types"].items() if "failed" not in one}
+            result["types"] = {name: one for name, one in kept["types"].items() if "inputs" in one}
+    weights = weights_of(of_layers(SHAPES[options.shape], options.layers))
     for name in options.types:
         if name not in result["types"]:
-            result["types"][name] = _child(name, options)
+            needed = weights * BYTES_PER_WEIGHT[name] + OTHERWISE_BYTES
+            if needed > (free := available_memory_bytes()):
+                lacks = f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free"
+                print(f"redoubt: {name} is left out: {lacks}", file=sys.stderr)
+                result["types"][name] = {"left_out": lacks}
+            else:
+                result["types"][name] = _child(name, options)
             result["types"] = {each: result["types"][each] for each in TYPES if each in result["types"]}
             options.out.write_text(json_text(result), encoding="utf-8")
     failed = [name for name in options.types if "failed" in result["types"][name]]
@@ -85,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=at_least(1), help="only the first layers (default: all)")
     parser.add_argument("--threads", type=at_least(1), required=True)
     parser.add_argument("--types", type=_types, default=TYPES, help=f"of {','.join(TYPES)} (default: all)")
-    parser.add_argument("--inputs", type=number_list, default=(32, 256, 1024, 2048), help="(default 32,256,1024,2048)")
-    parser.add_argument("--outputs", type=number_list, default=(32, 256, 2048), help="(default 32,256,2048)")
+    parser.add_argument("--inputs", type=number_list, default=INPUTS, help=f"(default {_listed(INPUTS)})")
+    parser.add_argument("--outputs", type=number_list, default=OUTPUTS, help=f"(default {_listed(OUTPUTS)})")
     parser.add_argument("--seconds", type=at_least(1), default=60, help="most of an answer (default %(default)s)")
     parser.add_argument("--work", type=Path, default=Path("build/original"), help="keeps the weights (%(default)s)")
     parser.add_argument("--drop", action="store_true", help="delete a type's weights when it is measured")
@@ -94,6 +119,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="the JSON")
     parser.add_argument("--one", choices=TYPES, help=argparse.SUPPRESS)
     return parser
+
+
+def weights_of(shape: Mapping[str, Any]) -> int:
+    """The weights of a Llama, embedding and head included."""
+    hidden, keys = shape["hidden_size"], shape["num_key_value_heads"] * shape["head_dim"]
+    layer = 2 * hidden * (hidden + keys) + 3 * hidden * shape["intermediate_size"]
+    tables = 1 if shape["tie_word_embeddings"] else 2
+    return int(shape["num_hidden_layers"] * layer + tables * shape["vocab_size"] * hidden)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def _types(text: str) -> tuple[str, ...]:
@@ -105,7 +142,7 @@ def _types(text: str) -> tuple[str, ...]:
 
 
 def _command(arguments: Sequence[str] | None) -> str:
-    return " ".join(["python -m bench.original", *(sys.argv[1:] if arguments is None else arguments)])
+    return shown_command(["python", "-m", "bench.original", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def _child(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -116,7 +153,7 @@ def _child(name: str, options: argparse.Namespace) -> dict[str, Any]:
         if getattr(options, option) is not None:
             command += [f"--{option}", str(getattr(options, option))]
     for option in ("inputs", "outputs"):
-        command += [f"--{option}", ",".join(map(str, getattr(options, option)))]
+        command += [f"--{option}", _listed(getattr(options, option))]
     print(f"redoubt: {options.shape}, {name}", file=sys.stderr, flush=True)
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if options.drop:

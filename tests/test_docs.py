@@ -16,6 +16,9 @@ from app.launch.config_file import ServiceConfig
 from app.settings import ServiceSettings, validated
 from bench.eval.comparison import read_comparison
 from bench.eval.comparison_page import with_comparison
+from bench.published.command import COMMANDS
+from bench.published.page import written
+from bench.published.results import Results
 from tests.conformance.table import with_table
 from tests.pictures import MOST_BYTES
 from tools.configuration_table import knob_tables, with_tables
@@ -63,6 +66,13 @@ def test_the_tables_of_quality_are_those_of_their_files() -> None:
     for name in names:
         text = with_comparison(text, name, read_comparison(ROOT / "bench" / "results" / f"{name}.json"))
     assert page == text, "run `redoubt eval page` as docs/quality.md says"
+
+
+def test_the_tables_beside_published_figures_are_those_of_their_files() -> None:
+    page = (DOCS / "published.md").read_text(encoding="utf-8")
+    assert page == written(page, Results(ROOT / "bench" / "results"), COMMANDS), (
+        "run `redoubt bench published --page-only`"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -22,6 +22,7 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "report": ("bench.report.command", "this machine with one model, as a page with plots"),
     "compare": ("bench.compare", "our engine beside others"),
     "table": ("bench.table.command", "the documentation's tables, on this machine"),
+    "published": ("bench.published.command", "what stands beside the figures of the papers that the project came from"),
 }
 NEED_VERIFIER: Final = ("confidential",)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bench.eval.comparison import METRICS
 from bench.eval.published import LONGBENCH_PERPLEXITY
-from bench.table.markdown import heading, row
+from bench.table.markdown import between_marks, heading, row
 
 TITLES: Final[Mapping[str, str]] = {
     "hellaswag": "HellaSwag", "piqa": "PIQA", "winogrande": "WinoGrande", "lambada": "LAMBADA", "ceval": "C-Eval",
@@ -22,12 +22,7 @@ Row = Mapping[str, Any]
 
 def with_comparison(page: str, name: str, comparison: Mapping[str, Any]) -> str:
     """The page with the text between the comparison's marks replaced. Raises ValueError if it has none."""
-    marks = begin, end = f"<!-- {name} begins -->", f"<!-- {name} ends -->"
-    before, found, rest = page.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found or not found_end:
-        raise ValueError(f"the page has no {' and '.join(marks)}")
-    return f"{before}{begin}\n\n{tables(comparison)}\n\n{end}{after}"
+    return between_marks(page, name, tables(comparison))
 
 
 def tables(comparison: Mapping[str, Any]) -> str:

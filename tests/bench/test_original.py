@@ -1,4 +1,4 @@
-"""int4 against transformers on a small shape: what is measured, and that it is measured once."""
+"""int4 against transformers on a small shape: what is measured, that it is measured once, and its tables."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench import original
+from bench.published import thesis
+from bench.published.results import Results, mib, sources
 
 
 def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +31,16 @@ def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(original, "_child", not_again)
     assert original.main([*arguments, "--types", "sym_int4"]) == 0
     assert json.loads(out.read_text())["types"] == result["types"]
+
+    monkeypatch.setattr(original, "available_memory_bytes", lambda: 2 << 30)
+    assert original.main([*arguments, "--types", "fp32"]) == 0
+    assert "are free" in json.loads(out.read_text())["types"]["fp32"]["left_out"]
+
+    out.rename(tmp_path / "original-1.1b-here.json")
+    results = Results(tmp_path)
+    megabytes = mib(result["types"]["sym_int4"]["resident_bytes"])
+    assert f"| sym_int4 | 3,976 | 7,218 | {megabytes} |" in thesis.memory(results)
+    times = {name: result["types"][name]["inputs"]["16"]["response_s"]["12"] for name in ("sym_int4", "torch-bf16")}
+    (row,) = (line for line in thesis.response(results) if line.startswith("| 16 in, 12 out |"))
+    assert row.endswith(f"| — | {times['sym_int4'] / times['torch-bf16']:.2f} |")
+    assert any("without fp32, for lack of memory" in line for line in sources(results.of("original-1.1b"), {}))

@@ -1,0 +1,170 @@
+"""`redoubt bench published`: measures what stands beside published figures, and writes docs/published.md from it.
+
+    redoubt bench published [--only NAME,...] [--since DAY] [--again] [--threads N] [--data FOLDER]
+        [--conversations FILE]
+    redoubt bench published --list | --page-only
+
+Each result is a command of its own with a JSON in --results, called NAME-MACHINE. What is there is not measured again,
+unless --again or --since asks for it; an interrupted run goes on with the same command. What fails or lacks its data
+is said, and the page says what it lacks. All of it takes hours.
+"""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals
+from bench.cores import default_threads
+from bench.models import EMBEDDED_NAME
+from bench.processor import this_processor
+from bench.published.page import written
+from bench.published.results import File, Results
+
+_BENCH: Final = ("redoubt", "bench")
+_TABLES: Final = (
+    "python", "-m", "bench.eval.quality_tables", "CHECKPOINT", "--name", "smollm2-135m", "--work", "build/quality",
+    "--data", "DATA", "--results", "RESULTS", "--tables",
+)  # fmt: skip
+_ORIGINAL: Final = ("python", "-m", "bench.original")
+_END: Final = ("--threads", "THREADS", "--out", "OUT")
+_LARGE: Final = ("--inputs", "32,1024", "--outputs", "32,256", "--drop", *_END)
+_LOADS: Final = (*_BENCH, "loads")
+COMMANDS: Final[Mapping[str, Sequence[str]]] = {
+    "original-1.1b": (*_ORIGINAL, "tinyllama-1.1b", "--drop", *_END),
+    "original-7b": (*_ORIGINAL, "llama2-7b", *_LARGE),
+    "original-7b-8-layers": (*_ORIGINAL, "llama2-7b", "--layers", "8", *_LARGE),
+    "original-13b": (*_ORIGINAL, "llama2-13b", *_LARGE),
+    "original-13b-8-layers": (*_ORIGINAL, "llama2-13b", "--layers", "8", *_LARGE),
+    "original-135m": (*_ORIGINAL, "smollm2-135m", "--inputs", "17", "--outputs", "32", *_END),
+    "quality-methods-smollm2-135m": (*_TABLES, "methods"),
+    "quality-longbench-smollm2-135m": (*_TABLES, "longbench"),
+    "quality-ceval-smollm2-135m": (*_TABLES, "ceval"),
+    "quality-smollm2-135m": (
+        *("redoubt", "eval", "report", "CHECKPOINT", "--text", "DATA/wikitext2-valid.txt", "--windows", "24"),
+        *("--hellaswag", "DATA/hellaswag_val_full.txt", "--work", "build/report", "--out", "OUT"),
+    ),
+    "gains": (*_BENCH, "gains", "MODEL", "--data", "CONVERSATIONS", *_END),
+    "loads-first-token": (*_LOADS, "first-token", "--model", "1.1b", *_END),
+    "loads-concurrency": (*_LOADS, "concurrency", "--model", "embedded", *_END),
+    "loads-start": (*_LOADS, "start", "--model", "embedded", *_END),
+    "loads-lengths": (*_LOADS, "lengths", "--model", "1.1b", *_END),
+    "confidential-embedded": (*_BENCH, "confidential", "MODEL", "--repeats", "5", "--json", "--threads", "THREADS"),
+    "kernels-4096x4096": (
+        *("python", "-m", "bench.kernels", "--only", "4096x4096-g", "--batch", "1,2,4,8,16,32,64,128,512"),
+        *("--seconds", "0.3", "--json", "--threads", "THREADS"),
+    ),
+    "kv-error-embedded": ("python", "-m", "bench.experiments.kv_error", "MODEL", "DATA/wikitext2-valid.txt", "--json"),
+}
+"""By the beginning of the JSON's name. Those without OUT or RESULTS print the JSON."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    exit_on_end_signals()
+    results = Results(options.results)
+    status = 0
+    try:
+        for name in [name for name in COMMANDS if any(text in name for text in options.only)]:
+            reason = "" if options.page_only else _reason(name, results, options)
+            command = _filled(name, options)
+            if options.list:
+                print(f"{name}: {reason or 'is there'}: {shlex.join(command)}")
+            elif reason:
+                print(f"redoubt: {name} ({reason}): {shlex.join(command)}", file=sys.stderr, flush=True)
+                status = max(status, _run(name, command, options))
+        if not options.list and options.page.exists():  # an installed package has no documentation
+            text = options.page.read_text(encoding="utf-8")
+            options.page.write_text(written(text, results, COMMANDS), encoding="utf-8")
+    except KeyboardInterrupt:
+        print("redoubt: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except (OSError, ValueError) as error:
+        print(f"redoubt: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="redoubt bench published", description="What stands beside published figures.")
+    parser.add_argument("--list", action="store_true", help="only say what there is to measure, what is there, and how")
+    parser.add_argument("--page-only", action="store_true", help="only write the page anew")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[""], metavar="NAME,...",
+                        help="results whose names have one of these texts")  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="also what is there")
+    parser.add_argument("--since", type=_day, metavar="DAY", help="also what was measured before that day, 2026-11-28")
+    parser.add_argument("--threads", type=at_least(1), default=default_threads(), help="(default %(default)s)")
+    parser.add_argument("--data", type=Path, default=Path("sets"), help="the sets' own files (default: %(default)s)")
+    parser.add_argument("--conversations", type=Path, default=Path("conversations.json"), metavar="FILE",
+                        help="real conversations (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / EMBEDDED_NAME, help="(default: the embedded)")
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="folder of the JSONs")
+    parser.add_argument(
+        "--page", type=Path, default=ROOT / "docs" / "published.md", help="(default: docs/published.md)"
+    )
+    return parser
+
+
+def _day(text: str) -> str:
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no day as 2026-11-28")
+    return text
+
+
+def _reason(name: str, results: Results, options: argparse.Namespace) -> str:
+    """Why a result is to be measured; empty if it is there."""
+    files: list[File] = results.of(name)
+    if not files:
+        return "is not there"
+    if options.since and str(files[-1].result.get("measured_at", "")) < options.since:
+        return f"was measured before {options.since}, or does not say when"
+    return "again" if options.again else ""
+
+
+def _out(name: str, options: argparse.Namespace) -> Path:
+    """Where the result goes: quality's names are their own."""
+    if name.startswith("quality-"):
+        return Path(options.results / f"{name}.json")
+    machine = re.sub(r"[^a-z0-9]+", "-", this_processor().name.lower().replace("zen ", "zen")).strip("-")
+    return Path(options.results / f"{name}-{machine}.json")
+
+
+def _filled(name: str, options: argparse.Namespace) -> list[str]:
+    """The command with this machine's files and threads."""
+    places = {
+        "MODEL": options.model, "CHECKPOINT": options.model.with_suffix(".gguf"), "THREADS": options.threads,
+        "DATA": options.data, "CONVERSATIONS": options.conversations, "RESULTS": options.results,
+        "OUT": _out(name, options),
+    }  # fmt: skip
+    programs = {"python": [sys.executable], "redoubt": [sys.executable, "-m", "app.cli"]}
+    words = []
+    for place, word in enumerate(COMMANDS[name]):
+        first, slash, rest = word.partition("/")
+        if place == 0:
+            words += programs[word]
+        else:
+            words.append(f"{places[first]}{slash}{rest}" if first in places else word)
+    return words
+
+
+def _run(name: str, command: Sequence[str], options: argparse.Namespace) -> int:
+    """Runs one; a failure is said, and the others go on."""
+    prints = not {"OUT", "RESULTS"} & set(COMMANDS[name])
+    out = _out(name, options)
+    partial = out.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        ended = subprocess.run(command, stdout=file if prints else sys.stderr, check=False)
+    if ended.returncode == 0 and prints:
+        partial.replace(out)
+    partial.unlink(missing_ok=True)
+    if ended.returncode:
+        print(f"redoubt: {name}: ended with status {ended.returncode}; what it said is above", file=sys.stderr)
+    return min(ended.returncode, 1) if ended.returncode > 0 else 1 if ended.returncode else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

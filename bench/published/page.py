@@ -1,0 +1,43 @@
+"""Writes the tables of docs/published.md between their marks, from the JSONs. Measures nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from bench.published import papers, thesis
+from bench.published.results import Results, sources
+from bench.table.markdown import between_marks
+
+Make = Callable[[Results], list[str]]
+ORIGINAL: Final = thesis.SHAPES
+TABLES: Final[Mapping[str, tuple[Make, Sequence[str]]]] = {
+    "summary": (thesis.summary, ()),
+    "memory": (thesis.memory, ORIGINAL),
+    "load": (thesis.load, ()),
+    "perplexity": (thesis.perplexity, ("quality-longbench-smollm2-135m",)),
+    "ability": (thesis.ability, ("quality-ceval-smollm2-135m",)),
+    "weights": (thesis.weights, ("quality-smollm2-135m",)),
+    "response": (thesis.response, ()),
+    "tokens": (thesis.tokens, ()),
+    "start": (thesis.start, ("loads-start",)),
+    "concurrency": (thesis.concurrency, ("loads-concurrency",)),
+    "confidential": (thesis.confidential, ("confidential-embedded",)),
+    "first-token": (papers.first_token, ("loads-first-token",)),
+    "gains": (papers.gains, ("gains",)),
+    "batches": (papers.batches, ("kernels-4096x4096",)),
+    "llama-cpp": (papers.beside_llama_cpp, ("loads-lengths",)),
+    "accuracy": (papers.accuracy, ("quality-methods-smollm2-135m",)),
+    "stages": (papers.stages, ("stages",)),
+    "floats": (papers.float_types, ("original-135m",)),
+    "pages": (papers.pages, ()),
+    "page-error": (papers.page_error, ("kv-error-embedded",)),
+}
+"""By the name in the marks: what writes it, and the results that its lines of sources name."""
+
+
+def written(page: str, results: Results, commands: Mapping[str, Sequence[str]]) -> str:
+    """The page with all tables anew. Raises ValueError if a mark is missing or a file is no JSON."""
+    for name, (make, files) in TABLES.items():
+        lines = make(results)
+        told = sources([file for each in files for file in results.of(each)[-1:]], commands)
+        page = between_marks(page, name, "\n".join([*lines, *(["", *told] if told else [])]))
+    return page

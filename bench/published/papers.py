@@ -1,0 +1,160 @@
+"""The tables of the other four documents with ours beside: PPL.LLM, Intel's LLM Runtime, a Rust engine, int8 pages."""
+
+import statistics
+from typing import Final
+
+from bench.eval.comparison import METRICS
+from bench.eval.comparison_page import conversion
+from bench.published.results import NONE, Json, Results, mib, seconds, spread, table
+from bench.published.thesis import NAMES, UNMEASURED
+from quant.conversion.shapes import SHAPES
+
+Lines = list[str]
+RUST_MS: Final = {"QKV": (1.58, 10.18), "attention": (1.47, 6.94), "MLP": (11.64, 65.42), "layer": (14.32, 82.61)}
+"""fp32 and fp16, 17 tokens."""
+GAINS: Final = {
+    "batching, over one at a time": "dynamic batching: +100 % requests/s",
+    "batching as requests come, over whole batches": "dynamic batching: +100 % requests/s",
+    "pages, over whole contexts": "memory by prediction: about +200 % requests/s",
+    "int8 pages, over the default's": "int8 keys and values: twice the requests held, +50 % tokens/s (with batching)",
+    "int8 products, over fp32": "int8 products: nearly +100 %, over fp16",
+}
+
+
+def gains(results: Results) -> Lines:
+    files = results.of("gains")
+    if not files:
+        return UNMEASURED
+    rows = [
+        [each["name"], each["load"], GAINS.get(each["name"], NONE), f"{spread(each['gain'])} times as fast"]
+        for each in files[-1].result["rows"]
+    ]
+    rows.append(["tokenizing, computing and answering overlap", NONE, "+10 to 20 % requests/s", _waits(results)])
+    return table(["optimization", "load", "published (GPU)", "ours"], rows, left=2)
+
+
+def _waits(results: Results) -> str:
+    return "always on; see below what the kernels wait" if results.of("kernel-waits") else "always on, no switch"
+
+
+def first_token(results: Results) -> Lines:
+    """First token over prompt length and users."""
+    published = [
+        ["8 in, 1 user", "6.78 ms"], ["2,048 in, 1 user", "2078 ms"], ["8 in, 768 users", "about 165 ms"],
+        ["1,024 in, 80 users", "about 2 s"],
+    ]  # fmt: skip
+    rows = [[*each, NONE] for each in published]
+    files = results.of("loads-first-token")
+    for each in files[-1].result["rows"] if files else ():
+        users = f"{each['users']} user{'s' if each['users'] > 1 else ''}"
+        rows.append([f"{each['prompt_tokens']:,} in, {users}", NONE, spread(each["first_token_s"], seconds)])
+    return table(["prompt", "published: 7B on a GPU", "ours"], rows)
+
+
+def batches(results: Results) -> Lines:
+    """int4 against int8 by batch: one matrix."""
+    files = results.of("kernels-4096x4096")
+    if not files:
+        return UNMEASURED
+    int4, int8 = (
+        {each["batch"]: each["median_seconds"] for each in files[-1].result["results"] if each["case"] == case}
+        for case in ("sym_int4-4096x4096-g64", "int8-4096x4096-g64")
+    )
+    rows = [
+        [str(batch), _told(batch), seconds(time_s), seconds(int8[batch]), f"{int8[batch] / time_s:.2f}"]
+        for batch, time_s in int4.items()
+    ]
+    return table(["rows", "published", "ours, sym_int4", "ours, int8", "int8's time over sym_int4's"], rows)
+
+
+def _told(batch: int) -> str:
+    return {
+        64: "int4 30 % faster than fp16", 128: "int4 20 % faster than fp16, int8 100 %",
+    }.get(batch, NONE)  # fmt: skip
+
+
+def beside_llama_cpp(results: Results) -> Lines:
+    rows = [
+        ["published: 32 in, 32 out, whole answer", "1.76 to 3.43", NONE],
+        ["published: 1,024 in, 32 out, whole answer", "3.58 to 21.5", NONE],
+        ["published: 1,024 in, first token, at best (Baichuan-13B)", "40", NONE],
+        ["published: 1,024 in, next token, at best (MPT-7B)", "2.68", NONE],
+    ]
+    figures = {"response_s": "whole answer", "first_token_s": "first token", "next_token_s": "next token"}
+    files = results.of("loads-lengths")
+    for each in files[-1].result["rows"] if files else ():
+        for figure, title in figures.items():
+            if figure in each.get("its_over_ours", {}):
+                users = "" if each["users"] == 1 else f", {each['users']} at once"
+                what = f"ours: {each['prompt_tokens']:,} in, {each['new_tokens']} out{users}, {title}"
+                rows.append([what, NONE, spread(each["its_over_ours"][figure])])
+    return table(["", "times as fast as llama.cpp, published", "ours"], rows)
+
+
+def accuracy(results: Results) -> Lines:
+    """Mean of four sets, int4 over fp32."""
+    sets = ("lambada", "piqa", "winogrande", "hellaswag")
+    rows = []
+    for file in results.of("quality-methods-smollm2-135m"):
+        found = {each["name"]: each["results"] for each in file.result["rows"]}
+        base = _mean(found["unquantized"], sets)
+        for name, each in found.items():
+            mean = _mean(each, sets)
+            if mean is not None and base is not None:
+                rows.append([conversion(name), f"{mean:.1%}", f"{mean / base:.3f}"])
+    return table(["ours: SmolLM2-135M", "mean of the four sets", "over fp32"], rows)
+
+
+def _mean(found: Json, sets: tuple[str, ...]) -> float | None:
+    if any(name not in found for name in sets):
+        return None
+    return statistics.fmean(found[name][METRICS[name]] for name in sets)
+
+
+def stages(results: Results) -> Lines:
+    """Time of a layer by stage; their own engine's types."""
+    rows = [[f"published: {stage}, 17 tokens", *(f"{ms:.2f} ms" for ms in both)] for stage, both in RUST_MS.items()]
+    for file in results.of("stages"):
+        rows += stage_rows(file.result)
+    return table(["stage of a layer", "fp32", "fp16"], rows)
+
+
+def stage_rows(result: Json) -> list[list[str]]:
+    return []
+
+
+def float_types(results: Results) -> Lines:
+    rows = [["published: a model of 125 MB in fp32", "fp32", "282.8 MB", NONE, NONE],
+            ["published", "fp16", "153.1 MB", NONE, NONE]]  # fmt: skip
+    for file in results.of("original-135m")[-1:]:
+        for name in NAMES:
+            one = file.result["types"].get(name)
+            if one is not None and "inputs" in one:
+                times = one["inputs"][str(file.result["inputs"][0])]
+                cells = [
+                    f"{mib(one['resident_bytes'])} MiB",
+                    seconds(times["first_token_s"]),
+                    seconds(times["next_token_s"]),
+                ]
+                rows.append(["SmolLM2-135M's shape", NAMES[name], *cells])
+    return table(["model", "weights", "memory", "first token", "next token"], rows, left=1)
+
+
+def pages(_: Results) -> Lines:
+    """Pages in the same memory, by arithmetic."""
+    values, head = 1.0, SHAPES["llama2-13b"]["head_dim"]
+    bf16, int8 = 2 * values, values + 2 / head
+    rows = [["published: blocks in an A100's memory, Llama 13B", "3078", "6127", "1.99"],
+            ["ours: bytes a value, scales included", f"{bf16:.2f}", f"{int8:.3f}", f"{bf16 / int8:.2f}"]]  # fmt: skip
+    return table(["", "bf16", "int8", "times the pages"], rows)
+
+
+def page_error(results: Results) -> Lines:
+    files = results.of("kv-error-embedded")
+    if not files:
+        return UNMEASURED
+    rows = [
+        [name, f"{each['attention']:.2%}", f"{each['mean_kl']:.2g}"]
+        for name, each in files[-1].result["schemes"].items()
+    ]
+    return table(["keys and values", "attention's error", "mean KL, nats a token"], rows)

@@ -1,0 +1,260 @@
+"""The tables of the thesis (Cao Zehua, Southeast University, 2024) with ours beside: Llama-2 on a Xeon 8468.
+
+Its pictures have no numbers in the text, so only what the text says of them is here.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.eval.comparison_page import conversion
+from bench.eval.published import LONGBENCH_PERPLEXITY
+from bench.published.results import NONE, File, Json, Results, mib, newest_of_each_machine, seconds, spread, table
+from bench.report.published import FIRST_TOKEN_S, NEXT_TOKEN_S, PROMPT_TOKENS
+
+NAMES: Final = {
+    "torch-fp32": "transformers, fp32", "torch-bf16": "transformers, bf16",
+    **{name: name for name in ("fp32", "fp16", "bf16", "int8", "sym_int4", "asym_int4")},
+}  # fmt: skip
+MEMORY_MB: Final = {
+    "fp32": (25833.02, 49731.59), "sym_int4": (3976.43, 7217.72), "asym_int4": (4173.34, 7600.73),
+    "int8": (7323.84, 13728.85),
+}  # fmt: skip
+LOAD_S: Final = {"fp32": (30.1276, 64.7866), "sym_int4": (1.68288, 9.57686), "int8": (34.3865, 73.7418)}
+SHAPES: Final = ("original-1.1b", "original-7b", "original-7b-8-layers", "original-13b", "original-13b-8-layers")
+BASES: Final = ("torch-fp32", "torch-bf16")
+UNMEASURED: Final = ["Not measured yet."]
+Lines = list[str]
+
+
+def summary(results: Results) -> Lines:
+    """What its abstract promises, in one table."""
+    rows = [
+        ["memory saved by sym_int4, over fp32", "about 75 % (85 % by its table)", *_saved(results, "resident_bytes")],
+        ["load time saved", "85 % (95 % for 7B)", *_saved(results, "load_s")],
+        ["response time of sym_int4, over the original", "about 0.5", *_responses(results)],
+        ["extra latency of TDX", "up to 9.5 %", NONE, "no machine with TDX"],
+    ]
+    return table(
+        ["claim", "published", "ours, 1.1B over transformers in fp32", "ours, over transformers in bf16"], rows
+    )
+
+
+def _newest(results: Results, name: str = "original-1.1b") -> Json | None:
+    files = results.of(name)
+    return files[-1].result["types"] if files else None
+
+
+def _saved(results: Results, figure: str) -> list[str]:
+    types = _newest(results)
+    ours = _figure(types, "sym_int4", figure)
+    return [
+        NONE if ours is None or base is None else f"{1 - ours / base:.1%}"
+        for base in (_figure(types, name, figure) for name in BASES)
+    ]
+
+
+def _responses(results: Results) -> list[str]:
+    types = _newest(results)
+    cells = []
+    for base in BASES:
+        ratios = [ratio for _, _, ratio in _ratios(types, base)]
+        cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else NONE)
+    return cells
+
+
+def _figure(types: Json | None, name: str, figure: str) -> float | None:
+    return None if types is None else types.get(name, {}).get(figure)
+
+
+def _ratios(types: Json | None, base: str) -> list[tuple[str, str, float]]:
+    """Input, output, and the response time of sym_int4 over the base's, where both have one."""
+    if types is None or "inputs" not in types.get("sym_int4", {}) or "inputs" not in types.get(base, {}):
+        return []
+    return [
+        (given, made, ours / theirs)
+        for given, times in types["sym_int4"]["inputs"].items()
+        for made, ours in times["response_s"].items()
+        if (theirs := types[base]["inputs"][given]["response_s"].get(made))
+    ]
+
+
+def memory(results: Results) -> Lines:
+    return _by_type(
+        results, "resident_bytes", mib, {name: [f"{x:,.0f}" for x in both] for name, both in MEMORY_MB.items()}
+    )
+
+
+def load(results: Results) -> Lines:
+    return _by_type(results, "load_s", seconds, {name: [f"{x:.2f} s" for x in both] for name, both in LOAD_S.items()})
+
+
+def _by_type(results: Results, figure: str, shown: Any, published: dict[str, list[str]]) -> Lines:
+    files = originals(results)
+    rows = []
+    for name, title in NAMES.items():
+        cells = [_cell(file, name, figure, shown) for file in files]
+        # transformers' fp32 is what the thesis started from.
+        theirs = published.get("fp32" if name == "torch-fp32" else name, [NONE, NONE]) if name != "fp32" else [NONE] * 2
+        if any(cell != NONE for cell in cells) or theirs[0] != NONE:
+            rows.append([title, *theirs, *cells])
+    return table(["weights", "published, 7B", "published, 13B", *map(shape_title, files)], rows)
+
+
+def originals(results: Results) -> list[File]:
+    """Each shape's newest result of each machine."""
+    return [file for name in SHAPES for file in newest_of_each_machine(results.of(name))]
+
+
+def shape_title(file: File) -> str:
+    shape = str(file.result["shape"]).rpartition("-")[2].upper()
+    layers = file.result.get("layers")
+    return f"{shape}{f', {layers} layers only' if layers else ''} ({file.machine})"
+
+
+def _cell(file: File, name: str, figure: str, shown: Any) -> str:
+    one = file.result["types"].get(name, {})
+    return shown(one[figure]) if figure in one else NONE
+
+
+def response(results: Results) -> Lines:
+    """Times by input and output, and what is over what."""
+    lines: Lines = []
+    for file in originals(results):
+        types = {each: one for each, one in file.result["types"].items() if "inputs" in one}
+        names = [each for each in NAMES if each in types]
+        rows = []
+        for given in map(str, file.result["inputs"]):
+            for made in map(str, file.result["outputs"]):
+                times = {each: types[each]["inputs"][given]["response_s"].get(made) for each in names}
+                if any(times.values()):
+                    over = [_over(times.get("sym_int4"), times.get(base)) for base in BASES]
+                    rows.append([f"{given} in, {made} out", *(_time(times[each]) for each in names), *over])
+        head = [
+            shape_title(file),
+            *(NAMES[each] for each in names),
+            "sym_int4 over transformers' fp32",
+            "over its bf16",
+        ]
+        lines += ["", *table(head, rows)]
+    return lines[1:] or UNMEASURED
+
+
+def _time(value: float | None) -> str:
+    return NONE if value is None else seconds(value)
+
+
+def _over(ours: float | None, theirs: float | None) -> str:
+    return f"{ours / theirs:.2f}" if ours and theirs else NONE
+
+
+def tokens(results: Results) -> Lines:
+    """First and next token after 1,024 tokens, or the longest prompt up to there."""
+    files = originals(results)
+    given = {file.stem: str(max(n for n in file.result["inputs"] if n <= PROMPT_TOKENS)) for file in files}
+    rows = []
+    for name, title in NAMES.items():
+        theirs = f"{seconds(FIRST_TOKEN_S)}, {seconds(NEXT_TOKEN_S)}" if name == "sym_int4" else NONE
+        cells = []
+        for file in files:
+            times = file.result["types"].get(name, {}).get("inputs", {}).get(given[file.stem])
+            cells.append(f"{seconds(times['first_token_s'])}, {seconds(times['next_token_s'])}" if times else NONE)
+        if theirs != NONE or any(cell != NONE for cell in cells):
+            rows.append([title, theirs, *cells])
+    titles = [f"{shape_title(file)}, {int(given[file.stem]):,} in" for file in files]
+    return table(["first token, next token", "published, 7B, 1,024 in", *titles], rows)
+
+
+def perplexity(results: Results) -> Lines:
+    rows = []
+    files = results.of("quality-longbench-smollm2-135m")
+    measured = files[-1].result["rows"] if files else ()
+    ours = {each["name"]: each["results"]["longbench-perplexity"] for each in measured}
+    for name, qtype in (
+        ("unquantized", "fp32"),
+        *((f"{kind}-g64-rtn", kind) for kind in ("int8", "sym_int4", "asym_int4")),
+    ):
+        cells = [qtype]
+        for figures in LONGBENCH_PERPLEXITY.values():
+            rise = "" if qtype == "fp32" else f" ({figures[qtype] / figures['fp32'] - 1:+.2%})"
+            cells.append(f"{figures[qtype]:.4f}{rise}")
+        paired = ours[name].get("against_baseline") if name in ours else None
+        rise = "" if paired is None else f" ({paired['rise']:+.2%})"
+        rows.append([*cells, f"{ours[name]['perplexity']:.3f}{rise}" if name in ours else NONE])
+    return table(
+        ["weights", *(f"published: {name}" for name in LONGBENCH_PERPLEXITY), "ours: SmolLM2-135M, part of the texts"],
+        rows,
+    )
+
+
+def ability(results: Results) -> Lines:
+    """C-Eval by category; the published bars have no numbers."""
+    files = results.of("quality-ceval-smollm2-135m")
+    if not files:
+        return UNMEASURED
+    there = [each for each in files[-1].result["rows"] if "ceval" in each["results"]]
+    names = list(there[0]["results"]["ceval"]["categories"])
+    rows = [
+        [conversion(each["name"]), *(f"{each['results']['ceval']['categories'][name]['acc']:.1%}" for name in names)]
+        for each in there
+    ]
+    return table(["ours: SmolLM2-135M", *names], rows)
+
+
+def weights(results: Results) -> Lines:
+    """Relative error of the rounded weights, by type."""
+    rows = [
+        [f"`{each['variant']}`", f"{each['weights_error']['relative_rms']:.2%}", f"{each['perplexity_increase']:+.1%}"]
+        for file in results.of("quality-smollm2-135m")
+        for each in file.result["variants"]
+        if each["variant"].endswith(" rtn")
+    ]
+    return table(["ours: rounded to nearest, inputs a scale", "weights moved (root mean square)", "perplexity"], rows)
+
+
+def start(results: Results) -> Lines:
+    files = results.of("loads-start")
+    if not files:
+        return UNMEASURED
+    rows = [
+        [f"{each['request']}", *(spread(each[figure], shown) for figure in ("first_token_s", "response_s"))]
+        for each in files[-1].result["rows"]
+        for shown in ((seconds,) if isinstance(each["request"], int) else ("{:.2f}".format,))
+        if each["request"] in (1, 2, 10) or isinstance(each["request"], str)
+    ]
+    return table(["request after a start", "first token", "whole answer"], rows)
+
+
+def concurrency(results: Results) -> Lines:
+    files = results.of("loads-concurrency")
+    if not files:
+        return UNMEASURED
+    by_users: dict[int, dict[int, Json]] = {}
+    for each in files[-1].result["rows"]:
+        by_users.setdefault(each["users"], {})[each["workers"]] = each
+    rows = []
+    for users, by_workers in by_users.items():
+        cells = [f"{users:,}"]
+        for figure, shown in (("tokens_per_s", "{:.0f}".format), ("first_token_p50_s", seconds)):
+            cells += [spread(by_workers[n][figure], shown) if n in by_workers else NONE for n in (1, 2)]
+        rows.append(cells)
+    head = ["requests at once", "tokens/s, one worker", "tokens/s, two", "first token p50, one", "first token p50, two"]
+    return table(head, rows)
+
+
+def confidential(results: Results) -> Lines:
+    """Plain against TDX, and our front with soft evidence."""
+    published = [
+        ["published: load, 7B", "1.774 s", "4.557 s", "2.57"],
+        ["published: first token, 1024 in", "4039 ms", "4423 ms", "1.09"],
+        ["published: next token", "161 ms", "173 ms", "1.07"],
+    ]
+    rows = []
+    for file in results.of("confidential-embedded"):
+        one, title = file.result, f"ours, 135M, soft evidence ({file.machine})"
+        pairs: Sequence[tuple[str, float, float]] = (
+            ("load, sealed over copied", one["load_s"]["folder_copied"], one["load_s"]["sealed"]),
+            ("first token", one["first_token_s"]["plain"], one["first_token_s"]["attested"]),
+            ("next token", one["next_token_s"]["plain"]["1"], one["next_token_s"]["attested"]["1"]),
+        )
+        rows += [[f"{title}: {name}", seconds(a), seconds(b), f"{b / a:.2f}"] for name, a, b in pairs]
+    return table(["", "plain", "confidential", "ratio"], [*published, *rows])

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,17 @@ from bench.conversations.fleet import Fleet, RunningService, fit_together
 from bench.conversations.launches import OURS, OwnSettings, own_launches, peer_launch
 from bench.conversations.options import parse
 from bench.conversations.plan import Bounds, Tokenize, select
-from bench.conversations.rounds import WARM_UP, Plan, medians, play, ratios, run_once, warm_up
+from bench.conversations.rounds import (
+    LEAST_ROUNDS,
+    WARM_UP,
+    Plan,
+    medians,
+    play,
+    rates_of_searches,
+    ratios,
+    run_once,
+    warm_up,
+)
 from bench.conversations.search import LEAST_PROBE, Search
 from bench.conversations.server import Launch, ServerError
 from bench.conversations.table import table
@@ -154,6 +164,11 @@ def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, m
 
 def notes(options: argparse.Namespace, plan: Plan) -> list[str]:
     """Caveats for the figures."""
+    few = [f"with fewer than {LEAST_ROUNDS} rounds nobody can tell a gain from noise"]
+    return [*(few if plan.rounds < LEAST_ROUNDS else []), *_notes_of_short_rounds(options, plan)]
+
+
+def _notes_of_short_rounds(options: argparse.Namespace, plan: Plan) -> list[str]:
     if plan.rate is None and not options.find_rate and plan.conversations < FULL_LOOPS * plan.at_once:
         return [
             f"a round has {plan.conversations} conversations for {plan.at_once} clients: with fewer than {FULL_LOOPS} "
@@ -171,7 +186,11 @@ def measure_running(options: argparse.Namespace, data: Conversations) -> dict[st
     }
     warm_up(plan)(service)
     if options.find_rate:
-        result["found_rates"] = {service.name: Search(service, plan).run()}
+        search, searches = Search(service, plan), []
+        for _ in range(plan.rounds):
+            searches.append(search.run())
+            result["found_rates"] = rates_of_searches({service.name: searches})
+            write(result, options.out)
         return result
     rounds: list[dict[str, Any]] = []
     for number in range(plan.rounds):
@@ -209,16 +228,8 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
 
     with fleet.running():
         if options.find_rate:
-            for name in list(fleet.names):
-                with fleet.turn(name) as server:
-                    if server is not None:
-                        with fleet.share_of_others(name) as cores:
-                            try:
-                                found = Search(server, plan).run()
-                            except RuntimeError as error:
-                                fleet.fails(name, f"the search: {error}")
-                                continue
-                        result["found_rates"][name] = found | {"cores_of_other_servers": cores()}
+            for found in search_all(fleet, plan):
+                result["found_rates"] = rates_of_searches(found)
                 done({})
         else:
             play(fleet, plan, done)
@@ -228,6 +239,29 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
         reasons = "; ".join(f"{name}: {reason}" for name, reason in fleet.missing.items())
         raise ServerError(f"no server could be measured: {reasons}")
     return result
+
+
+def search_all(fleet: Fleet, plan: Plan) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Searches the servers' rates in turn, as often as there are rounds. Yields the searches so far after each.
+
+    A server that fails takes no further part.
+    """
+    searches: dict[str, Search] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
+    for number in range(plan.rounds):
+        for name in fleet.order(number):
+            with fleet.turn(name) as server:
+                if server is None:
+                    continue
+                search = searches.setdefault(name, Search(server, plan))
+                with fleet.share_of_others(name) as cores:
+                    try:
+                        found = search.run()
+                    except RuntimeError as error:
+                        fleet.fails(name, f"search {number + 1}: {error}")
+                        continue
+                results.setdefault(name, []).append(found | {"cores_of_other_servers": cores()})
+            yield results
 
 
 def stay_loaded(options: argparse.Namespace, launches: Sequence[Launch]) -> bool:

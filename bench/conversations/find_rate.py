@@ -9,6 +9,7 @@ STEP: Final = 1.5
 CLOSE: Final = 1.1
 """The search ends when the lowest rate that missed the SLO is at most this many times the highest that met it."""
 MOST_PROBES: Final = 12
+_ROUNDING: Final = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +39,25 @@ def find_rate(
     first_rate: float,
     *,
     kept_rate: float,
+    step: float = STEP,
     most_probes: int = MOST_PROBES,
 ) -> FoundRate:
     """Searches from `first_rate` on, above `kept_rate`, which meets the SLO: that of one client alone.
 
-    probe: the figures of a run at a rate, with `promise.kept`; None if there is no time left for it.
+    probe: the figures of a run at a rate, with `promise.kept`; None if there is no time left for it. step: CLOSE where
+    `first_rate` is known to be about right.
     """
     probes: list[Probe] = []
     rate = max(first_rate, kept_rate * CLOSE)
     not_reached = ""
     while True:
         kept, broken = bracket(probes, kept_rate)
-        if broken is not None and broken <= kept * CLOSE:
+        if broken is not None and broken <= kept * CLOSE * _ROUNDING:
             break
         if len(probes) == most_probes:
             not_reached = f"{most_probes} probes were not enough"
             break
-        rate = next_rate(kept, broken) if probes else rate
+        rate = next_rate(kept, broken, step) if probes else rate
         found = probe(rate)
         if found is None:
             not_reached = f"no time was left for a probe at {rate:.3g} a second"
@@ -73,6 +76,8 @@ def bracket(probes: Sequence[Probe], kept_rate: float) -> tuple[float, float | N
     return max([kept_rate, *kept]), broken
 
 
-def next_rate(kept: float, broken: float | None) -> float:
-    """The rate to try next: the geometric middle of the bracket, or a step out of it."""
-    return kept * STEP if broken is None else (kept * broken) ** 0.5
+def next_rate(kept: float, broken: float | None, step: float) -> float:
+    """The rate to try next: a step up, or down, until one is kept and one broken a step apart; then their middle."""
+    if broken is None:
+        return kept * step
+    return max(broken / step, (kept * broken) ** 0.5)

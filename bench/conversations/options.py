@@ -9,6 +9,7 @@ from typing import Any
 from bench.common import ROOT, OneLineParser, at_least
 from bench.conversations.find_rate import MOST_PROBES
 from bench.conversations.launches import OURS, PEERS, VARIANTS
+from bench.conversations.rounds import LEAST_ROUNDS
 from bench.cores import default_threads
 from bench.models import NAMES
 from kernels import _native
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     arrivals.add_argument("--find-rate", action="store_true", help="the highest rate that keeps the promise")
     add("--conversations", type=at_least(1), default=48, help="of a round (default %(default)s)")
     add("--turns", type=at_least(1), default=1, help="of each conversation at most (default %(default)s)")
-    add("--rounds", type=at_least(1), default=3, help="medians count (default %(default)s)")
+    add("--rounds", type=at_least(1), default=LEAST_ROUNDS, help="or searches; medians count (default %(default)s)")
     add("--max-prompt-tokens", type=at_least(1), default=1024, help="longer prompts are left out (default %(default)s)")
     add("--max-answer-tokens", type=at_least(2), default=256, help="longer answers are cut (default %(default)s)")
     add("--first-token-s", type=positive, default=3.0, help="the promise (default %(default)s)")

@@ -12,6 +12,8 @@ from bench.conversations.launches import OURS
 from bench.conversations.load import Load
 from bench.conversations.plan import Selection
 
+LEAST_ROUNDS: Final = 3
+"""Rounds or searches of a result that shall be published."""
 WARM_UP: Final = 4
 """Conversations before a server's first run; they are in no figure."""
 
@@ -123,6 +125,17 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[
     return result
 
 
+def rates_of_searches(searches: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The rates that each server's searches found, and ours over its: each a median with the extremes."""
+    rates = {name: [float(one["conversations_per_s"]) for one in some] for name, some in searches.items()}
+    result: dict[str, dict[str, Any]] = {}
+    for name, found in rates.items():
+        result[name] = {"conversations_per_s": _extremes(found, 3), "searches": list(searches[name])}
+        if name != OURS and OURS in rates:
+            result[name]["ours_over_its"] = _spread(list(zip(rates[OURS], found, strict=False)))
+    return result
+
+
 def _median(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return round(statistics.median(there), 5) if there and len(there) == len(values) else None
@@ -132,9 +145,12 @@ def _spread(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, flo
     """The median ratio and the extremes; None if there is a figure missing."""
     if not pairs or not all(above and below for above, below in pairs):
         return None
-    found = [above / below for above, below in pairs if above and below]
+    return _extremes([above / below for above, below in pairs if above and below])
+
+
+def _extremes(found: Sequence[float], digits: int = 2) -> dict[str, float]:
     return {
-        "median": round(statistics.median(found), 2),
-        "lowest": round(min(found), 2),
-        "highest": round(max(found), 2),
+        "median": round(statistics.median(found), digits),
+        "lowest": round(min(found), digits),
+        "highest": round(max(found), digits),
     }

@@ -1,7 +1,7 @@
 """Searches for the rate that meets the SLO on one server, in bounded time. `find_rate` chooses the rates.
 
 First one client asks alone: a server that misses the SLO even then meets it at no rate. Then a closed loop says
-where to begin. Starts no server.
+where to begin. A further search of the same server begins where the one before ended. Starts no server.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bench.conversations.client import CUT, TIMEOUT
 from bench.conversations.figures import figures, without_samples
-from bench.conversations.find_rate import FoundRate, find_rate
+from bench.conversations.find_rate import CLOSE, FoundRate, find_rate
 from bench.conversations.fleet import Target
 from bench.conversations.load import Load
 from bench.conversations.plan import Selection
@@ -26,17 +26,23 @@ _CLOSED_SHARE: Final = 0.2
 
 
 class Search:
-    """The search on one server."""
+    """The searches on one server."""
 
     def __init__(self, target: Target, plan: Plan, now_s: Callable[[], float] = time.monotonic) -> None:
         self._target, self._plan, self._now_s = target, plan, now_s
-        self._ends_s = now_s() + plan.search_s
+        self._ends_s = 0.0
         self._used = 0
         """Number of conversations used so far."""
         self._loads = 0
+        self._alone_rate: float | None = None
+        self._found_rate = 0.0
 
     def run(self) -> dict[str, Any]:
-        """The result, ready for JSON; rates are conversations a second. Raises RuntimeError if no request succeeds."""
+        """One search, ready for JSON; rates are conversations a second. Raises RuntimeError if no request succeeds."""
+        self._ends_s = self._now_s() + self._plan.search_s
+        if self._alone_rate is not None:
+            found = find_rate(self._probe, self._found_rate, kept_rate=self._alone_rate, step=CLOSE)
+            return self._json(found)
         alone = self._closed_loop(1, LEAST_PROBE, _ALONE_SHARE, "one at a time")
         result: dict[str, Any] = {"one_at_a_time": without_samples(alone)}
         if not alone["completed"] and set(alone["errors"]) - {TIMEOUT, CUT}:  # it is not only slow
@@ -47,7 +53,8 @@ class Search:
         closed = self._closed_loop(self._plan.at_once, self._plan.conversations, _CLOSED_SHARE, "closed loop")
         result["closed_loop"] = without_samples(closed)
         first = _conversations_per_s(closed) * FIRST_SHARE
-        return result | self._json(find_rate(self._probe, first, kept_rate=_conversations_per_s(alone)))
+        self._alone_rate = _conversations_per_s(alone)
+        return result | self._json(find_rate(self._probe, first, kept_rate=self._alone_rate))
 
     def _left_s(self) -> float:
         return self._ends_s - self._now_s()
@@ -96,6 +103,7 @@ class Search:
         return self._plan.seed + self._loads
 
     def _json(self, found: FoundRate) -> dict[str, Any]:
+        self._found_rate = found.rate
         return {
             "conversations_per_s": round(found.rate, 4),
             "broken_at": None if found.broken_rate is None else round(found.broken_rate, 4),

@@ -1,8 +1,13 @@
 """A result of `redoubt bench conversations` as Markdown. Does not measure."""
 
-from collections.abc import Mapping
-from typing import Any
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+AIM: Final = 4.0
+"""How many times llama.cpp's requests a second ours shall be, on conversations that arrive at random."""
+AIMED: Final = ("llama_cpp", "llama_cpp_native")
+"""The servers that the aim is about."""
 _COLUMNS = (
     *("server", "requests/s", "tokens/s", "first token p50, p95, p99 (s)", "time per token p50, p95, p99 (ms)"),
     *("event gap p99 (ms)", "failed", "promise kept"),
@@ -15,10 +20,11 @@ def table(result: Mapping[str, Any]) -> str:
     load, data, slo = result["load"], result["data"], result["promise"]
     arrivals = f"{load['rate']} arrive a second at random" if load["rate"] else f"{load['at_once']} at once"
     if result.get("found_rates"):
-        load, arrivals = {**load, "rounds": 1}, f"{load['at_once']} at once in the closed loop, then at random"
+        arrivals = f"{load['at_once']} at once in the closed loop, then at random"
     lines += [
         "",
-        f"{result['model']}: {load['conversations']} conversations a round, {load['rounds']} rounds, {arrivals}; "
+        f"{result['model']}: {load['conversations']} conversations a round, {load['rounds']} "
+        f"{'searches' if result.get('found_rates') else 'rounds'}, {arrivals}; "
         f"prompts of {data['prompt_tokens_median']:.0f} and answers of {data['answer_tokens_median']:.0f} tokens "
         f"(medians). {_where(result)}.",
         f"Promise: the first token within {slo['first_token_s']:g} s and a token each "
@@ -48,18 +54,19 @@ def _rounds(result: Mapping[str, Any]) -> list[str]:
         return []
     lines = [f"| {' | '.join([*_COLUMNS, 'our requests/s over its'])} |", f"|{' --- |' * (len(_COLUMNS) + 1)}"]
     for name, rounds in result["rounds"].items():
-        found = result["medians"][name] | result["all_rounds"][name]
+        rates = spreads(rounds)
+        found = result["all_rounds"][name]
         ratio = (result["ratios"].get(name) or {}).get("requests_per_s")
         cells = [
             name,
-            number(found["requests_per_s"], 1, "{:.2f}"),
-            number(found["tokens_per_s"], 1, "{:.1f}"),
+            spread(rates["requests_per_s"], "{:.2f}"),
+            spread(rates["tokens_per_s"], "{:.1f}"),
             three(found, "first_token", 1, "{:.2f}"),
             three(found, "token", 1000, "{:.0f}"),
             number(found["event_gap_p99_s"], 1000, "{:.0f}"),
             str(sum(one["requests"] - one["completed"] for one in rounds)),
             f"{sum(one['promise']['kept'] for one in rounds)} of {len(rounds)} rounds",
-            "" if ratio is None else f"{ratio['median']} ({ratio['lowest']} to {ratio['highest']})",
+            over(name, ratio),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -70,25 +77,58 @@ def _found_rates(result: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     lines = [
-        "| server | conversations/s that keep the promise | broken at | one at a time, requests/s "
-        "| closed loop, requests/s | probes |",
+        "| server | conversations/s that keep the promise | ours over its | one at a time, requests/s "
+        "| closed loop, requests/s | each search: found, its probes |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, one in found.items():
-        probes = ", ".join(f"{p['rate']:.2f} {'kept' if p['kept'] else 'broken'}" for p in one["probes"])
-        loops = [one[loop]["requests_per_s"] if loop in one else None for loop in ("one_at_a_time", "closed_loop")]
+        first = one["searches"][0]
+        loops = [first[loop]["requests_per_s"] if loop in first else None for loop in ("one_at_a_time", "closed_loop")]
         alone, closed = (number(rate, 1, "{:.2f}") for rate in loops)
-        broken = number(one["broken_at"], 1, "{:.2f}")
-        lines.append(f"| {name} | {one['conversations_per_s']:.2f} | {broken} | {alone} | {closed} | {probes or '-'} |")
+        rate, ratio = spread(one["conversations_per_s"], "{:.2f}"), over(name, one.get("ours_over_its"))
+        searches = "; ".join(map(_search, one["searches"]))
+        lines.append(f"| {name} | {rate} | {ratio} | {alone} | {closed} | {searches} |")
     lines.append("")
     for name, one in found.items():
-        if one["not_reached"]:
-            lines.append(f"- {name}: {one['not_reached']}.")
-        if one["conversations_repeated"]:
-            lines.append(
-                f"- {name}: {one['conversations_repeated']} conversations were sent again, for lack of others."
-            )
+        for number_of_search, search in enumerate(one["searches"], start=1):
+            if search["not_reached"]:
+                lines.append(f"- {name}, search {number_of_search}: {search['not_reached']}.")
+        repeated = one["searches"][-1]["conversations_repeated"]
+        if repeated:
+            lines.append(f"- {name}: {repeated} conversations were sent again, for lack of others.")
     return lines
+
+
+def _search(one: Mapping[str, Any]) -> str:
+    probes = ", ".join(f"{p['rate']:.2f} {'kept' if p['kept'] else 'broken'}" for p in one["probes"])
+    return f"{one['conversations_per_s']:.2f} ({probes or '-'})"
+
+
+def spreads(rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """The rates of some rounds, each as median and extremes."""
+    found = {name: [one[name] for one in rounds] for name in ("requests_per_s", "tokens_per_s")}
+    return {
+        name: {"median": statistics.median(some), "lowest": min(some), "highest": max(some)}
+        for name, some in found.items()
+    }
+
+
+def spread(found: Mapping[str, float], form: str) -> str:
+    """A median with its extremes."""
+    return f"{form.format(found['median'])} ({form.format(found['lowest'])} to {form.format(found['highest'])})"
+
+
+def over(name: str, ratio: Mapping[str, float] | None) -> str:
+    """Our rate over a server's; with the aim where there is one, and bold where it is missed."""
+    if ratio is None:
+        return ""
+    text = spread(ratio, "{:.2f}")
+    return text if name not in AIMED else aimed(ratio["median"], f"{text}, aim {AIM:g}")
+
+
+def aimed(ratio: float, text: str) -> str:
+    """The text, bold where the ratio misses the aim."""
+    return text if ratio >= AIM else f"**{text}**"
 
 
 def three(found: Mapping[str, float | None], name: str, factor: float, form: str) -> str:

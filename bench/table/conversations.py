@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.compare_table import OURS
-from bench.conversations.table import number, three
+from bench.conversations.table import AIM, aimed, number, over, spread, spreads, three
 from bench.table.cells import MODELS
 from bench.table.markdown import heading, row
 from bench.table.results import Machine, ResultsError
@@ -32,6 +32,7 @@ OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "OpenVINO GenAI": ("openvino_genai",),
 }
 """The short table's columns: of several builds the faster one counts."""
+AIM_FIGURES: Final = ("requests_per_s", "ours")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Conversations:
     @property
     def title(self) -> str:
         load = self.result["load"]
+        if self.result["found_rates"]:
+            return f"{MODELS.get(self.result['model'], self.result['model'])}, arriving at random, promise kept"
         arrivals = f"{load['rate']} arriving a second" if load["rate"] else f"{load['at_once']} at once"
         return f"{MODELS.get(self.result['model'], self.result['model'])}, {arrivals}"
 
@@ -58,19 +61,25 @@ def _read(path: Path) -> Conversations:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         machine = Machine(result["machine"]["name"], int(result["threads"]))
-        return Conversations(path.stem, machine, result)
+        searches = [len(one["searches"]) for one in result["found_rates"].values()]
+        fewest = min([*map(len, result["rounds"].values()), *searches])
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(
             f"{path} is no result of `redoubt bench conversations` ({error!r}): measure it again"
         ) from error
+    if fewest < 2:
+        raise ResultsError(f"{path} has a server with one round, whose noise nobody can see: measure it again")
+    return Conversations(path.stem, machine, result)
 
 
 def short_table(runs: Sequence[Conversations]) -> str:
     """A table of our requests per second beside peers, and the ratio to theirs."""
-    lines = heading(
-        ["", "requests/s", "first token p99 (s)", *(f"over {name}" for name in OTHERS), "llama.cpp's first token p99"]
-    )
+    columns = [f"over {name}, aim {AIM:g}" if name == "llama.cpp" else f"over {name}" for name in OTHERS]
+    lines = heading(["", "requests/s", "first token p99 (s)", *columns, "llama.cpp's first token p99"])
     for run in runs:
+        found = run.result["found_rates"]
+        if OURS in found and len(found) > 1:
+            lines.append(_found_line(run))
         ratios = {name: one for name, one in run.result["ratios"].items() if not name.startswith(OURS)}
         if not ratios:
             continue
@@ -80,7 +89,7 @@ def short_table(runs: Sequence[Conversations]) -> str:
             row(
                 [
                     f"{run.title} ({run.machine.title}; `{run.file}`)",
-                    number(run.result["medians"][OURS]["requests_per_s"], 1, "{:.2f}"),
+                    spread(spreads(run.result["rounds"][OURS])["requests_per_s"], "{:.2f}"),
                     number(run.result["all_rounds"][OURS]["first_token_p99_s"], 1, "{:.2f}"),
                     *cells,
                     f"{wait} of ours" if wait else "",
@@ -88,6 +97,20 @@ def short_table(runs: Sequence[Conversations]) -> str:
             )
         )
     return "\n".join(lines)
+
+
+def _found_line(run: Conversations) -> str:
+    found = run.result["found_rates"]
+    ratios = {name: {"ours": one["ours_over_its"]} for name, one in found.items() if one.get("ours_over_its")}
+    return row(
+        [
+            f"{run.title} ({run.machine.title}; `{run.file}`)",
+            spread(found[OURS]["conversations_per_s"], "{:.2f}"),
+            "",
+            *(_best(ratios, names, "ours") for names in OTHERS.values()),
+            "",
+        ]
+    )
 
 
 def details(runs: Sequence[Conversations]) -> str:
@@ -100,15 +123,16 @@ def details(runs: Sequence[Conversations]) -> str:
         left=2,
     )
     for run in runs:
-        for name, found in run.result["medians"].items():
+        for name, rounds in run.result["rounds"].items():
+            rates = spreads(rounds)
             times = run.result["all_rounds"][name]
             lines.append(
                 row(
                     [
                         *(run.file, run.title, SERVERS.get(name, name)),
-                        *(number(found["requests_per_s"], 1, "{:.2f}"), number(found["tokens_per_s"], 1, "{:.0f}")),
+                        *(spread(rates["requests_per_s"], "{:.2f}"), spread(rates["tokens_per_s"], "{:.0f}")),
                         *(three(times, "first_token", 1, "{:.2f}"), three(times, "token", 1000, "{:.0f}")),
-                        _spread((run.result["ratios"].get(name) or {}).get("requests_per_s")),
+                        over(name, (run.result["ratios"].get(name) or {}).get("requests_per_s")),
                     ]
                 )
             )
@@ -122,14 +146,18 @@ def _rates(runs: Sequence[Conversations]) -> str:
             [
                 run.file,
                 SERVERS.get(name, name),
-                number(found["conversations_per_s"], 1, "{:.2f}"),
-                number(found["broken_at"], 1, "{:.2f}"),
+                spread(found["conversations_per_s"], "{:.2f}"),
+                over(name, found.get("ours_over_its")),
+                "; ".join(
+                    f"{one['conversations_per_s']:.2f} kept, {number(one['broken_at'], 1, '{:.2f}')} broken"
+                    for one in found["searches"]
+                ),
             ]
         )
         for run in runs
         for name, found in run.result["found_rates"].items()
     ]
-    head = heading(["file", "server", "conversations/s that keep the promise", "broken at"], left=1)
+    head = heading(["file", "server", "conversations/s that keep the promise", "ours over its", "each search"], left=1)
     return "\n".join([*head, *rows]) if rows else ""
 
 
@@ -139,7 +167,7 @@ def _file_line(run: Conversations) -> str:
     missing = [f"{SERVERS.get(name, name)} is missing ({reason})" for name, reason in result["missing"].items()]
     parts = [
         f"`{run.file}`: {run.machine.title}, {str(result['measured_at'])[:10]}, commit {result['commit'][:7]}",
-        f"{load['rounds']} rounds of {load['conversations']} conversations",
+        f"{load['rounds']} rounds of {load['conversations']} conversations" if result["rounds"] else _promise(result),
         f"prompts of {data['prompt_tokens_median']:.0f} tokens, answers of {data['answer_tokens_median']:.0f}",
         *(
             f"{SERVERS.get(name, name)}: {about['version']}, {about['settings']}"
@@ -150,11 +178,18 @@ def _file_line(run: Conversations) -> str:
     return f"- {'; '.join(parts)}."
 
 
+def _promise(result: Mapping[str, Any]) -> str:
+    slo = result["promise"]
+    return (
+        f"the promise: the first token within {slo['first_token_s']:g} s and a token each {1000 * slo['token_s']:g} ms "
+        f"for {slo['share']:.0%}"
+    )
+
+
 def _best(ratios: Mapping[str, Any], names: Sequence[str], figure: str) -> str:
     """The least of our ratios over these servers; empty where none of them was measured."""
     found = [ratios[name][figure]["median"] for name in names if (ratios.get(name) or {}).get(figure)]
-    return f"{min(found):.2f}" if found else ""
-
-
-def _spread(ratio: Mapping[str, float] | None) -> str:
-    return "" if ratio is None else f"{ratio['median']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+    if not found:
+        return ""
+    text = f"{min(found):.2f}"
+    return aimed(min(found), text) if figure in AIM_FIGURES and names == OTHERS["llama.cpp"] else text

@@ -174,9 +174,11 @@ def test_short_rounds_are_noted(data: Path, packed: Path) -> None:
     words = packed.parent / "words" / "smollm2-135m-instruct"
     words.mkdir(parents=True, exist_ok=True)
     (words / "tokenizer.json").write_bytes((packed / "tokenizer.json").read_bytes())
-    few = ["--conversations", "15", "--rounds", "1"]
-    assert "15 conversations for 2 clients" in noted("--at-once", "2", *few)[0]
-    assert noted("--at-once", "1", *few) == noted("--rate", "1", *few) == []
+    few = ["--conversations", "5", "--rounds", "3"]
+    assert "5 conversations for 2 clients" in noted("--at-once", "2", *few)[0]
+    assert noted("--rate", "1", *few) == []
+    (note,) = noted("--rate", "1", "--conversations", "5", "--rounds", "2")
+    assert "fewer than 3 rounds" in note
 
 
 @pytest.mark.parametrize("peer", [module.PEER for module in MODULES])

@@ -27,6 +27,17 @@ def test_it_comes_within_a_tenth(first_rate: float) -> None:
     assert found.not_reached == ""
 
 
+@pytest.mark.parametrize(
+    ("limit", "tried"), [(2.1, [2.0, 2.2]), (1.9, [2.0, 2.0 / 1.1]), (2.3, [2.0, 2.2, 2.42]), (1.0, None)]
+)
+def test_a_search_near_its_end_needs_few_probes(limit: float, tried: list[float] | None) -> None:
+    done: list[float] = []
+    found = find_rate(serves(limit, done), 2.0, kept_rate=0.5, step=CLOSE)
+    assert tried is None or done == pytest.approx(tried)
+    assert found.rate <= limit < (found.broken_rate or 0.0)
+    assert found.not_reached == ""
+
+
 def test_it_never_goes_below_the_rate_of_one_client_alone() -> None:
     tried: list[float] = []
     found = find_rate(serves(0.0, tried), 5.0, kept_rate=1.0)

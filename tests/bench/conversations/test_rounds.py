@@ -5,16 +5,18 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, cast
 
 import pytest
 
 from bench.conversations.client import CUT, Receipt
+from bench.conversations.command import search_all
 from bench.conversations.figures import Slo, pooled
 from bench.conversations.fleet import Fleet
 from bench.conversations.load import Load, body
 from bench.conversations.plan import PlannedConversation, Selection, TurnRequest
-from bench.conversations.rounds import WARM_UP, Plan, medians, play, ratios, run_once
+from bench.conversations.rounds import WARM_UP, Plan, medians, play, rates_of_searches, ratios, run_once
 from bench.conversations.search import LEAST_PROBE, Search
 from bench.conversations.table import table
 
@@ -154,6 +156,34 @@ def test_a_search_finds_the_rate_and_uses_other_conversations_each_time(
     assert "samples" not in json.dumps(found)
 
 
+def test_searches_take_turns_and_begin_where_the_last_one_ended(
+    sent: list[tuple[str, list[str], float | None]],
+) -> None:
+    fleet = Servers()
+    *_, searches = search_all(cast("Fleet", fleet), replace(PLAN, rounds=3))
+    turns = [name for name, _ in groupby(name for name, _, _ in sent)]
+    assert turns == ["redoubt", "slow", "redoubt", "slow", "redoubt", "slow"]
+    first, *further = searches["redoubt"]
+    assert "one_at_a_time" in first
+    for one in further:
+        assert "one_at_a_time" not in one
+        assert [probe["kept"] for probe in one["probes"]] == [True, False]
+        assert one["probes"][0]["rate"] == first["conversations_per_s"]
+        assert one["cores_of_other_servers"] == 0.25
+    found = rates_of_searches(searches)
+    assert found["redoubt"]["conversations_per_s"]["median"] == pytest.approx(first["conversations_per_s"], abs=1e-3)
+    assert "ours_over_its" not in found["redoubt"]
+    assert found["slow"]["ours_over_its"]["median"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_search_that_fails_ends_that_server_s_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = [Receipt(0, 0, 0.0, 0.0, 600.0, [], 0, 0, 0, "status 500")]
+    monkeypatch.setattr(Load, "send", lambda *_: failed)
+    fleet = Servers()
+    assert list(search_all(cast("Fleet", fleet), PLAN)) == []
+    assert fleet.missing["slow"] == "search 1: no request succeeds: {'status 500': 1}"
+
+
 def test_a_search_ends_at_once_where_one_client_alone_waits_too_long(
     sent: list[tuple[str, list[str], float | None]],
 ) -> None:
@@ -257,19 +287,25 @@ def test_the_table(sent: list[tuple[str, list[str], float | None]]) -> None:
         "notes": ["a round is short"],
     }
     text = table(result)
-    assert "| redoubt | 3.33 | 10.0 | 1.00, 1.00, 1.00 | 100, 100, 100 | 200 | 0 | 1 of 1 rounds |  |" in text
-    assert "| slow | 1.82 |" in text
-    assert "1.83 (1.83 to 1.83)" in text
+    ours = "| redoubt | 3.33 (3.33 to 3.33) | 10.0 (10.0 to 10.0) | 1.00, 1.00, 1.00 | 100, 100, 100 | 200 | 0 |"
+    assert f"{ours} 1 of 1 rounds |  |" in text
+    assert "| slow | 1.82 (1.82 to 1.82) |" in text
+    assert "| 1.83 (1.83 to 1.83) |" in text
+    beside = {"rounds": {"llama_cpp": rounds["slow"]}, "all_rounds": {"llama_cpp": pooled(rounds["slow"])}}
+    text = table(result | beside | {"ratios": {"llama_cpp": result["ratios"]["slow"]}})
+    assert "| **1.83 (1.83 to 1.83), aim 4** |" in text
+    text = table(result)
     assert "- lame is missing: does not start" in text.splitlines()
     assert "- Note: a round is short." in text.splitlines()
     found = Search(Server("redoubt"), PLAN).run()
-    text = table(result | {"rounds": {}, "found_rates": {"redoubt": found}})
-    assert f"| redoubt | {found['conversations_per_s']:.2f} |" in text
+    text = table(result | {"rounds": {}, "found_rates": rates_of_searches({"redoubt": [found, found]})})
+    rate = f"{found['conversations_per_s']:.2f}"
+    assert f"| redoubt | {rate} ({rate} to {rate}) |  |" in text
     assert "conversations were sent again" in text
     alone = Search(Server("slow"), replace(PLAN, promise=Slo(first_token_s=1.5))).run()
-    text = table(result | {"rounds": {}, "found_rates": {"slow": alone}})
-    assert "| slow | 0.00 | - | 0.45 | - | - |" in text
-    assert "- slow: one client alone breaks the promise already." in text
+    text = table(result | {"rounds": {}, "found_rates": rates_of_searches({"slow": [alone]})})
+    assert "| slow | 0.00 (0.00 to 0.00) |  | 0.45 | - | 0.00 (-) |" in text
+    assert "- slow, search 1: one client alone breaks the promise already." in text
     remote = {name: value for name, value in result.items() if name not in ("cpu", "threads", "commit")}
     text = table(remote | {"client_cpu": "a laptop"})
     assert "The client ran on a laptop; the service's machine is not known here." in text

@@ -11,6 +11,8 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "engine": ("bench.engine", "the engine itself: prompts, answers, loading"),
     "serving": ("bench.serving", "the service over the bare engine"),
     "conversations": ("bench.conversations.command", "real conversations that arrive at random, also at other servers"),
+    "gains": ("bench.gains", "what each optimization of the engine gains by itself"),
+    "loads": ("bench.loads", "first tokens, many users, a start, and lengths beside llama.cpp"),
     "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
     "memory": ("bench.memory", "saved pages: first tokens after a restart"),
     "faults": ("bench.faults.measure", "requests that are lost when something dies"),

@@ -27,6 +27,8 @@ PEERS: Final[Mapping[str, str]] = {
     "openvino_genai": "openvino_server",
 }
 """Servers by name, and their files below bench.peers."""
+QUEUED: Final = 4096
+"""Requests that our service takes before it refuses one: more than any load has, for peers do not refuse either."""
 SERVICE_BYTES: Final = 2 << 30
 """Approximate memory of our service besides weights and pages: Ray, and the processes in it."""
 PEER_BYTES: Final = 1 << 30
@@ -59,10 +61,17 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def own_launches(
-    packed: Sequence[Path], settings: OwnSettings, variants: Sequence[str], sizes: Sizes, folder: Path, logs: Path
+    packed: Sequence[Path],
+    settings: OwnSettings,
+    variants: Sequence[str],
+    sizes: Sizes,
+    folder: Path,
+    logs: Path,
+    *,
+    name: str = OURS,
 ) -> list[Launch]:
     """Our service, and one more for each variant. packed: the models. folder: for their configurations."""
-    kinds = {OURS: settings} | {f"{OURS}_{name}": replace(settings, **VARIANTS[name]) for name in variants}
+    kinds = {name: settings} | {f"{name}_{one}": replace(settings, **VARIANTS[one]) for one in variants}
     return [_own_launch(name, packed, own, sizes, folder, logs) for name, own in kinds.items()]
 
 
@@ -75,9 +84,10 @@ def _own_launch(name: str, packed: Sequence[Path], own: OwnSettings, sizes: Size
         "count": own.workers,
         "threads": threads,
         "max_concurrent_requests": -(-sizes.slots // workers),
-        "max_queued_requests": 4096,
+        "max_queued_requests": QUEUED,
         "ray_num_cpus": 0.1,
     }
+    arguments["ingress"]["max_ongoing_requests"] = QUEUED
     if workers > 1:
         arguments["worker"]["cpus_per_worker"] = threads
     arguments["engine"] |= {

@@ -130,7 +130,7 @@ def rates_of_searches(searches: Mapping[str, Sequence[Mapping[str, Any]]]) -> di
     rates = {name: [float(one["conversations_per_s"]) for one in some] for name, some in searches.items()}
     result: dict[str, dict[str, Any]] = {}
     for name, found in rates.items():
-        result[name] = {"conversations_per_s": _extremes(found, 3), "searches": list(searches[name])}
+        result[name] = {"conversations_per_s": extremes(found, 3), "searches": list(searches[name])}
         if name != OURS and OURS in rates:
             result[name]["ours_over_its"] = _spread(list(zip(rates[OURS], found, strict=False)))
     return result
@@ -145,10 +145,10 @@ def _spread(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, flo
     """The median ratio and the extremes; None if there is a figure missing."""
     if not pairs or not all(above and below for above, below in pairs):
         return None
-    return _extremes([above / below for above, below in pairs if above and below])
+    return extremes([above / below for above, below in pairs if above and below])
 
 
-def _extremes(found: Sequence[float], digits: int = 2) -> dict[str, float]:
+def extremes(found: Sequence[float], digits: int = 2) -> dict[str, float]:
     return {
         "median": round(statistics.median(found), digits),
         "lowest": round(min(found), digits),

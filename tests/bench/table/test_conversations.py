@@ -83,7 +83,7 @@ def test_found_rates_are_a_table(tmp_path: Path) -> None:
     write(tmp_path, "a", result(**none, found_rates=found))
     read = read_conversations(tmp_path)
     text = details(read)
-    assert "| conversations-a | Redoubt | 2.00 (1.90 to 2.10) |  | 1.90 kept, 2.00 broken; 2.10 kept, - broken |" in text
+    assert "| Redoubt | 2.00 (1.90 to 2.10) |  | 1.90 kept, 2.00 broken; 2.10 kept, - broken |" in text
     assert "| 2.00 (1.90 to 2.10) | **2.00 (1.90 to 2.10), aim 4** |" in text
     assert "; the promise: the first token within 3 s and a token each 200 ms for 95%; prompts of 46 tokens" in text
     *_, line = short_table(read).splitlines()

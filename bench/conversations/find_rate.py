@@ -1,5 +1,6 @@
 """Finds the highest arrival rate that meets the SLO: bracketing, then bisection. Does not know what a probe does."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -80,4 +81,4 @@ def next_rate(kept: float, broken: float | None, step: float) -> float:
     """The rate to try next: a step up, or down, until one is kept and one broken a step apart; then their middle."""
     if broken is None:
         return kept * step
-    return max(broken / step, (kept * broken) ** 0.5)
+    return max(broken / step, math.sqrt(kept * broken))

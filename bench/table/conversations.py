@@ -136,8 +136,8 @@ def details(runs: Sequence[Conversations]) -> str:
                     ]
                 )
             )
-    rates = _rates(runs)
-    return "\n\n".join(["\n".join(lines), *([rates] if rates else []), "\n".join(map(_file_line, runs))])
+    found = _rates(runs)
+    return "\n\n".join(["\n".join(lines), *([found] if found else []), "\n".join(map(_file_line, runs))])
 
 
 def _rates(runs: Sequence[Conversations]) -> str:

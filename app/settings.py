@@ -206,7 +206,8 @@ class WorkerSettings(Knobs):
     """Lets the number of workers follow the load; none: always `count` workers."""
     numa: Literal["node", "all"] = "node"
     """"node": a worker has the cores of one NUMA node, or some of them. "all": one worker has all nodes of its machine,
-    and each node computes its slice of every weight from its own memory; for few concurrent answers or large models."""
+    and each node computes its slice of every weight from its own memory; for few concurrent answers or large models.
+    "all" never ran on two sockets: its tests pretend that a machine has two nodes."""
     cpus_per_worker: int | None = Field(default=None, ge=1)
     """Cores of a worker, all on one NUMA node; none: all cores of a node, or equal shares where a machine may have more
     workers (`count`, `autoscaling.max_workers`) than nodes. Workers with `ray_resources` have a node each. No two

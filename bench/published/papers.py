@@ -12,6 +12,7 @@ from quant.conversion.shapes import SHAPES
 Lines = list[str]
 RUST_MS: Final = {"QKV": (1.58, 10.18), "attention": (1.47, 6.94), "MLP": (11.64, 65.42), "layer": (14.32, 82.61)}
 """fp32 and fp16, 17 tokens."""
+LENGTHS: Final = ("loads-lengths-embedded", "loads-lengths-1.1b")
 GAINS: Final = {
     "batching, over one at a time": "dynamic batching: +100 % requests/s",
     "batching as requests come, over whole batches": "dynamic batching: +100 % requests/s",
@@ -22,7 +23,7 @@ GAINS: Final = {
 
 
 def gains(results: Results) -> Lines:
-    files = results.of("gains")
+    files = results.of("gains-embedded")
     if not files:
         return UNMEASURED
     rows = [
@@ -38,17 +39,18 @@ def _waits(results: Results) -> str:
 
 
 def first_token(results: Results) -> Lines:
-    """First token over prompt length and users."""
-    published = [
-        ["8 in, 1 user", "6.78 ms"], ["2,048 in, 1 user", "2078 ms"], ["8 in, 768 users", "about 165 ms"],
-        ["1,024 in, 80 users", "about 2 s"],
+    """First token over prompt length and users; theirs by prompt length."""
+    told = {8: "6.78 ms; 768 users: 165 ms", 1024: "80 users: about 2 s", 2048: "2078 ms"}
+    files = results.of("loads-first-token-embedded")
+    times = {(each["prompt_tokens"], each["users"]): each for each in (files[-1].result["rows"] if files else ())}
+    users = sorted({number for _, number in times})
+    rows = [
+        [f"{prompt:,}", told.get(prompt, NONE),
+         *(spread(times[prompt, n]["first_token_s"], seconds) if (prompt, n) in times else NONE for n in users)]
+        for prompt in sorted({*told, *(prompt for prompt, _ in times)})
     ]  # fmt: skip
-    rows = [[*each, NONE] for each in published]
-    files = results.of("loads-first-token")
-    for each in files[-1].result["rows"] if files else ():
-        users = f"{each['users']} user{'s' if each['users'] > 1 else ''}"
-        rows.append([f"{each['prompt_tokens']:,} in, {users}", NONE, spread(each["first_token_s"], seconds)])
-    return table(["prompt", "published: 7B on a GPU", "ours"], rows)
+    ours = [f"ours: {n} user{'s' if n > 1 else ''}" for n in users]
+    return table(["tokens in", "published: 7B on a GPU", *ours], rows)
 
 
 def batches(results: Results) -> Lines:
@@ -81,13 +83,14 @@ def beside_llama_cpp(results: Results) -> Lines:
         ["published: 1,024 in, next token, at best (MPT-7B)", "2.68", NONE],
     ]
     figures = {"response_s": "whole answer", "first_token_s": "first token", "next_token_s": "next token"}
-    files = results.of("loads-lengths")
-    for each in files[-1].result["rows"] if files else ():
-        for figure, title in figures.items():
-            if figure in each.get("its_over_ours", {}):
-                users = "" if each["users"] == 1 else f", {each['users']} at once"
-                what = f"ours: {each['prompt_tokens']:,} in, {each['new_tokens']} out{users}, {title}"
-                rows.append([what, NONE, spread(each["its_over_ours"][figure])])
+    for file in (file for name in LENGTHS for file in results.of(name)[-1:]):
+        for each in file.result["rows"]:
+            for figure, title in figures.items():
+                if figure in each.get("its_over_ours", {}):
+                    users = "" if each["users"] == 1 else f", {each['users']} at once"
+                    lengths = f"{each['prompt_tokens']:,} in, {each['new_tokens']} out"
+                    what = f"ours, {file.result['model']}: {lengths}{users}, {title}"
+                    rows.append([what, NONE, spread(each["its_over_ours"][figure])])
     return table(["", "times as fast as llama.cpp, published", "ours"], rows)
 
 

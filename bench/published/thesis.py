@@ -212,7 +212,7 @@ def weights(results: Results) -> Lines:
 
 
 def start(results: Results) -> Lines:
-    files = results.of("loads-start")
+    files = results.of("loads-start-embedded")
     if not files:
         return UNMEASURED
     rows = [
@@ -225,7 +225,7 @@ def start(results: Results) -> Lines:
 
 
 def concurrency(results: Results) -> Lines:
-    files = results.of("loads-concurrency")
+    files = results.of("loads-concurrency-embedded")
     if not files:
         return UNMEASURED
     by_users: dict[int, dict[int, Json]] = {}

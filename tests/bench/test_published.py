@@ -15,7 +15,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two results: one command prints its JSON, the other one fails."""
     commands = {
         "kv-error-embedded": ("python", "-c", "print('{\"schemes\": {}}')"),
-        "gains": ("python", "-c", "raise SystemExit(3)", "OUT"),
+        "gains-embedded": ("python", "-c", "raise SystemExit(3)", "OUT"),
     }
     monkeypatch.setattr(command, "COMMANDS", commands)
     page = tmp_path / "page.md"
@@ -30,7 +30,7 @@ def test_what_is_missing_is_measured_and_the_rest_goes_on(
     assert capfd.readouterr().out.count("is not there") == 2
     assert command.main(arguments) == 1
     said = capfd.readouterr().err
-    assert "gains: ended with status 3" in said
+    assert "gains-embedded: ended with status 3" in said
     (file,) = Results(tmp_path).of("kv-error-embedded")
     assert file.result == {"schemes": {}}
     assert file.stem in (tmp_path / "page.md").read_text()

@@ -11,6 +11,7 @@ same command goes on with the types that it lacks.
 
 - `load_s`: until the model can answer, files in the page cache; ours maps its weights, transformers reads its own.
 - `resident_bytes`: what the process grew by, after loading and the first answer. Mapped weights count.
+- `stages_s`: where a step of ours spends its time, after the shortest input; `barriers` are part of the stages.
 - `first_token_s`, `next_token_s` (median over an answer), `response_s` (by output tokens), by input tokens.
 """
 
@@ -61,6 +62,7 @@ BYTES_PER_WEIGHT: Final = {
 OTHERWISE_BYTES: Final = 2 << 30
 """Memory for everything but the weights."""
 _WARM_UP: Final = (32, 9)
+_STAGE_ROUNDS, _STAGE_TOKENS = 5, 16
 _PIECE: Final = 1 << 24
 """Random weights that repeat through a checkpoint; drawing them all takes minutes."""
 Answer = Callable[[int, int], list[float]]
@@ -233,11 +235,15 @@ def write_checkpoint(shape: Mapping[str, Any], folder: Path) -> None:
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     """All of one type, in this process."""
     open_one = _open_ours if options.one in OURS else _open_theirs
-    about, answer, close = open_one(options)
+    about, answer, bench = open_one(options)
     try:
-        return about | _answers(about.pop("before_bytes"), answer, options)
+        about |= _answers(about.pop("before_bytes"), answer, options)
+        return (
+            about if bench is None else about | {"stages_s": _stages(bench.runner.model, answer, min(options.inputs))}
+        )
     finally:
-        close()
+        if bench is not None:
+            bench.close()
 
 
 def _answers(before_bytes: int, answer: Answer, options: argparse.Namespace) -> dict[str, Any]:
@@ -257,7 +263,25 @@ def _answers(before_bytes: int, answer: Answer, options: argparse.Namespace) -> 
     return {"resident_bytes": resident_bytes, "inputs": inputs}
 
 
-def _open_ours(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, Callable[[], None]]:
+def _stages(model: Any, answer: Answer, prompt_tokens: int) -> dict[str, dict[str, float]]:
+    """Seconds of each stage of the native step, over all layers: of the prompt, and of a further token (medians)."""
+
+    def profile(new_tokens: int) -> Mapping[str, float]:
+        rounds = []
+        for _ in range(_STAGE_ROUNDS):
+            model.reset_profile()
+            answer(prompt_tokens, new_tokens)
+            rounds.append(model.profile())
+        return {stage: statistics.median(one[stage] for one in rounds) for stage in rounds[0]}
+
+    prompt, whole = profile(1), profile(1 + _STAGE_TOKENS)
+    return {
+        "prompt": {stage: round(value, 7) for stage, value in prompt.items()},
+        "next_token": {stage: round((whole[stage] - prompt[stage]) / _STAGE_TOKENS, 7) for stage in prompt},
+    }
+
+
+def _open_ours(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, EngineBench | None]:
     lengths = zip(_WARM_UP, (options.inputs, options.outputs), strict=True)
     longest = Work("decode", 1, *(max(own, *asked) for own, asked in lengths))
     before = process_resident_bytes()
@@ -266,10 +290,10 @@ def _open_ours(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, Cal
     )
     model = bench.runner.model
     about = {"load_s": round(bench.load_s, 3), "before_bytes": before, "tier": model.tier, "kv_type": model.kv_type}
-    return about, bench.answer_times_s, bench.close
+    return about, bench.answer_times_s, bench
 
 
-def _open_theirs(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, Callable[[], None]]:
+def _open_theirs(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, EngineBench | None]:
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
     torch.set_num_threads(options.threads)
@@ -303,7 +327,7 @@ def _open_theirs(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, C
         return [at - began_s for at in times.at[1:]]
 
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    return {"load_s": round(load_s, 3), "before_bytes": before, "versions": versions}, answer, lambda: None
+    return {"load_s": round(load_s, 3), "before_bytes": before, "versions": versions}, answer, None
 
 
 if __name__ == "__main__":

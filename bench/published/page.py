@@ -26,7 +26,7 @@ TABLES: Final[Mapping[str, tuple[Make, Sequence[str]]]] = {
     "batches": (papers.batches, ("kernels-4096x4096",)),
     "llama-cpp": (papers.beside_llama_cpp, papers.LENGTHS),
     "accuracy": (papers.accuracy, ("quality-methods-smollm2-135m",)),
-    "stages": (papers.stages, ("stages",)),
+    "stages": (papers.stages, ()),
     "floats": (papers.float_types, ("original-135m",)),
     "pages": (papers.pages, ()),
     "page-error": (papers.page_error, ("kv-error-embedded",)),

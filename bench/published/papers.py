@@ -7,11 +7,17 @@ from bench.eval.comparison import METRICS
 from bench.eval.comparison_page import conversion
 from bench.published.results import NONE, Json, Results, mib, seconds, spread, table
 from bench.published.thesis import NAMES, UNMEASURED
-from quant.conversion.shapes import SHAPES
+from quant.conversion.shapes import SHAPES, of_layers
 
 Lines = list[str]
 RUST_MS: Final = {"QKV": (1.58, 10.18), "attention": (1.47, 6.94), "MLP": (11.64, 65.42), "layer": (14.32, 82.61)}
 """fp32 and fp16, 17 tokens."""
+_MLP: Final = ("gate_up", "down")
+STAGES: Final = {
+    "QKV": ("qkv",), "attention": ("rope", "attention", "output"), "MLP": _MLP,
+    "layer": ("qkv", "rope", "attention", "output", *_MLP),
+}  # fmt: skip
+"""What theirs are of the native profile's."""
 LENGTHS: Final = ("loads-lengths-embedded", "loads-lengths-1.1b")
 GAINS: Final = {
     "batching, over one at a time": "dynamic batching: +100 % requests/s",
@@ -115,15 +121,17 @@ def _mean(found: Json, sets: tuple[str, ...]) -> float | None:
 
 
 def stages(results: Results) -> Lines:
-    """Time of a layer by stage; their own engine's types."""
-    rows = [[f"published: {stage}, 17 tokens", *(f"{ms:.2f} ms" for ms in both)] for stage, both in RUST_MS.items()]
-    for file in results.of("stages"):
-        rows += stage_rows(file.result)
-    return table(["stage of a layer", "fp32", "fp16"], rows)
-
-
-def stage_rows(result: Json) -> list[list[str]]:
-    return []
+    """Time of a layer by stage and type."""
+    rows = [["published, fp32", *(f"{RUST_MS[stage][0]:.2f} ms" for stage in STAGES)],
+            ["published, fp16", *(f"{RUST_MS[stage][1]:.2f} ms" for stage in STAGES)]]  # fmt: skip
+    for file in results.of("original-135m")[-1:]:
+        layers = of_layers(SHAPES[file.result["shape"]], file.result["layers"])["num_hidden_layers"]
+        for name in NAMES:
+            spent = file.result["types"].get(name, {}).get("stages_s", {}).get("prompt")
+            if spent is not None:
+                by_stage = {title: sum(spent[part] for part in parts) / layers for title, parts in STAGES.items()}
+                rows.append([f"ours, {name}", *(seconds(value) for value in by_stage.values())])
+    return table(["a layer, 17 tokens", *STAGES], rows)
 
 
 def float_types(results: Results) -> Lines:

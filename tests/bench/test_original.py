@@ -25,6 +25,10 @@ def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pyt
             assert 0 < times["response_s"]["4"] < times["response_s"]["12"]
             assert times["next_token_s"] < times["response_s"]["12"]
 
+    stages = result["types"]["sym_int4"]["stages_s"]
+    assert stages["prompt"]["gate_up"] > 0
+    assert stages["next_token"].keys() == stages["prompt"].keys()
+
     def not_again(*_: object) -> None:
         raise AssertionError
 

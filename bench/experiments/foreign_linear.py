@@ -5,7 +5,8 @@
 MODEL is a converted folder. It is exported; then each library gets an environment of its own (`--environments`), where
 `RedoubtConfig(backend=...)` runs the model. `logits_error` is the difference of its logits from those of the same
 rounded weights as floats, relative to their norm: 1e-6 for kernels that compute in fp32, some 1e-2 for ours, whose
-activations are int8. `tokens_per_s` is greedy decoding by transformers. For a library that can't be installed or
+activations are int8. Exactly 0 is no int4 kernel: the library unpacked the weights and called torch's own product, as
+IPEX 2.8 does on AMD. `tokens_per_s` is greedy decoding by transformers. For a library that can't be installed or
 crashes, the reason is reported instead of figures.
 """
 
@@ -29,6 +30,7 @@ ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 900.0
 PROMPT_TOKENS: Final = 64
 NEW_TOKENS: Final = 32
+NO_KERNEL: Final = "no int4 kernel ran: the weights were unpacked and multiplied as floats, bit for bit torch's result"
 ENVIRONMENTS: Final[Mapping[str, Environment]] = MappingProxyType(
     {
         "torchao": Environment(
@@ -73,9 +75,11 @@ def run_model(folder: Path, backend: str, qtype: str, group: int) -> dict[str, A
         began_s = time.perf_counter()
         model.generate(ids, max_new_tokens=1 + NEW_TOKENS, min_new_tokens=1 + NEW_TOKENS, do_sample=False)
         rest_s = time.perf_counter() - began_s - first_s
+    error = float((ours - exact).norm() / exact.norm())
     return {
         "layers": replaced,
-        "logits_error": float((ours - exact).norm() / exact.norm()),
+        "logits_error": error,
+        **({} if error else {"note": NO_KERNEL}),
         "tokens_per_s": round(NEW_TOKENS / rest_s, 1),
         "versions": {name: version(name) for name in ("torch", "transformers")},
     }

@@ -62,6 +62,7 @@ BYTES_PER_WEIGHT: Final = {
 OTHERWISE_BYTES: Final = 2 << 30
 """Memory for everything but the weights."""
 _WARM_UP: Final = (32, 9)
+_SHORT_S: Final = 2.0
 _STAGE_ROUNDS, _STAGE_TOKENS = 5, 16
 _PIECE: Final = 1 << 24
 """Random weights that repeat through a checkpoint; drawing them all takes minutes."""
@@ -250,13 +251,15 @@ def _answers(before_bytes: int, answer: Answer, options: argparse.Namespace) -> 
     answer(*_WARM_UP)
     resident_bytes = process_resident_bytes() - before_bytes
     inputs = {}
+    times, before = answer(*_WARM_UP), _WARM_UP[0]
     for tokens in options.inputs:
-        probe = answer(tokens, _WARM_UP[1])
-        step_s = (probe[-1] - probe[0]) / (len(probe) - 1)
-        fit = [n for n in options.outputs if probe[0] + (n - 1) * step_s <= options.seconds]
-        times = answer(tokens, max(fit)) if fit else probe
+        first_s, step_s = times[0] * tokens / before, statistics.median(np.diff(times).tolist())
+        if first_s < _SHORT_S:
+            answer(tokens, 1)  # what a new length costs once
+        fit = [n for n in options.outputs if first_s + (n - 1) * step_s <= options.seconds]
+        times, before = answer(tokens, max(fit, default=_WARM_UP[1])), tokens
         inputs[str(tokens)] = {
-            "first_token_s": round(min(times[0], probe[0]), 5),
+            "first_token_s": round(times[0], 5),
             "next_token_s": round(statistics.median(np.diff(times).tolist()), 5),
             "response_s": {str(n): round(times[n - 1], 4) for n in fit},
         }

@@ -1,8 +1,8 @@
 """The engine: one thread that turns requests into tokens, a step at a time.
 
 Callers submit requests and get events back through a callback. The thread takes requests from its inbox, asks the
-scheduler for a step, fills the step's arrays, calls the model once, and delivers the tokens. While the model computes,
-the interpreter lock is free.
+scheduler for a step, fills the step's arrays, calls the model once, and takes the tokens. While the model computes, the
+interpreter lock is free, and another thread delivers the tokens of the step before (outbox.py).
 
 A step of batches alone is interrupted when a request comes that somebody waits for, and planned again later.
 
@@ -151,7 +151,7 @@ class Engine:
             )
         self._turns = nullcontext() if turns is None else turns
         self._is_stuck = False  # all sequences wait for pages that are loaded or saved
-        self._outbox = Outbox()
+        self._outbox = Outbox(self._receiver_failed)
         self._progress = ProgressReports(self._scheduler, self._outbox)
         self._failures_in_a_row = 0
         self._interruptions = 0
@@ -174,6 +174,7 @@ class Engine:
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._outbox.start()
         self._thread.start()
 
     def submit(
@@ -286,8 +287,8 @@ class Engine:
 
     def _step(self) -> None:
         step = self._schedule()
-        if self._progress.watched and self._progress.scheduled():
-            self._flush()
+        if self._progress.watched:
+            self._progress.scheduled()
         tokens = self._compute(step)
         self._postprocess(step, tokens)
 
@@ -296,8 +297,10 @@ class Engine:
 
         Returns False to end the thread.
         """
+        if not self._has_work:
+            self._outbox.flush()
         with self._wake:
-            while not (self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck)):
+            while not self._has_work:
                 self._statistics = self._count()
                 woken = self._wake.wait(None if self._memory is None else self._memory.wait_s())
                 self._rate.restart(self._generated_tokens)
@@ -325,6 +328,10 @@ class Engine:
         if self._memory is not None:
             self._memory.advance()
         return True
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck))
 
     def _schedule(self) -> Step:
         """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
@@ -363,9 +370,11 @@ class Engine:
         None: the step was empty, it has failed, or it was interrupted and will be planned again.
         """
         if not step.sequences:
+            self._outbox.flush()
             return None
         interrupt = self._interrupt if step.sequences[0].is_batch else None
         batch = self._arrays.fill(step, self._generations, interrupt)
+        self._outbox.flush()  # no earlier: whoever it wakes wants the interpreter's lock, which the model gives back
         try:
             with self._turns:
                 began_s = time.perf_counter()
@@ -388,7 +397,7 @@ class Engine:
         return tokens
 
     def _postprocess(self, step: Step, tokens: list[int] | None) -> None:
-        """Appends the sampled tokens, ends the outputs that are complete, and delivers the events."""
+        """Appends the sampled tokens and ends the outputs that are complete."""
         if tokens is not None:
             self._steps += 1
             self._computed_tokens += sum(step.query_lengths)
@@ -407,7 +416,6 @@ class Engine:
                         if sequence in self._generations:  # the search's earlier member may have ended it
                             self._append(sequence, token)
             self._rate.add(self._generated_tokens)
-        self._flush()
         self._statistics = self._count()
 
     def _append(self, sequence: SequenceState, token: int) -> None:
@@ -446,6 +454,9 @@ class Engine:
                 assert generation.sampler is not None
                 scores = TokenScores(*generation.sampler.take_scores())
                 scores = scores.with_written(written) if written else scores
+            if not (written or full or cached or scores or prompt):
+                self._outbox.add(generation, token)
+                return
             delta = TokenDelta((token, *written), "length" if full else None, cached, scores, prompt)
         if delta.finish_reason is not None:
             self._forget(generation)
@@ -485,13 +496,12 @@ class Engine:
         for generation in change.enters:
             self._generations[generation.sequence] = generation
 
-    def _flush(self) -> None:
-        """Delivers the events; aborts the requests of receivers that fail."""
-        for deliver in self._outbox.flush():
-            with self._wake:
-                theirs = [generation for generation in self._live.values() if generation.deliver == deliver]
-            for generation in theirs:
-                self.abort(generation.request.request_id)
+    def _receiver_failed(self, deliver: Deliver) -> None:
+        """Aborts the requests of a receiver that has raised an exception; any thread."""
+        with self._wake:
+            theirs = [generation for generation in self._live.values() if generation.deliver == deliver]
+        for generation in theirs:
+            self.abort(generation.request.request_id)
 
     def _forget(self, generation: Generation) -> None:
         """Removes a request with all branches of its search, and frees its pages and slots."""
@@ -550,7 +560,7 @@ class Engine:
         error_type = EngineFailedError if self._failed else EngineStoppedError
         for generation in left:
             self._outbox.add(generation, error_type(reason))
-        self._flush()
+        self._outbox.close()
         while self._generations:
             self._forget(next(iter(self._generations.values())))
         with self._wake:

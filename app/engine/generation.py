@@ -19,8 +19,9 @@ from app.messages.thoughts import ThoughtWatch
 
 Event = TokenDelta | EngineError
 Deliver = Callable[[Sequence[tuple[object, Event]]], None]
-"""Receives all events of one step for the requests submitted with it, as (key, event). Runs on the engine's thread, so
-it must be quick and must not block. If it raises, those requests are aborted."""
+"""Receives all events of one step for the requests submitted with it, as (key, event). It is called in the outbox's
+thread, one step after another, and must be quick: the engine waits before it is a second step ahead. If it raises,
+those requests are aborted."""
 
 
 class Drafter(Protocol):

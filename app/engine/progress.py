@@ -33,19 +33,16 @@ class ProgressReports:
         """Stops reports for a request that has ended."""
         self.watched.pop(generation.sequence, None)
 
-    def scheduled(self) -> bool:
-        """Adds due reports to the outbox before a step is computed. Returns whether there are any."""
+    def scheduled(self) -> None:
+        """Adds due reports to the outbox before a step is computed."""
         now_s = time.monotonic()
         due = [watch for watch in self.watched.values() if watch.due_s <= now_s]
         if not due:
-            return False
+            return
         places = {sequence: place for place, sequence in enumerate(self._scheduler.waiting)}
-        has_news = False
         for watch in due:
             if watch.changed(places.get(watch.generation.sequence)):
                 self._tell(watch, now_s)
-                has_news = True
-        return has_news
 
     def computed(self, step: Step) -> None:
         """Adds the last report of prompts that the step has completed. Call it before the step's tokens are counted."""

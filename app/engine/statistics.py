@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 RATE_WINDOW_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
-    """An engine's state after its last step. Token counts are totals since the engine's start."""
+class EngineStatistics(NamedTuple):
+    """An engine's state after its last step. Token counts are totals since the engine's start.
+
+    A named tuple, as `TokenDelta` is: the engine makes one per step.
+    """
 
     running: int
     """Sequences with KV pages: requests, and each branch of a search."""

@@ -27,6 +27,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ PHASES: Final = {
     "_schedule": "schedule",
     "_compute": "fill",
     "_postprocess": "take",
-    "_flush": "deliver",
+    "_outbox.flush": "deliver",
 }
 """Methods of the engine, and what the time in them counts as: without the time in others of them."""
 
@@ -54,15 +55,16 @@ class _Clock:
 
     def __init__(self, engine: Engine, runner: NativeRunner, streams: int, steps: int) -> None:
         self.measured = threading.Event()
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.wall_s = self.kernels_s = 0.0
-        self._model, self._streams = runner.model, streams
-        self._left = WARM_STEPS + steps
-        self._steps = steps
-        self._counts = False
+        self._steps: list[dict[str, float]] = []
+        """Seconds of each step by phase; "kernels" and "wall" besides."""
+        self._model, self._streams, self._left = runner.model, streams, WARM_STEPS + steps
+        self._now: dict[str, float] = defaultdict(float)
         self._inner: list[float] = []  # seconds in timed calls within each open one
-        for method, phase in PHASES.items():
-            setattr(engine, method, self._timed(getattr(engine, method), phase))
+        self._ended_s = 0.0
+        for path, phase in PHASES.items():
+            *owners, method = path.split(".")
+            owner = reduce(getattr, owners, engine)
+            setattr(owner, method, self._timed(getattr(owner, method), phase))
         runner._step_native = self._native(runner._step_native)  # type: ignore[method-assign]
 
     def _timed(self, call: Callable[..., Any], phase: str) -> Callable[..., Any]:
@@ -74,8 +76,7 @@ class _Clock:
             inner_s = self._inner.pop()
             if self._inner:
                 self._inner[-1] += taken_s
-            if self._counts:
-                self.seconds[phase] += taken_s - inner_s
+            self._now[phase] += taken_s - inner_s
             return result
 
         return timed
@@ -84,37 +85,39 @@ class _Clock:
         timed = self._timed(step, "call")
 
         def native(batch: Any, samplers: Any) -> Any:
-            if len(batch.token_ids) != self._streams or batch.prompts or self.measured.is_set():
-                return timed(batch, samplers)
             sampled = timed(batch, samplers)
+            if len(batch.token_ids) != self._streams or batch.prompts or self.measured.is_set():
+                return sampled
+            ended_s = time.perf_counter()
+            profile = self._model.profile()
+            self._model.reset_profile()
+            kernels_s = sum(profile.values()) - profile["barriers"]
+            self._now["call"] -= kernels_s
+            self._steps.append({**self._now, "kernels": kernels_s, "wall": ended_s - self._ended_s})
+            self._now.clear()
             self._left -= 1
-            if self._left == self._steps:
-                self._model.reset_profile()
-                self._began_s = time.perf_counter()
-                self._counts = True
-            elif self._left == 0:
-                self.wall_s = time.perf_counter() - self._began_s
-                self._counts = False
-                profile = self._model.profile()
-                self.kernels_s = sum(profile.values()) - profile["barriers"]
+            if self._left == 0:
                 self.measured.set()
+            self._ended_s = time.perf_counter()  # the profile's own time counts in no step
             return sampled
 
         return native
 
     def result(self) -> dict[str, float]:
-        """Shares of the wall time by phase, and the engine's speed."""
-        seconds = dict(self.seconds)
-        seconds["call"] -= self.kernels_s
-        waits_s = self.wall_s - self.kernels_s
-        named = {phase: seconds.get(phase, 0.0) for phase in (*PHASES.values(), "call")}
-        named["other"] = waits_s - sum(named.values())
+        """The share of the wall time in which the kernels wait, medians over steps by phase, and the speed."""
+        steps = self._steps[WARM_STEPS:]
+        wall_s = sum(step["wall"] for step in steps)
+        waits = [step["wall"] - step["kernels"] for step in steps]
+        phases = {
+            f"{phase}_us": statistics.median(step.get(phase, 0.0) for step in steps) * 1e6
+            for phase in (*PHASES.values(), "call")
+        }
         return {
-            "waits": waits_s / self.wall_s,
-            **{phase: taken / self.wall_s for phase, taken in named.items()},
-            "waits_us": waits_s / self._steps * 1e6,
-            "step_us": self.wall_s / self._steps * 1e6,
-            "tokens_per_s": self._streams * self._steps / self.wall_s,
+            "waits_share": sum(waits) / wall_s,
+            "waits_us": statistics.median(waits) * 1e6,
+            **phases,
+            "step_us": statistics.median(step["wall"] for step in steps) * 1e6,
+            "tokens_per_s": self._streams * len(steps) / wall_s,
         }
 
 
@@ -210,7 +213,7 @@ def main() -> None:
                     taken[name, receiver, streams].append(in_checkout(folder, arguments))
     results: dict[str, Any] = {}
     for (name, receiver, streams), rounds in taken.items():
-        medians = {figure: round(statistics.median(each[figure] for each in rounds), 5) for figure in rounds[0]}
+        medians = {figure: round(statistics.median(each[figure] for each in rounds), 4) for figure in rounds[0]}
         results.setdefault(receiver, {}).setdefault(str(streams), {})[name] = medians
     print(json.dumps({**machine(), "model": parsed.model.name, "threads": parsed.threads, "results": results}))
 

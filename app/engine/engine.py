@@ -297,10 +297,10 @@ class Engine:
 
         Returns False to end the thread.
         """
-        if not self._has_work:
+        if self._calls or not self._generations or self._is_stuck:  # otherwise _compute sends them, and soon
             self._outbox.flush()
         with self._wake:
-            while not self._has_work:
+            while not (self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck)):
                 self._statistics = self._count()
                 woken = self._wake.wait(None if self._memory is None else self._memory.wait_s())
                 self._rate.restart(self._generated_tokens)
@@ -329,10 +329,6 @@ class Engine:
             self._memory.advance()
         return True
 
-    @property
-    def _has_work(self) -> bool:
-        return bool(self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck))
-
     def _schedule(self) -> Step:
         """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
         if self._speculation is not None:
@@ -360,6 +356,7 @@ class Engine:
         if self._memory is not None:
             self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
         if self._speculation is not None and self._speculation.fills:
+            self._outbox.flush()  # as in _compute
             with self._turns:
                 self._speculation.fill(step)
         return step

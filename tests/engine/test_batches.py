@@ -39,6 +39,8 @@ def start() -> Iterator[Callable[..., Engine]]:
 
     def make(runner: FakeRunner, **options: Any) -> Engine:
         engines.append(Engine(runner, **options))
+        if isinstance(runner.before_step, Gate):
+            runner.before_step.engine = engines[-1]
         engines[-1].start()
         return engines[-1]
 
@@ -192,7 +194,7 @@ def test_a_batch_has_no_context_window(start: Callable[..., Engine]) -> None:
 def test_pages_of_batches_are_neither_loaded_nor_saved(priority: Priority) -> None:
     runner = FakeRunner()
     limits = SchedulerLimits(step_tokens=32, max_sequences=8, max_context_tokens=128, page_tokens=4, page_count=64)
-    intake = Intake(runner, limits, cache_secret=bytes(32), fingerprint=bytes(16), speculates=False)
+    intake = Intake(runner, limits, cache_secret=bytes(32), fingerprint=bytes(16), guesses=False, drafts=False)
     grant = MemoryGrant("0" * 32, bytes(32), bytes(32), bytes(32), bytes(16), bytes(16), shared_tokens=0, save=True)
     request = replace(make_request("r", 9, 3), memory=grant, priority=priority)
     generation, _ = intake.make(request, lambda events: None, None, None)

@@ -77,10 +77,18 @@ class Receiver:
         return last.finish_reason
 
 
+def delivered(engine: Engine) -> None:
+    """Returns once a receiver has all events of the steps so far. The engine must stand still meanwhile."""
+    engine._outbox._delivered.get(timeout=TIMEOUT_S)
+    engine._outbox._delivered.put(None)
+
+
 class Gate:
     """Stops the engine before each step until the test lets it continue."""
 
     def __init__(self) -> None:
+        self.engine: Engine | None = None
+        """Whose events are delivered when it has stopped; None: they may be on their way."""
         self._steps = threading.Semaphore(0)
         self._arrived = threading.Semaphore(0)
         self._open = False
@@ -98,6 +106,8 @@ class Gate:
 
     def wait(self) -> None:
         assert self._arrived.acquire(timeout=TIMEOUT_S)
+        if self.engine is not None:
+            delivered(self.engine)
 
     def open(self) -> None:
         self._open = True
@@ -141,6 +151,8 @@ def start() -> Iterator[Start]:
     def start_engine(runner: FakeRunner, **options: Any) -> Engine:
         engine = Engine(runner, **options)
         engines.append(engine)
+        if isinstance(runner.before_step, Gate):
+            runner.before_step.engine = engine
         engine.start()
         return engine
 

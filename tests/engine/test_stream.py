@@ -8,7 +8,7 @@ from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
 from app.messages.failures import EngineStoppedError, RequestTooLongError
 from app.messages.outputs import TokenDelta
-from tests.engine.test_engine import Gate, make_request
+from tests.engine.test_engine import Gate, delivered, make_request
 from tests.fakes import FakeRunner
 from tests.streams import lone_stream
 
@@ -25,7 +25,7 @@ def runner(gate: Gate) -> FakeRunner:
 
 @pytest.fixture
 async def engine(runner: FakeRunner, gate: Gate) -> AsyncIterator[Engine]:
-    engine = Engine(runner)
+    gate.engine = engine = Engine(runner)
     engine.start()
     yield engine
     gate.open()
@@ -84,6 +84,8 @@ async def test_an_unread_stream_delays_no_other(engine: Engine, runner: FakeRunn
     assert runner.steps - steps <= 1 + 40  # none was spent on waiting
     while engine.statistics().running:
         await asyncio.sleep(0)
+    await asyncio.wrap_future(engine.release_memory())  # the engine has sent all
+    await asyncio.to_thread(delivered, engine)
     await asyncio.sleep(0)  # what the last steps delivered is in the loop's queue by now
     assert len((await anext(silent)).token_ids) == 39  # kept as one delta, not as one for each token
     await silent.aclose()

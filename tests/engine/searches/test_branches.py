@@ -96,7 +96,8 @@ def test_a_preempted_search_continues_where_it_was(prefix_cache: bool, search: B
 
 def test_contrastive_search_streams_and_beams_answer_at_the_end() -> None:
     gate = Gate()
-    engine, receiver = Engine(FakeRunner(before_step=gate)), Receiver()
+    gate.engine = engine = Engine(FakeRunner(before_step=gate))
+    receiver = Receiver()
     receiver.submit(engine, search_request("c", 5, 10, ContrastiveParams(3, 0.5)))
     receiver.submit(engine, search_request("b", 5, 10, BeamParams(3)))
     engine.start()

@@ -27,7 +27,6 @@ from app.engine.speculative.draft_source import DraftToken
 KIND: Final = "model"
 _WITH_DRAFT: Final = 17
 """So many tokens that it has not read yet are computed with the first draft token, at most: it does not lag behind."""
-_COST_SHARE: Final = 0.15
 
 
 @dataclass(slots=True)
@@ -57,10 +56,11 @@ class DraftModel:
     """A `DraftSource` that owns the draft model's runner."""
 
     kind = KIND
-    cost_share = _COST_SHARE
 
-    def __init__(self, runner: ModelRunner, *, target_vocab_size: int, most_tokens: int) -> None:
+    def __init__(self, runner: ModelRunner, *, target_vocab_size: int, most_tokens: int, cost_share: float) -> None:
         """runner: of a model with one page group and without states; its `max_sequences` bound those that draft.
+
+        cost_share: as in `DraftSource`.
 
         Raises ValueError for another one, or for a number of tokens below 1.
         """
@@ -69,6 +69,7 @@ class DraftModel:
         if most_tokens < 1:
             raise ValueError(f"a draft model drafts at least 1 token, not {most_tokens}")
         self.most_tokens = most_tokens
+        self.cost_share = cost_share
         self._runner = runner
         self._with_draft = min(_WITH_DRAFT, runner.max_step_tokens // runner.max_sequences)
         self._vocab_size = min(target_vocab_size, runner.vocab_size)

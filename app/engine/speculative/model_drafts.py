@@ -2,8 +2,8 @@
 
 A draft costs time of its own, and each draft token a row of the target's step. Both are measured by rows, and how often
 drafts are right is learned (draft_chances.py). Drafting is planned where that predicts more tokens per second, and goes
-on for each sequence as long as its next token is worth its time. Where it does not pay, one token is drafted now and
-then, in a small share of the time, to notice when it would.
+on for each sequence as long as its next token is worth its time. Where it does not pay, there are drafts now and then
+all the same, which lose a small share of the time, to notice when it would: probes.
 
 Knows neither pages nor how tokens are drafted.
 """
@@ -25,7 +25,11 @@ _RATE: Final = 0.1
 _FIRST_EXPECTED: Final = 0.6
 """The chance of a draft token before any was drafted."""
 _PROBE_SHARE: Final = 0.01
-"""Of the time, the most that is spent on finding out whether drafts would pay."""
+"""Of the time, the most that probes lose."""
+_FREE_PROBES: Final = 6
+"""The first probes may cost what they like: a worker makes them in its warm-up."""
+_PROBED_DEPTHS: Final = (1, 3, 2)
+_MOST_PROBED_ROWS: Final = 24
 _PAUSE_S: Final = 0.1
 """About how long what a source lags behind is computed between two steps of the target."""
 _LEAST_FOLLOWED: Final = 32
@@ -35,6 +39,38 @@ _FOLLOW_GAIN: Final = 1.25
 """By what factor the time that drafts are expected to save must exceed that of following the text."""
 _FIRST_FOLLOWED: Final = 4
 """How many tokens are followed in the time of one draft step, until it is measured."""
+
+
+_MOST_FIRST: Final = 3.0
+"""A first token is not expected to take longer than so many later ones: one that did waited for something else."""
+_COLD: Final = 2
+"""So many first steps of a source say nothing: they touch its memory for the first time."""
+_YOUNG: Final = 8
+"""Of so many steps the fastest counts, later the mean."""
+
+
+class DraftCost:
+    """Seconds per step of a source, by sequences."""
+
+    __slots__ = ("_cost", "_count")
+
+    def __init__(self) -> None:
+        self._cost = StepCost()
+        self._count = 0
+
+    def seconds(self, sequences: int, prior_s: float) -> float:
+        """prior_s: of one sequence, before any was measured."""
+        seconds = self._cost.seconds(sequences)
+        return seconds if self._count > _COLD else seconds * prior_s
+
+    def record(self, sequences: int, seconds: float) -> None:
+        self._count += 1
+        if self._count <= _COLD:
+            return
+        if self._count <= _YOUNG and seconds < self._cost.seconds(sequences):
+            self._cost = StepCost()
+        if self._count > _YOUNG or self._count == _COLD + 1 or seconds < self._cost.seconds(sequences):
+            self._cost.record(sequences, seconds)
 
 
 class DraftRecord:
@@ -82,8 +118,7 @@ class ModelDrafts:
         """target: what the target's steps take, which others keep up to date."""
         self.source = source
         self._target = target
-        self._cost = StepCost()  # of the source's steps, by sequences
-        self._is_measured = False
+        self._costs = DraftCost(), DraftCost()  # of a first token, which has the text's last ones to read; of others
         self._followed_s = 0.0  # per token; 0: not measured
         self._chances = DraftChances(), DraftChances()  # of greedy texts, of sampled ones
         self._expected = [_FIRST_EXPECTED, _FIRST_EXPECTED]
@@ -91,16 +126,27 @@ class ModelDrafts:
         self._rate = 0.0  # tokens per second that the plan predicts
         self._records: dict[SequenceState, DraftRecord] = {}
         self._lagging: list[Generation] = []
-        self._probe: Generation | None = None
+        self._probe: Generation | None = None  # to follow, so that it can be drafted for
+        self._probes = 0
+        self._probed_s: float | None = None  # what this step would take without its probe; None: it has none
+        self._spent_s = 0.0
+        self.most_tokens = source.most_tokens
+        """The most tokens to draft for a sequence in this step."""
         self.drafted: list[Generation] = []
         """Generations with drafts in this step, whether they are computed or not."""
 
     def begin_step(self, running: Sequence[SequenceState]) -> None:
         """Forgets the plan of the step before, and sequences that don't run any more."""
         self._lagging, self._probe, self.drafted = [], None, []
+        self._probed_s, self.most_tokens = None, self.source.most_tokens
         self.source.keep_only(running)
         if len(self._records) > len(running):
             self._records = {sequence: self._records[sequence] for sequence in running if sequence in self._records}
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether all that is drafted in this step is to be computed, whether it pays or not."""
+        return self._probed_s is not None
 
     @property
     def has_plan(self) -> bool:
@@ -123,9 +169,7 @@ class ModelDrafts:
         if depth:
             self._credit_s = 0.0
             return chosen
-        if not self._lagging and lags:
-            self._plan_probe(lags, rows)
-        return []
+        return [] if self._lagging or not lags else self._plan_probe(ready, behind, rows)
 
     def _depth(self, drafted: Sequence[Generation], rows: int) -> tuple[int, float]:
         """How many tokens deep drafts for all of them at once give the most tokens per second, and how many those are.
@@ -139,7 +183,7 @@ class ModelDrafts:
         for deep in range(1, self.source.most_tokens + 1 if drafted else 0):
             reached = [reach * chance for reach, chance in zip(reached, expected, strict=True)]
             tokens += sum(reached)
-            seconds = self._target.seconds(rows + deep * len(drafted)) + deep * self._draft_s(len(drafted))
+            seconds = self._target.seconds(rows + deep * len(drafted)) + self._draft_s(len(drafted), deep)
             if tokens / seconds > best:
                 depth, best = deep, tokens / seconds
         return depth, best
@@ -158,7 +202,7 @@ class ModelDrafts:
         for count in range(1, self.source.most_tokens + 1):
             reach *= expected
             gained += reach
-            seconds = self._target.seconds(rows + count) - alone + count * self._draft_s(1)
+            seconds = self._target.seconds(rows + count) - alone + self._draft_s(1, count)
             drafts = max(drafts, gained - base * seconds)
         return drafts > lookup
 
@@ -179,12 +223,35 @@ class ModelDrafts:
                 self._lagging = some
                 return
 
-    def _plan_probe(self, lags: Sequence[tuple[int, Generation]], rows: int) -> None:
-        """Plans to draft a token that is not computed, if that takes a small share of the time since the last one."""
-        self._credit_s += _PROBE_SHARE * self._target.seconds(rows)
-        lag, generation = min(lags, key=lambda pair: pair[0])
-        if self._credit_s >= self._draft_s(1) + lag * self._follow_s():
-            self._probe = generation
+    def _plan_probe(
+        self, ready: list[Generation], behind: Sequence[tuple[int, Generation]], rows: int
+    ) -> list[Generation]:
+        """Plans a probe, if it can lose no more than a small share of the time since the last one."""
+        base_s = self._target.seconds(rows)
+        self._credit_s += _PROBE_SHARE * base_s
+        is_free = self._probes < _FREE_PROBES
+        if behind and (is_free or not ready):
+            lag, generation = behind[0]
+            if is_free or self._credit_s >= lag * self._follow_s():
+                self._probe = generation
+            return []
+        deep = _PROBED_DEPTHS[self._probes % len(_PROBED_DEPTHS)]
+        deep = min(deep, self.source.most_tokens, max(1, (_MOST_PROBED_ROWS - rows) // len(ready)))
+        drafted_s = self._draft_s(len(ready), deep)
+        if not is_free and self._credit_s < drafted_s + self._target.seconds(rows + deep * len(ready)) - base_s:
+            return []
+        self._probes += 1
+        self._probed_s, self.most_tokens = base_s, deep
+        return ready
+
+    def computed(self, seconds: float, sampled: Mapping[SequenceState, Sequence[int]]) -> None:
+        """Learns from a step of the target that took `seconds`, and from what was sampled in it."""
+        self._learn(sampled)
+        if self._probed_s is None:
+            return
+        tokens = sum(map(len, sampled.values()))
+        lost_s = self._spent_s + seconds - self._probed_s * tokens / max(len(sampled), 1)
+        self._credit_s = min(self._credit_s, 0.0) - max(lost_s, 0.0)
 
     def run(self, allowed: Mapping[Generation, int], rows: int) -> float:
         """Drafts what was planned, and returns the seconds that it took.
@@ -193,12 +260,9 @@ class ModelDrafts:
         """
         if self._probe is not None:
             self._credit_s -= self._follow([self._probe])
-            if self.source.lag(self._probe) == 0:
-                self._credit_s -= self._draft({self._probe: 1}, rows)
-                self._probe.draft_tokens = []
-            return 0.0
         self._follow(self._lagging)
-        return self._draft(allowed, rows)
+        self._spent_s = self._draft(allowed, rows)
+        return self._spent_s
 
     def _follow(self, generations: Sequence[Generation]) -> float:
         began_s = time.perf_counter()
@@ -222,7 +286,8 @@ class ModelDrafts:
         while going:
             before_s = time.perf_counter()
             drafted = self.source.draft(going)
-            self._measured(len(going), time.perf_counter() - before_s)
+            is_first = not going[0].draft_tokens
+            self._costs[not is_first].record(len(going), time.perf_counter() - before_s)
             more = []
             for generation, token in zip(going, drafted, strict=True):
                 if token is None or not _fits_thought(generation, token.token):
@@ -236,7 +301,7 @@ class ModelDrafts:
                 is_last = token.token in generation.request.stop_token_ids
                 if len(record.drafts) < allowed[generation] and not is_last:
                     more.append(generation)
-            going = self._worth_more(more, rows)
+            going = more if self.is_probe else self._worth_more(more, rows)
         return time.perf_counter() - began_s
 
     def _worth_more(self, generations: list[Generation], rows: int) -> list[Generation]:
@@ -246,7 +311,7 @@ class ModelDrafts:
         before_s, gained, best, most = self._target.seconds(rows), 0.0, 0.0, 0
         for count, (chance, _) in enumerate(records, start=1):
             gained += chance
-            seconds = self._draft_s(count) + self._target.seconds(rows + count) - before_s
+            seconds = self._more_s(count) + self._target.seconds(rows + count) - before_s
             if gained - self._rate * seconds > best:
                 best, most = gained - self._rate * seconds, count
         return [generation for _, generation in records[:most]]
@@ -255,7 +320,7 @@ class ModelDrafts:
         """For each token drafted for it in this step, the chance that it and all before it are right."""
         return self._record(generation).chances() if generation in self.drafted else []
 
-    def learn(self, sampled: Mapping[SequenceState, Sequence[int]]) -> None:
+    def _learn(self, sampled: Mapping[SequenceState, Sequence[int]]) -> None:
         """Compares the drafts, computed or not, with the sampled tokens, up to the first wrong one."""
         for generation in self.drafted:
             record = self._record(generation)
@@ -275,16 +340,19 @@ class ModelDrafts:
             record = self._records[generation.sequence] = DraftRecord(self._expected[is_sampled], is_sampled)
         return record
 
-    def _draft_s(self, sequences: int) -> float:
-        seconds = self._cost.seconds(sequences)
-        return seconds if self._is_measured else seconds * self.source.cost_share * self._target.seconds(1)
+    def _draft_s(self, sequences: int, deep: int) -> float:
+        """The expected time of drafting so many tokens for each of the sequences."""
+        prior_s = self.source.cost_share * self._target.seconds(1)
+        first_s, more_s = self._costs[0].seconds(sequences, prior_s), self._more_s(sequences)
+        return min(first_s, _MOST_FIRST * more_s) + (deep - 1) * more_s
+
+    def _more_s(self, sequences: int) -> float:
+        """The expected time of a draft token that is not the first one, for each of the sequences."""
+        prior_s = self.source.cost_share * self._target.seconds(1)
+        return self._costs[1].seconds(sequences, min(prior_s, self._costs[0].seconds(1, prior_s)))
 
     def _follow_s(self) -> float:
-        return self._followed_s or self._draft_s(1) / _FIRST_FOLLOWED
-
-    def _measured(self, sequences: int, seconds: float) -> None:
-        self._cost.record(sequences, seconds)
-        self._is_measured = True
+        return self._followed_s or self._draft_s(1, 1) / _FIRST_FOLLOWED
 
 
 def _fits_thought(generation: Generation, token: int) -> bool:

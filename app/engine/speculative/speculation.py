@@ -55,6 +55,7 @@ class Speculation:
         self._looked_up: list[Generation] = []  # with a lookup's draft in this step, whether it is computed or not
         self._planned: list[Generation] = []  # for which the model drafts
         self._batch: Batch | None = None
+        self._seconds = 0.0
         self._counts = {kind: DraftCounts() for kind in (LOOKUP, *(() if source is None else (source.kind,)))}
 
     @property
@@ -105,7 +106,7 @@ class Speculation:
         if model is not None:
             for number, generation in enumerate(self._planned):
                 fair = spare // (len(self._planned) - number)
-                most = max(min(model.source.most_tokens, rooms[generation], fair), 0)
+                most = max(min(model.most_tokens, rooms[generation], fair), 0)
                 generation.sequence.drafts = most
                 spare -= most
 
@@ -141,7 +142,8 @@ class Speculation:
         likely.sort(key=lambda pair: -pair[0])
         for generation in allowed:
             step.query_lengths[places[generation.sequence]] = 1
-        for _, generation in likely[: self._paying([chance for chance, _ in likely], rows, spent_s)]:
+        most = len(likely) if self._model.is_probe else self._paying([chance for chance, _ in likely], rows, spent_s)
+        for _, generation in likely[:most]:
             step.query_lengths[places[generation.sequence]] += 1
 
     def _paying(self, chances: Sequence[float], rows: int, spent_s: float | None = None) -> int:
@@ -162,7 +164,7 @@ class Speculation:
 
     def record(self, step: Step, batch: Batch, seconds: float) -> None:
         """Learns from the time of a step in which all sequences decoded."""
-        self._batch = batch
+        self._batch, self._seconds = batch, seconds
         rows, sequences = len(batch.token_ids), len(step.sequences)
         if sequences <= MAX_RUNNING:
             drafted = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
@@ -194,7 +196,7 @@ class Speculation:
             assert generation.drafter is not None
             generation.drafter.learn(by_sequence.get(generation.sequence, ()))
         if self._model is not None:
-            self._model.learn(by_sequence)
+            self._model.computed(self._seconds, by_sequence)
             assert self._batch is not None
             self._model.source.computed(step, self._batch)
         return taken

@@ -14,7 +14,7 @@ from app.engine.expert_reads import ExpertReads
 class StepCost:
     """Seconds per step by rows: linear between points, each of which moves towards the measured steps near it."""
 
-    __slots__ = ("_known", "_prior", "_seconds")
+    __slots__ = ("_measured", "_prior", "_seconds")
 
     ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
     """Row counts of the points."""
@@ -23,8 +23,8 @@ class StepCost:
     _RATE = 0.15
     """How far a point moves towards a measurement (0 to 1)."""
     _FORGET = 0.003
-    """How far the other points move back to the prior in each step, so that a row count that once took long is tried
-    again."""
+    """How far other points, if they were ever measured, move back to the prior in each step, so that a row count that
+    once took long is tried again."""
 
     def __init__(self, experts: ExpertReads | None = None) -> None:
         """Starts with the prior, as if one row took a second. experts: None if the model has none."""
@@ -33,7 +33,7 @@ class StepCost:
             reads = (experts.relative(rows) for rows in self.ROWS)
             self._prior = [max(pair) for pair in zip(self.PRIOR, reads, strict=True)]
         self._seconds = list(self._prior)
-        self._known = False
+        self._measured: set[int] = set()  # points near which a step was measured
 
     def seconds(self, rows: int) -> float:
         """The expected time of a step with `rows` rows."""
@@ -43,8 +43,9 @@ class StepCost:
         """Learns that a step in which all sequences decoded took `seconds`."""
         low, share = self._place(rows)
         prior = _between(self._prior, low, share)
-        if not self._known:
-            self._known = True
+        is_first = not self._measured
+        self._measured |= {low, low + 1} if share else {low}
+        if is_first:
             self._seconds = [seconds * value / prior for value in self._prior]
             return
         expected = _between(self._seconds, low, share)
@@ -57,6 +58,10 @@ class StepCost:
         scale = self._RATE * error / ((1 - share) ** 2 + share**2)
         self._seconds[low] += (1 - share) * scale
         self._seconds[low + 1] += share * scale
+        found = _between(self._seconds, low, share) / prior
+        for point in range(len(self.ROWS)):
+            if point not in self._measured:
+                self._seconds[point] = found * self._prior[point]
 
     def _place(self, rows: int) -> tuple[int, float]:
         """The index of the point at or before `rows`, and the fraction of the way from there to the next point."""

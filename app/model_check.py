@@ -7,12 +7,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.draft_check import check_draft
 from app.interface.text.bounded_check import check_model
 from app.messages.model_card import ModelCard
 from app.model_folder import WEIGHTS, ChatModelError
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import SealedModel, open_model
-from app.settings import SettingsError
+from app.settings import ModelApplicationSettings, SettingsError
 from app.workers.packed_header import read_header
 from quant.files.cache_folder import cache_folder
 from quant.packed.packed_file import FORMAT, LAYOUT_VERSION
@@ -32,6 +33,19 @@ def check_files(card: ModelCard) -> Sequence[str]:
         raise SettingsError(f"model.folder: {error}") from error
 
 
+def check_draft_of(settings: ModelApplicationSettings) -> None:
+    """Raises SettingsError if there is a draft model, and it can't draft for the model."""
+    if settings.model.draft is None:
+        return
+    draft = Path(settings.model.draft)
+    _check_weights(draft, "model.draft")
+    card = settings.model_card()
+    try:
+        check_draft(opened_model(card), card.name, draft)
+    except ValueError as error:
+        raise SettingsError(f"model.draft: {error}") from error
+
+
 def opened_model(card: ModelCard) -> Path | SealedModel:
     """Opens the model's folder, or the sealed model. Raises SettingsError if it can't be opened."""
     try:
@@ -40,22 +54,18 @@ def opened_model(card: ModelCard) -> Path | SealedModel:
         raise SettingsError(f"model.sealed: {error}") from error
 
 
-def _check_weights(folder: Path) -> None:
+def _check_weights(folder: Path, knob: str = "model.folder") -> None:
     """Raises SettingsError unless the weights are a complete packed file of the current layout."""
     path = folder / WEIGHTS
-    unconverted = (
-        f"model.folder: {folder} is not a converted model. Convert it first: redoubt convert {folder} {folder}-int4"
-    )
-    broken = (
-        f"model.folder: {path} is damaged: %s. Copy it again from where it was converted, or convert the model again"
-    )
+    unconverted = f"{knob}: {folder} is not a converted model. Convert it first: redoubt convert {folder} {folder}-int4"
+    broken = f"{knob}: {path} is damaged: %s. Copy it again from where it was converted, or convert the model again"
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             text = file.read(length) if length <= _HEADER_BYTES else b""
         size_bytes = path.stat().st_size
     except OSError as error:
-        raise SettingsError(f"model.folder: {path}: {error.strerror}") from error
+        raise SettingsError(f"{knob}: {path}: {error.strerror}") from error
     if b"redoubt-packed" not in text:
         raise SettingsError(unconverted)
     if len(text) < length:
@@ -72,7 +82,7 @@ def _check_weights(folder: Path) -> None:
         raise SettingsError(broken % f"its header can't be read: {type(error).__name__}: {error}") from error
     if layout != LAYOUT_VERSION:
         raise SettingsError(
-            f"model.folder: {folder} has layout {layout}, and this Redoubt reads {LAYOUT_VERSION}. Bring it to today's:"
+            f"{knob}: {folder} has layout {layout}, and this Redoubt reads {LAYOUT_VERSION}. Bring it to today's:"
             f" redoubt convert {folder} {folder}-new"
         )
     if size_bytes != (expected := max(ends, default=8 + length)):

@@ -86,6 +86,10 @@ class ModelSettings(Knobs):
     does not think."""
     short_thinking_tokens: int = Field(default=SHORT_THINKING_TOKENS, ge=1, le=1 << 20)
     """The most tokens of a "short" thought, also where a person chooses it in the page or the terminal."""
+    draft: str | None = Field(default=None, min_length=1)
+    """A smaller model with the same vocabulary that drafts this one's answers: the folder of a converted model, in a
+    file for `redoubt serve` also its name. Answers stay the same, token by token, and come faster; it runs in the same
+    workers, with a part of `engine.kv_memory_bytes`. none: nothing but what is looked up (`engine.guess_tokens`)."""
 
     @property
     def name(self) -> str:
@@ -106,7 +110,8 @@ class ModelSettings(Knobs):
         """The same model, whatever the current folder is."""
         place = {"folder": str(self.path)} if self.sealed is None else {"sealed": str(self.path)}
         template = None if self.chat_template is None else str(Path(self.chat_template).absolute())
-        return self.model_copy(update={**place, "served_name": self.name, "chat_template": template})
+        draft = None if self.draft is None else str(Path(self.draft).absolute())
+        return self.model_copy(update={**place, "served_name": self.name, "chat_template": template, "draft": draft})
 
     @model_validator(mode="after")
     def _is_one_model(self) -> Self:
@@ -159,6 +164,8 @@ class EngineSettings(Knobs):
     guess_tokens: int = Field(default=16, ge=0, le=64)
     """Speculative decoding: the most tokens to guess at once from the conversation so far, as long as guesses pay off.
     0: none."""
+    draft_tokens: int = Field(default=8, ge=1, le=16)
+    """The most tokens that `model.draft` drafts at once for an answer, as long as they pay off."""
     prefix_cache: bool = True
     """Keep pages of prompts and answers as long as there is memory, so that a later request with the same beginning and
     the same API key does not compute it again. Without keys all callers share their pages."""

@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.launch.config_file import check_before_fetching, model_names
+from app.launch.config_file import check_before_fetching, draft_names, model_names
 from app.launch.preflight import check_processor
+from app.models.names import catalogue_draft
 from app.models.store import StoreError, converted_model
 
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -20,9 +21,27 @@ def model_folders(names: Sequence[str], config: Path) -> list[Path]:
     check_processor()
     check_before_fetching(config, names)
     folders = [ready(name) for name in names or model_names(config)]
+    if not names:
+        for name in draft_names(config):
+            ready(name)
     for variable in _TOKENS:
         os.environ.pop(variable, None)
     return folders if names else []
+
+
+def draft_folder(draft: str, names: Sequence[str], config: Path) -> Path:
+    """The folder of the draft model that a command line names, for the one model that it or the file names.
+
+    Raises as `ready` does, and StoreError for "auto" where the catalogue has none for the model.
+    """
+    if draft != "auto":
+        return ready(draft)
+    served = [*names] or model_names(config)
+    found = catalogue_draft(served[0]) if len(served) == 1 else None
+    if found is None:
+        model = served[0] if len(served) == 1 else "one model"
+        raise StoreError(f"--draft auto: the catalogue has no draft model for {model}: name one, as --draft qwen3-0.6b")
+    return ready(found)
 
 
 def names_to_improve(names: Sequence[str], config: Path) -> list[str]:

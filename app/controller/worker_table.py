@@ -173,6 +173,8 @@ class WorkerTable:
             max_saved_bytes=entry.facts.max_saved_bytes,
             capacity=entry.facts.capacity,
             asleep=report.asleep,
+            draft=entry.facts.draft,
+            drafts=report.drafts,
         )
 
 

@@ -191,6 +191,11 @@ def parse_config(text: str, source: str, *, find: Callable[[str], Path] = model_
             model["folder"] = str(find(model.pop("name")))
         except (QuantError, OSError) as error:
             raise SettingsError(f"{source}: model.name: {error}") from error
+    for model in _models_with_draft(values):
+        try:
+            model["draft"] = str(find(model["draft"]))
+        except (QuantError, OSError) as error:
+            raise SettingsError(f"{source}: model.draft: {error}") from error
     return validated(ServiceConfig, values, source)
 
 
@@ -203,16 +208,34 @@ def model_names(path: Path) -> list[str]:
     return [model["name"] for model in _named_models(values)] if isinstance(values, dict) else []
 
 
-def _named_models(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The `model` sections that have a name in place of a folder."""
+def draft_names(path: Path) -> list[str]:
+    """The names or folders of draft models in a configuration file, likewise."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
+    return [model["draft"] for model in _models_with_draft(values)] if isinstance(values, dict) else []
+
+
+def _models(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The `model` sections."""
     applications = values.get("applications")
     found = []
     for one in applications if isinstance(applications, list) else ():
         args = one.get("args") if isinstance(one, dict) else None
         model = args.get("model") if isinstance(args, dict) else None
-        if isinstance(model, dict) and isinstance(model.get("name"), str) and "folder" not in model:
+        if isinstance(model, dict):
             found.append(model)
     return found
+
+
+def _named_models(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those that have a name in place of a folder."""
+    return [model for model in _models(values) if isinstance(model.get("name"), str) and "folder" not in model]
+
+
+def _models_with_draft(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [model for model in _models(values) if isinstance(model.get("draft"), str)]
 
 
 def with_overrides(
@@ -222,6 +245,7 @@ def with_overrides(
     port: int | None = None,
     model_folders: Sequence[str] = (),
     chat_template: str | None = None,
+    draft: str | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
     sleep_after_s: float | None = None,
@@ -229,8 +253,8 @@ def with_overrides(
     """Applies values from the command line. Raises SettingsError.
 
     model_folders: replace all models of the file. The first takes the place of the file's first model; each further one
-    becomes an application of its own with the same settings. chat_template: for the first model, which must be the only
-    one.
+    becomes an application of its own with the same settings. chat_template, draft: for the first model, which must be
+    the only one.
     """
     values = config.model_dump(exclude_unset=True)
     listens = {"host": host, "port": port}
@@ -252,6 +276,10 @@ def with_overrides(
                 "--chat-template is for one model: of several, each has model.chat_template in the file"
             )
         front["args"]["model"] = {**front["args"]["model"], "chat_template": chat_template}
+    if draft is not None:
+        if len(values["applications"]) > 1:
+            raise SettingsError("--draft is for one model: of several, each has model.draft in the file")
+        front["args"]["model"] = {**front["args"]["model"], "draft": draft}
     if evidence is not None:
         front["args"].setdefault("attestation", {})["evidence"] = evidence
     if sleep_after_s is not None:
@@ -312,6 +340,7 @@ def checked_config(
     port: int | None = None,
     model_folders: Sequence[Path] = (),
     chat_template: Path | None = None,
+    draft: Path | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
     sleep_after_s: float | None = None,
@@ -328,6 +357,7 @@ def checked_config(
         port=port,
         model_folders=folders,
         chat_template=None if chat_template is None else str(chat_template.absolute()),
+        draft=None if draft is None else str(draft.absolute()),
         evidence=evidence,
         log_folder=log_folder,
         sleep_after_s=sleep_after_s,

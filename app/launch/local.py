@@ -63,6 +63,7 @@ def serve_local(
     port: int | None = None,
     model_folders: Sequence[Path] = (),
     chat_template: Path | None = None,
+    draft: Path | None = None,
     evidence: str | None = None,
     log_folder: Path | None = None,
     sleep_after_s: float | None = None,
@@ -77,6 +78,7 @@ def serve_local(
     started. Call it on the main thread.
 
     chat_template: replaces the single model's template.
+    draft: the folder of the single model's draft model, instead of the file's `model.draft`.
     evidence: how clients verify this machine, instead of the file's `attestation.evidence`. With evidence, changes of
         the file are not followed.
     log_folder: folder of the access log, instead of the file's `ingress.access_log_folder`.
@@ -92,6 +94,7 @@ def serve_local(
         port=port,
         model_folders=model_folders,
         chat_template=chat_template,
+        draft=draft,
         evidence=evidence,
         log_folder=log_folder,
         sleep_after_s=sleep_after_s,

@@ -13,9 +13,10 @@ from app.interface.request.access_log import check_folder
 from app.interface.request.callers import read_api_keys
 from app.interface.request.traces import check_library
 from app.launch.config_file import ServiceConfig
-from app.model_check import check_files
+from app.model_check import check_draft_of, check_files
 from app.settings import ModelApplicationSettings, SettingsError, WorkerSettings
 from app.workers.awake_models import check_awake, most_awake_bytes
+from app.workers.drafts import draft_bytes
 from app.workers.machine_memory import NoRoomError, needed_bytes
 from app.workers.numa import Slot, spanning_slot, worker_slots
 
@@ -38,6 +39,7 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
     notes = list[str]()
     for application in config.applications:
         notes += check_files(application.args.model_card())
+        check_draft_of(application.args)
         if share is None:
             _check_cores(application.args.worker, nodes)
         _check_pages_folder(application.args.memory.folder)
@@ -112,12 +114,12 @@ def _memory(config: ServiceConfig) -> tuple[int, int]:
 def _memory_of(args: ModelApplicationSettings) -> tuple[int, int]:
     folder = args.model.folder
     weights = 0 if folder is None else (Path(folder) / "model.safetensors").stat().st_size
-    return weights, args.worker.most * args.engine.kv_memory_bytes
+    return weights + draft_bytes(args), args.worker.most * args.engine.kv_memory_bytes
 
 
 def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
     for args in (one.args for one in config.applications if one.args.sleep.after_s is not None):
-        needed = needed_bytes(args.model.path, args.engine.kv_memory_bytes)
+        needed = needed_bytes(args.model.path, args.engine.kv_memory_bytes + draft_bytes(args))
         try:
             check_awake(args.model.name, needed, most_awake_bytes(args.sleep, memory_bytes))
         except NoRoomError as error:

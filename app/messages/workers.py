@@ -1,7 +1,7 @@
 """Workers' reports to the controller, and the rows of its worker table."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal
 
 from app.messages.capacity import WorkerCapacity
@@ -60,6 +60,8 @@ class WorkerFacts:
     """Quota of its folder of saved pages; None: it saves none."""
     capacity: WorkerCapacity | None = None
     """Facts for the operator's capacity calculator; None: unknown."""
+    draft: str | None = None
+    """The name of the model that drafts for its model (`model.draft`); None: there is none."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -78,6 +80,7 @@ class WorkerFacts:
             "max_waiting": self.max_waiting,
             "max_saved_bytes": self.max_saved_bytes,
             "capacity": None if self.capacity is None else self.capacity.to_wire(),
+            "draft": self.draft,
         }
 
     @classmethod
@@ -99,6 +102,7 @@ class WorkerFacts:
             max_waiting=values["max_waiting"],
             max_saved_bytes=values["max_saved_bytes"],
             capacity=WorkerCapacity.from_wire(values["capacity"]),
+            draft=values["draft"],
         )
 
 
@@ -134,6 +138,9 @@ class WorkerReport:
     """Size of its folder of saved pages, shared with other workers, as last counted; None: unknown."""
     asleep: bool = False
     """Whether its model sleeps, and wakes for the next request."""
+    drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Draft tokens computed, and those of them that were right, since the start, by kind: "lookup" (in the text itself),
+    "model" (`model.draft`)."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
@@ -200,3 +207,8 @@ class WorkerRow:
     """Its model's demands and warm-up times; None: unknown."""
     asleep: bool = False
     """Whether its model has given its memory back, and wakes for the next request."""
+    draft: str | None = None
+    """The name of the model that drafts for its model; None: there is none."""
+    drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Draft tokens computed, and those of them that were right, since the worker's start, by kind: "lookup" (in the text
+    itself), "model" (`model.draft`)."""

@@ -50,6 +50,8 @@ class CatalogueEntry:
     """Of quant.conversion.shapes."""
     licence: str
     good_for: str
+    draft: str | None = None
+    """The entry of a smaller model with the same vocabulary, which can draft for it."""
 
 
 @cache
@@ -60,8 +62,21 @@ def catalogue() -> Mapping[str, CatalogueEntry]:
     for name, entry in values.items():
         source = _hub_name(entry["source"])
         assert source is not None, name
-        entries[name] = CatalogueEntry(name, source, entry["shape"], entry["licence"], entry["for"])
+        entries[name] = CatalogueEntry(name, source, entry["shape"], entry["licence"], entry["for"], entry.get("draft"))
     return entries
+
+
+def catalogue_draft(name: str) -> str | None:
+    """The name of the model that the catalogue has to draft for a model, an entry or its source; None: it has none."""
+    entry = catalogue().get(name.lower())
+    if entry is None:
+        meant = _hub_name(name)
+        entry = next((one for one in catalogue().values() if meant is not None and _same(one.source, meant)), None)
+    return None if entry is None else entry.draft
+
+
+def _same(source: HubName, meant: HubName) -> bool:
+    return source.repository.lower() == meant.repository.lower()
 
 
 def read_name(name: str) -> Path | HubName:

@@ -14,6 +14,7 @@ from app.messages.defaults import STEP_TOKENS
 from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings, ModelApplicationSettings
+from app.workers.drafts import draft_kv_bytes
 from app.workers.numa import Slot, thread_places
 from app.workers.state_memory import memory_of
 
@@ -83,7 +84,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         kv_pages=kv_pages_within(
             folder,
             kv_type,
-            memory.kv_bytes,
+            memory.kv_bytes - draft_kv_bytes(settings, folder, kv_type, memory.kv_bytes),
             grouped_context_tokens=max_context_tokens if page_groups else None,
         ),
         state_pages=memory.state_pages,

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from app.core_files import leave_no_core_files
@@ -36,6 +37,7 @@ from app.workers.awake_models import AwakeModels, most_awake_bytes
 from app.workers.capacity import worker_capacity
 from app.workers.core_claims import Holder, claim_slot
 from app.workers.core_turns import CoreTurns
+from app.workers.drafts import DraftFactory, draft_bytes, load_drafts
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.machine_memory import (
     available_memory_bytes,
@@ -63,11 +65,12 @@ class Worker:
         settings: ModelApplicationSettings,
         make_runner: RunnerFactory = load_model,
         make_store: StoreFactory = open_store,
+        make_drafts: DraftFactory = load_drafts,
     ) -> None:
         """Returns when the engine is warm.
 
-        Raises NoFreeCoresError, NoRoomError, SealedModelError, another ValueError, and what `make_runner` and
-        `make_store` raise.
+        Raises NoFreeCoresError, NoRoomError, SealedModelError, another ValueError, and what `make_runner`,
+        `make_store` and `make_drafts` raise.
         """
         leave_no_core_files()
         log_no_refusals(logging.getLogger("ray.serve"))
@@ -91,15 +94,17 @@ class Worker:
         files = open_model(card)
         identity = model_identity(files)
         if self._claim.is_shared:
-            check_room_beside(files, settings.engine.kv_memory_bytes, available_memory_bytes())
+            beside = settings.engine.kv_memory_bytes + draft_bytes(settings)
+            check_room_beside(files, beside, available_memory_bytes())
         self._models = AwakeModels(
             session_folder("awake"),
             card.name,
-            needed_bytes(files, settings.engine.kv_memory_bytes),
+            needed_bytes(files, settings.engine.kv_memory_bytes + draft_bytes(settings)),
             most_awake_bytes(settings.sleep, machine_memory_bytes()),
         )
         self._models.claim(WAKE_TIMEOUT_S if may_sleep else None)
         runner = make_runner(settings, files, slot, threads)
+        drafts = make_drafts(settings, files, slot, threads, runner)
         header = read_header(files)
         experts = None if header is None else header.expert_reads
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
@@ -114,6 +119,7 @@ class Worker:
             prefix_cache=settings.engine.prefix_cache,
             cache_secret=os.urandom(CACHE_SECRET_BYTES),  # no cached page outlives this process
             guess_tokens=settings.engine.guess_tokens,
+            drafts=drafts,
             page_store=self._store,
             memory=memory_options(settings.memory),
             experts=experts,
@@ -166,6 +172,7 @@ class Worker:
                 kv_pages=runner.kv_pages // len(runner.group_windows),
                 keeps_windows=any(runner.group_windows),
             ),
+            draft=None if settings.model.draft is None else Path(settings.model.draft).name,
         )
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
@@ -287,6 +294,7 @@ class Worker:
             queued_s=round(engine.queued_s, 3),
             saved_bytes=None if self._store is None else self._store.folder.known_bytes,
             asleep=self._sleep is not None and self._sleep.is_asleep,
+            drafts={kind: list(counts) for kind, counts in engine.drafts.items()},
         ).to_wire()
 
     def __del__(self) -> None:

@@ -57,6 +57,8 @@ WORKER = WorkerRow(
     queued_s=1.5,
     saved_bytes=3000,
     max_saved_bytes=9000,
+    draft="tinier",
+    drafts={"lookup": (5, 2), "model": (7, 6)},
 )
 
 

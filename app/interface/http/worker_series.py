@@ -32,6 +32,11 @@ _COUNTERS: dict[str, tuple[str, _Value]] = {
     "generated_tokens": ("Tokens made.", lambda row: row.generated_tokens),
     "preemptions": ("Sequences that gave their pages back.", lambda row: row.preemptions),
 }
+_DRAFTS = (
+    ("drafted_tokens", "Tokens drafted, and computed to be checked."),
+    ("right_drafted_tokens", "Drafted tokens that were right."),
+)
+"""As in `WorkerRow.drafts`."""
 _LABELS = ("worker", "model")
 
 
@@ -61,6 +66,12 @@ class WorkerSeries(Collector):
             counter = CounterMetricFamily(f"redoubt_worker_{name}", description, labels=_LABELS)
             for row in there:
                 counter.add_metric(_labels(row), value(row))
+            yield counter
+        for place, (name, description) in enumerate(_DRAFTS):
+            counter = CounterMetricFamily(f"redoubt_worker_{name}", description, labels=(*_LABELS, "kind"))
+            for row in there:
+                for kind, counts in row.drafts.items():
+                    counter.add_metric((*_labels(row), kind), counts[place])
             yield counter
         waits = SummaryMetricFamily(
             "redoubt_worker_queue_seconds", "How long sequences waited for their places.", labels=_LABELS

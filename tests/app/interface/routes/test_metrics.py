@@ -68,6 +68,8 @@ async def test_what_is_counted() -> None:
         assert value(found, f"redoubt_worker_{name}", worker="w1", model="tiny") == expected
     for name, expected in {"computed_tokens": 100, "cached_tokens": 30, "preemptions": 2}.items():
         assert value(found, f"redoubt_worker_{name}_total", worker="w1", model="tiny") == expected
+    assert value(found, "redoubt_worker_drafted_tokens_total", worker="w1", model="tiny", kind="model") == 7
+    assert value(found, "redoubt_worker_right_drafted_tokens_total", worker="w1", model="tiny", kind="lookup") == 2
     assert value(found, "redoubt_worker_queue_seconds_count", worker="w1", model="tiny") == 20
     assert value(found, "redoubt_worker_queue_seconds_sum", worker="w1", model="tiny") == 1.5
     of_gone = {name: sample for (name, labels), sample in found.items() if ("worker", "w2") in labels}

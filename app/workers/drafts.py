@@ -1,0 +1,117 @@
+"""Loads what drafts for a worker's model: the draft model that is set, on the same cores, with a part of the KV memory.
+
+The native extension is imported inside the functions, as in `load`. Knows nothing of requests.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from app.draft_check import DraftError, check_draft
+from app.engine.model_runner import ModelRunner
+from app.engine.speculative.draft_source import DraftSource
+from app.engine.speculative.speculation import MAX_RUNNING
+from app.messages.defaults import STEP_TOKENS
+from app.model_folder import WEIGHTS, ModelFolder, context_tokens
+from app.sealing.sealed_model import SealedModel
+from app.settings import ModelApplicationSettings
+from app.workers.numa import Slot, thread_places
+
+if TYPE_CHECKING:
+    from kernels import _native
+
+logger = logging.getLogger("ray.serve")
+
+_STEP_SHARE: Final = 0.03
+"""Of a target's step, what a draft step takes beside reading its weights, until it was measured."""
+
+DraftFactory = Callable[[ModelApplicationSettings, Path | SealedModel, Slot, int, ModelRunner], DraftSource | None]
+"""(settings, the model's files, cores, number of threads, the loaded model) -> what drafts for it; None: nothing."""
+
+
+def draft_kv_bytes(
+    settings: ModelApplicationSettings, folder: "str | _native.ModelFiles", kv_type: str, kv_bytes: int
+) -> int:
+    """The part of `kv_bytes` for the draft model's pages: as many tokens as the rest has of the target.
+
+    kv_type: the target's. 0 without a draft model. Raises `_native.PackedFileError`, OSError.
+    """
+    from kernels import _native
+
+    if settings.model.draft is None:
+        return 0
+    own = _native.Model.kv_page_bytes(settings.model.draft, _kv_type(settings, settings.model.draft))
+    return int(kv_bytes * own // (own + _native.Model.kv_page_bytes(folder, kv_type)))
+
+
+def load_drafts(
+    settings: ModelApplicationSettings, files: Path | SealedModel, slot: Slot, threads: int, runner: ModelRunner
+) -> DraftSource | None:
+    """Loads the draft model, after the target. Raises DraftError, and what `NativeRunner` raises."""
+    from app.engine.native_runner import NativeRunner, kv_pages_within
+    from app.engine.speculative.draft_model import DraftModel
+    from app.workers.state_memory import memory_of
+    from kernels import _native
+
+    draft = settings.model.draft
+    if draft is None:
+        return None
+    _check(files, settings.model.name, Path(draft))
+    engine = settings.engine
+    folder = str(files) if isinstance(files, Path) else files
+    target_kv = _native.Model.chosen_kv_type(folder, engine.kv_type, engine.compute_type, engine.prompt_compute_type)
+    memory = memory_of(settings, folder, target_kv, runner.max_context_tokens, runner.max_sequences)
+    kv_type = _kv_type(settings, draft)
+    cpus, nodes = thread_places(slot, threads)
+    loaded = NativeRunner(
+        draft,
+        threads=threads,
+        cpus=cpus,
+        nodes=nodes,
+        bind_weights=settings.worker.bind_memory,
+        compute_type=engine.compute_type,
+        prompt_compute_type=engine.prompt_compute_type,
+        kv_type=kv_type,
+        weight_memory="mapped" if settings.sleep.after_s is not None else engine.weight_memory,
+        kv_pages=kv_pages_within(draft, kv_type, draft_kv_bytes(settings, folder, target_kv, memory.kv_bytes)),
+        max_sequences=min(MAX_RUNNING, runner.max_sequences),
+        max_step_tokens=STEP_TOKENS,
+        max_context_tokens=context_tokens(Path(draft), runner.max_context_tokens),
+    )
+    share = draft_bytes(settings) / _weights_bytes(files) + _STEP_SHARE
+    sizes = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in loaded.model.resident_bytes().items())
+    logger.info("%s drafts for %s. Its memory, at most: %s", draft, settings.model.name, sizes)
+    return DraftModel(
+        loaded, target_vocab_size=runner.vocab_size, most_tokens=engine.draft_tokens, cost_share=min(share, 1.0)
+    )
+
+
+def draft_bytes(settings: ModelApplicationSettings) -> int:
+    """Size of the draft model's weights; 0: there is none. Raises OSError."""
+    return 0 if settings.model.draft is None else (Path(settings.model.draft) / WEIGHTS).stat().st_size
+
+
+def _check(files: ModelFolder, name: str, draft: Path) -> None:
+    """Raises DraftError for a model that can't draft for these files."""
+    from kernels import _native
+
+    if not (draft / WEIGHTS).is_file():
+        raise DraftError(f"model.draft: {draft} is not a converted model. Convert it first: redoubt convert")
+    if _native.Model.state_page_bytes(str(draft)):
+        raise DraftError(f"model.draft: {draft} has recurrent states, which a draft model can't have")
+    try:
+        check_draft(files, name, draft)
+    except ValueError as error:
+        raise DraftError(f"model.draft: {error}") from error
+
+
+def _weights_bytes(files: Path | SealedModel) -> int:
+    return files.size(WEIGHTS) if isinstance(files, SealedModel) else (files / WEIGHTS).stat().st_size
+
+
+def _kv_type(settings: ModelApplicationSettings, draft: str) -> str:
+    from kernels import _native
+
+    engine = settings.engine
+    return _native.Model.chosen_kv_type(draft, engine.kv_type, engine.compute_type, engine.prompt_compute_type)

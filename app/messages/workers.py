@@ -139,8 +139,8 @@ class WorkerReport:
     asleep: bool = False
     """Whether its model sleeps, and wakes for the next request."""
     drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Draft tokens computed, and those of them that were right, since the start, by kind: "lookup" (in the text itself),
-    "model" (`model.draft`)."""
+    """Draft tokens computed, and those of them that were right, since the start, by kind: "lookup" (in the text
+    itself), "model" (`model.draft`)."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
@@ -210,5 +210,5 @@ class WorkerRow:
     draft: str | None = None
     """The name of the model that drafts for its model; None: there is none."""
     drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Draft tokens computed, and those of them that were right, since the worker's start, by kind: "lookup" (in the text
-    itself), "model" (`model.draft`)."""
+    """Draft tokens computed, and those of them that were right, since the worker's start, by kind: "lookup" (in the
+    text itself), "model" (`model.draft`)."""

@@ -48,7 +48,7 @@ from app.messages.failures import (
     InvalidRequestError,
     StepFailedError,
 )
-from app.messages.outputs import TokenDelta, TokenScores
+from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 
 logger = logging.getLogger(__name__)
@@ -448,8 +448,7 @@ class Engine:
             full = sequence.length == sequence.end_length
             scores = None
             if request.sampling.logprobs is not None:
-                assert generation.sampler is not None
-                scores = TokenScores(*generation.sampler.take_scores())
+                scores = generation.take_scores()
                 scores = scores.with_written(written) if written else scores
             if not (written or full or cached or scores or prompt):
                 self._outbox.add(generation, token)

@@ -13,7 +13,7 @@ from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.limits import PageWindow
 from app.engine.scheduling.sequence import SequenceState
 from app.messages.failures import EngineError
-from app.messages.outputs import PromptResult, TokenDelta
+from app.messages.outputs import PromptResult, TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest, Priority
 from app.messages.thoughts import ThoughtWatch
 
@@ -44,6 +44,8 @@ class Generation:
     """One sequence inside the engine. Once submitted, only the engine's thread uses it."""
 
     __slots__ = (
+        "_scores",
+        "_scores_taken",
         "aborted",
         "constraint",
         "deliver",
@@ -106,6 +108,8 @@ class Generation:
         self.prompt_reader = prompt_reader
         self.state_reader = state_reader
         self.constraint = constraint
+        self._scores: TokenScores | None = None  # of the tokens sampled in one step
+        self._scores_taken = 0
         self.thought = thought
         """Says when a thought must end; None: there is no budget, or no thought can follow."""
 
@@ -183,6 +187,15 @@ class Generation:
         del self.tokens[begin:end]
         if self.drafter is not None:
             self.drafter.forget()
+
+    def take_scores(self) -> TokenScores:
+        """Returns the scores of the next token that was sampled: a step with drafts samples several."""
+        if self._scores is None or self._scores_taken == len(self._scores.logprobs):
+            assert self.sampler is not None
+            self._scores, self._scores_taken = TokenScores(*self.sampler.take_scores()), 0
+        scores, place = self._scores, slice(self._scores_taken, self._scores_taken + 1)
+        self._scores_taken += 1
+        return TokenScores(scores.logprobs[place], scores.top_token_ids[place], scores.top_logprobs[place])
 
     def take_prompt_result(self) -> PromptResult | None:
         """Returns the PromptResult once; None afterwards. Call it when the whole prompt has been computed."""

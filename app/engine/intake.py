@@ -89,7 +89,7 @@ class Intake:
             window=window,
             seed=seed,
         )
-        generation.may_draft = self._drafts and constraint is None and sampling.logprobs is None
+        generation.may_draft = self._drafts and request.may_draft and constraint is None
         if generation.may_draft and self._guesses:
             generation.drafter = NgramDrafter(generation.tokens)
         return generation, None

@@ -129,6 +129,8 @@ class GenerateRequest:
     because it continues with the same tokens."""
     reports_progress: bool = False
     """Whether deltas with a `PromptProgress` come before the first token."""
+    may_draft: bool = True
+    """False: nothing is drafted for it, which changes its speed and nothing else."""
     uses_cache: bool = True
     """False: no pages are shared with other requests, in memory or on disk."""
 

@@ -39,13 +39,15 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(local, "serve_local", serve_local)
     monkeypatch.setattr(serving, "model_folders", lambda names, config: [Path(name) for name in names])
-    options = ["--port", "8123", "--model", "/some/model", "--log-dir", "logs", "--dashboard", "--sleep-after", "60"]
+    monkeypatch.setattr(serving, "ready", lambda name: Path(f"/models/{name}"))
+    options = ["--draft", "auto", "--port", "8123", "--model", "Qwen3-8b", "--log-dir", "logs", "--dashboard", "--sleep-after", "60"]
     assert run("serve", *options)[0] == 3
     overrides = {
         "host": None,
         "port": 8123,
-        "model_folders": [Path("/some/model")],
+        "model_folders": [Path("Qwen3-8b")],
         "chat_template": None,
+        "draft": Path("/models/qwen3-0.6b"),
         "evidence": None,
         "log_folder": Path("logs"),
         "sleep_after_s": 60.0,

@@ -241,7 +241,7 @@ NATIVE: dict[str, dict[str, Any]] = {
 def test_the_real_model_goes_on_behind_it(embedded_model: Path, name: str) -> None:
     """The thought is the free output's, and what follows is what the model gives to these tokens as its output."""
     options: dict[str, Any] = {"max_new_tokens": 80} | NATIVE[name]
-    native = Native(embedded_model, guess_tokens=0 if options["sampling"].logprobs is not None else 4)
+    native = Native(embedded_model)
     receiver = native.receiver
     try:
         free = GenerateRequest("free", tuple(native.ids[50:117]), tenant=b"", **options)

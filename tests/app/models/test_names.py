@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.commands.plan_inputs import read_demand
-from app.models.names import HubName, ModelNameError, catalogue, read_name
+from app.models.names import HubName, ModelNameError, catalogue, catalogue_draft, read_name
 from quant.conversion.shapes import SHAPES
 from quant.families.registry import describe
 from quant.sources.gguf_architectures import ARCHITECTURES
@@ -75,5 +75,9 @@ def test_the_catalogue_has_what_the_code_reads_and_computes() -> None:
         family = SHAPES[entry.shape]["model_type"].replace("_", "")
         assert entry.source.gguf is None or named.get(family, family) in (*_MODEL_CLASSES, *ARCHITECTURES)
         assert read_name(name) == entry.source
+        if entry.draft is not None:
+            draft = catalogue()[entry.draft]
+            assert SHAPES[draft.shape]["vocab_size"] - SHAPES[entry.shape]["vocab_size"] in (0, -128), name
+            assert catalogue_draft(name) == catalogue_draft(str(entry.source)) == entry.draft
         assert entry.good_for
         assert entry.licence

@@ -1,0 +1,137 @@
+"""The real model drafts for itself: texts and their log-probabilities are the same to the last bit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from app.engine.engine import Engine
+from app.engine.generation import Generation
+from app.engine.native_runner import NativeRunner
+from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.draft_source import DraftToken
+from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
+from app.engine.speculative.step_cost import StepCost
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest, SamplingParams
+from tests.engine.test_engine import Receiver
+
+TEXT = Path(__file__).parents[2] / "data" / "alice.txt"
+Outputs = dict[str, tuple[tuple[int, ...], list[bytes]]]
+"""Tokens, and the bytes of their scores."""
+
+
+class SpoiltDrafts(DraftModel):
+    """Some of the drafts are wrong."""
+
+    random = Random(3)
+
+    def draft(self, generations: Sequence[Generation]) -> list[DraftToken | None]:
+        drafts = super().draft(generations)
+        return [
+            DraftToken((draft.token + 1) % 1000, draft.probability)
+            if draft is not None and self.random.random() < 0.2
+            else draft
+            for draft in drafts
+        ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _drafts_that_seem_cheap() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCost, "record", lambda *_: None)
+        patch.setattr(DraftCost, "record", lambda *_: None)
+        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-5)
+        yield
+
+
+def make_runner(model: Path, **options: Any) -> NativeRunner:
+    chosen: dict[str, Any] = {"kv_pages": 96, "max_sequences": 16, "max_step_tokens": 256, "kv_type": "auto"}
+    return NativeRunner(str(model), threads=2, max_context_tokens=256, **(chosen | options))
+
+
+@pytest.fixture(scope="module")
+def requests(embedded_model: Path) -> list[GenerateRequest]:
+    tokenizer = Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
+    ids: list[int] = tokenizer.encode(TEXT.read_text(), add_special_tokens=False).ids
+    made = []
+    for number, length in enumerate((31, 64, 33, 1, 97, 60) * 2):
+        drawn = SamplingParams(temperature=0.8, top_p=0.95, top_k=50, seed=number, frequency_penalty=0.2)
+        sampling = (
+            SamplingParams(temperature=0.0, logprobs=2 if number % 3 else None),
+            drawn,
+            SamplingParams(
+                temperature=1.0, seed=number, logprobs=0, min_new_tokens=20, end_token_ids=frozenset({0, 2})
+            ),
+        )[number % 3]
+        prompt = tuple(ids[5 * (number // 2) : 5 * (number // 2) + length])
+        made.append(GenerateRequest(f"{number}", prompt, 30 + number, sampling, frozenset({0, 2}), tenant=b""))
+    return made
+
+
+def run(requests: Sequence[GenerateRequest], runner: NativeRunner, drafts: DraftModel | None) -> tuple[Outputs, Engine]:
+    engine, receiver = Engine(runner, expected_output_tokens=1, drafts=drafts), Receiver()
+    for request in requests:
+        receiver.submit(engine, request)
+    engine.start()
+    found: Outputs = {}
+    for request in requests:
+        tokens = receiver.tokens(request.request_id)
+        scores = [
+            array.tobytes()
+            for delta in receiver.events[request.request_id]
+            if isinstance(delta, TokenDelta) and delta.scores is not None
+            for array in (delta.scores.logprobs, delta.scores.top_token_ids, delta.scores.top_logprobs)
+        ]
+        found[request.request_id] = tokens, scores
+    engine.stop()
+    assert engine.statistics().pages_used == 0
+    return found, engine
+
+
+@pytest.mark.parametrize(
+    ("options", "streams"),
+    [({}, 12), ({"kv_type": "int8"}, 3), ({"kv_pages": 12, "max_sequences": 8}, 8), ({}, 1)],
+    ids=["many", "int8 pages", "preempted", "alone"],
+)
+def test_texts_and_scores_are_the_same(
+    embedded_model: Path, requests: list[GenerateRequest], options: dict[str, Any], streams: int
+) -> None:
+    asked = requests[:streams]
+    without, _ = run(asked, make_runner(embedded_model, **options), None)
+    draft = make_runner(embedded_model, kv_type=options.get("kv_type", "auto"))
+    source = SpoiltDrafts(draft, target_vocab_size=draft.vocab_size, most_tokens=5, cost_share=0.05)
+    with_drafts, engine = run(asked, make_runner(embedded_model, **options), source)
+    assert with_drafts == without
+    drafted, accepted = engine.statistics().drafts["model"]
+    assert 0.4 * drafted < accepted < drafted, "four in five are right, until one is wrong"
+    if "kv_pages" in options:
+        assert engine.statistics().preemptions > 0
+
+
+def test_its_own_drafts_are_right_when_drawn_too(embedded_model: Path, requests: list[GenerateRequest]) -> None:
+    """Target and draft draw with the same random numbers."""
+    drawn = [request for request in requests if request.sampling.temperature > 0][:3]
+    draft = make_runner(embedded_model)
+    source = DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=4, cost_share=0.05)
+    _, engine = run(drawn, make_runner(embedded_model), source)
+    drafted, accepted = engine.statistics().drafts["model"]
+    assert drafted >= 30
+    assert accepted == drafted
+
+
+def test_an_output_goes_on_with_another_engine(embedded_model: Path, requests: list[GenerateRequest]) -> None:
+    """One that has a draft model, and one that has none."""
+    request = requests[1]
+    draft = make_runner(embedded_model)
+    source = DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=4, cost_share=0.05)
+    whole, _ = run([request], make_runner(embedded_model), source)
+    tokens = whole[request.request_id][0]
+    resumed = replace(request, resumed_token_ids=tokens[:13])
+    for drafts in (None, DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=4, cost_share=0.05)):
+        found, _ = run([resumed], make_runner(embedded_model), drafts)
+        assert found[request.request_id][0] == tokens[13:]

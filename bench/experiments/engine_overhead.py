@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from app.engine.engine import Engine
 from app.engine.generation import Event
-from app.engine.model_runner import Batch, CandidateSampler, PromptReader, StateHistory, TokenConstraint, TokenSampler
+from app.engine.model_runner import (
+    Batch,
+    CandidateSampler,
+    DraftSampler,
+    PromptReader,
+    StateHistory,
+    TokenConstraint,
+    TokenSampler,
+)
 from app.messages.requests import GenerateRequest, SamplingParams
 
 PROMPT_TOKENS = 128
@@ -51,6 +59,9 @@ class _InstantRunner:
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return _InstantSampler()
+
+    def make_draft_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> DraftSampler:
+        raise AssertionError("nothing is drafted")
 
     def make_candidate_sampler(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool

@@ -40,7 +40,19 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "serve_local", serve_local)
     monkeypatch.setattr(serving, "model_folders", lambda names, config: [Path(name) for name in names])
     monkeypatch.setattr(serving, "ready", lambda name: Path(f"/models/{name}"))
-    options = ["--draft", "auto", "--port", "8123", "--model", "Qwen3-8b", "--log-dir", "logs", "--dashboard", "--sleep-after", "60"]
+    options = [
+        "--draft",
+        "auto",
+        "--port",
+        "8123",
+        "--model",
+        "Qwen3-8b",
+        "--log-dir",
+        "logs",
+        "--dashboard",
+        "--sleep-after",
+        "60",
+    ]
     assert run("serve", *options)[0] == 3
     overrides = {
         "host": None,

@@ -210,7 +210,7 @@ def test_no_token_depends_on_others_chunks_guesses_forks_cache_or_preemption(
     engine = Engine(runner, prompt_chunk_tokens=chunk_tokens, expected_output_tokens=2, guess_tokens=guess_tokens)
     spoil_free_states(engine)
     if engine._speculation is not None:
-        engine._speculation._paying = lambda chances, rows: len(chances)  # type: ignore[method-assign]
+        engine._speculation._paying = lambda chances, rows, spent_s=None: len(chances)  # type: ignore[method-assign]
     texts = [TEXT[:120], TEXT[:30] * 4, (*TEXT[:70], *TEXT[:50])]
     receiver = Receiver()
     leaving: dict[str, int] = {}
@@ -251,7 +251,7 @@ def test_no_token_depends_on_others_chunks_guesses_forks_cache_or_preemption(
 def test_guesses_are_right_and_wrong_over_the_end_of_pages() -> None:
     runner = make_runner(vocab_size=2, max_sequences=2, max_step_tokens=64)
     with running(runner, guess_tokens=24) as counter:
-        counter.engine._speculation._paying = lambda chances, rows: len(chances)  # type: ignore[method-assign, union-attr]
+        counter.engine._speculation._paying = lambda chances, rows, spent_s=None: len(chances)  # type: ignore[method-assign, union-attr]
         for number in range(6):
             prompt = tuple(token % 2 for token in TEXT[: 10 + number])
             counter.run(GenerateRequest(f"{number}", prompt, 200, SamplingParams(temperature=0.0), tenant=b""))

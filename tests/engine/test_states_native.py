@@ -79,7 +79,7 @@ def running(model: Path, shape: str, **options: Any) -> Iterator[Engine]:
         runner, prompt_chunk_tokens=prompt_chunk_tokens, expected_output_tokens=1, guess_tokens=guesses, **options
     )
     if engine._speculation is not None:
-        engine._speculation._paying = lambda chances, rows: len(chances)  # type: ignore[method-assign]
+        engine._speculation._paying = lambda chances, rows, spent_s=None: len(chances)  # type: ignore[method-assign]
     try:
         yield engine
     finally:

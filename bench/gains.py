@@ -88,7 +88,7 @@ class Row:
 
 DEFAULT: Final = How()
 ALONE: Final = How(at_once=1)
-LONG: Final = How(at_once=8, guess_tokens=0)
+LONG: Final = How(at_once=4, guess_tokens=0)
 """For random prompts, whose continuations repeat themselves, so that guesses would decide."""
 FEW: Final = How(kv_tokens=FEW_CONTEXTS * CONTEXT_TOKENS)
 ROWS: Final = (
@@ -206,7 +206,7 @@ def make_loads(model: Path, data: Conversations, count: int) -> dict[str, list[A
         "texts that copy": [
             Ask(prompt(Message(role="user", content=one.asked)), one.new_tokens, ends) for one in copies
         ],
-        "long prompts": [Ask(tuple(rng.choices(range(vocab_size_of(model)), k=1536)), 64) for _ in range(8)],
+        "long prompts": [Ask(tuple(rng.choices(range(vocab_size_of(model)), k=1536)), 256) for _ in range(LONG.at_once)],
     }
 
 
@@ -270,6 +270,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     "new_tokens_median": statistics.median(ask.new_tokens for ask in asks),
                 }
                 for name, asks in loads.items()
+            },
+            "kv_bytes_per_token": {
+                kind: _native.Model.kv_page_bytes(str(options.model), kind, None) / _native.PAGE_TOKENS
+                for kind in ("int16", "bf16", "int8")
             },
             "rounds": options.rounds,
             "rows": measure(options.model, threads, options.rounds, loads),

@@ -196,7 +196,7 @@ def make_loads(model: Path, data: Conversations, count: int) -> dict[str, list[A
         asked = [Message(role="user", content=text) for role, text in request.messages if role == "user"]
         conversations.append(Ask(prompt(*asked), request.answer_tokens))
         one_beginning.append(Ask(prompt(system, *asked), min(32, request.answer_tokens)))
-    rng = random.Random(7)
+    rng, ids = random.Random(7), range(vocab_size_of(model))
     ends = frozenset(chat.eos_token_ids)
     copies = [one for one in SCENARIOS if one.copies and one.concurrent == 1]
     return {
@@ -206,7 +206,7 @@ def make_loads(model: Path, data: Conversations, count: int) -> dict[str, list[A
         "texts that copy": [
             Ask(prompt(Message(role="user", content=one.asked)), one.new_tokens, ends) for one in copies
         ],
-        "long prompts": [Ask(tuple(rng.choices(range(vocab_size_of(model)), k=1536)), 256) for _ in range(LONG.at_once)],
+        "long prompts": [Ask(tuple(rng.choices(ids, k=1536)), 256) for _ in range(LONG.at_once)],
     }
 
 

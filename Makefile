@@ -1,7 +1,7 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone. A second run
 # builds nothing, and the service is there in 12 to 20 seconds on two quiet cores.
 #
-#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make check [ARGS=tests/engine]    make test    make test-faults
+#   make serve [PORT=8000] [MODEL=folder] [ENCODER=folder] [CONFIG=file]    make check [ARGS=tests/engine]    make test    make test-faults
 #   make conformance    make cluster    make sanitize    make bench    make lint    make page    make pictures
 #   make wheel    make wheel-test    make image    make release    make clean
 
@@ -10,6 +10,9 @@ PORT ?= 8000
 CONFIG ?= ray_configs/local.yaml
 EMBEDDED_MODEL := models/smollm2-135m-instruct
 MODEL ?= $(EMBEDDED_MODEL)
+# What makes vectors beside it; ENCODER= leaves it out.
+EMBEDDED_ENCODER := models/all-minilm-l6-v2
+ENCODER ?= $(EMBEDDED_ENCODER)
 JOBS ?= $(shell nproc)
 THREADS ?= $(shell nproc)
 
@@ -62,11 +65,11 @@ help:
 	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
-serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
+serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL) $(EMBEDDED_ENCODER),$(MODEL) $(ENCODER)),model)
 	@$(if $(ATTEST),tools/system_packages haproxy=haproxy)
 	@$(if $(HAS_WORKED),$(call step,5,Starting the service (half a minute to a minute)))
 	@$(if $(filter soft,$(ATTEST)),REDOUBT_ALLOW_SOFT_EVIDENCE=1) exec $(BIN)/python -m app.cli serve --config $(CONFIG) \
-	  --port $(PORT) --model $(MODEL) $(if $(ATTEST),--attest $(ATTEST))
+	  --port $(PORT) --model $(MODEL) $(addprefix --model ,$(ENCODER)) $(if $(ATTEST),--attest $(ATTEST))
 
 # The fast tests, with pytest and little else beside what serving needs; a module that needs more is skipped, and says what.
 # ARGS go to pytest: make check ARGS="tests/engine -k fair"
@@ -155,7 +158,7 @@ model: $(EMBEDDED_MODEL)/config.json
 
 # Converted again when the layout or the converter changed.
 $(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find quant -name '*.py') | $(ENV) build
-	@$(call step,4,Making a small model to try things with (a few seconds and 93 MB to fetch))
+	@$(call step,4,Making two small models to try things with (a few seconds and 176 MB to fetch))
 	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 

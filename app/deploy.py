@@ -17,7 +17,10 @@ from app.controller.router import router_kwargs
 from app.interface.http.places import RESERVED_PLACES
 from app.interface.ingress import Ingress
 from app.model_check import check_draft_of, check_files
+from app.model_folder import ChatModelError
 from app.ray_internals import keep_on_loopback
+from app.sealing.image import SealedModelError
+from app.sealing.sealed_model import open_model
 from app.settings import (
     ATTESTED_FRONT,
     AccountsSettings,
@@ -26,6 +29,8 @@ from app.settings import (
     ServiceSettings,
     SettingsError,
 )
+from app.workers.encoder_load import is_encoder
+from app.workers.encoder_worker import EncoderWorker
 from app.workers.worker import Worker
 
 AnySettings = TypeVar("AnySettings", bound=ModelApplicationSettings)
@@ -146,7 +151,15 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
         request_router_config=RequestRouterConfig(**routing),
         **_scale(settings),
     )
-    return decorate(Worker)
+    return decorate(EncoderWorker if _is_encoder(settings) else Worker)
+
+
+def _is_encoder(settings: ModelApplicationSettings) -> bool:
+    """Whether the model makes vectors; False where its files are on other nodes only, whose workers then refuse it."""
+    try:
+        return is_encoder(open_model(settings.model_card()))
+    except (ChatModelError, SealedModelError, OSError):
+        return False
 
 
 def accounts_deployment() -> Deployment:

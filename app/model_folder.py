@@ -17,6 +17,8 @@ SMALL_FILES: Final = (
 )
 """What this file and the tokenizer are read from; all but the first two may be missing."""
 WEIGHTS: Final = "model.safetensors"
+ENCODER: Final = "redoubt_encoder"
+"""The key of a converted encoder's configuration."""
 
 
 class ChatModelError(ValueError):
@@ -47,6 +49,12 @@ def files_digest(digests: Mapping[str, str]) -> str:
 def missing_file(folder: ModelFolder) -> str | None:
     """Returns a missing file without which a folder is no converted model; None: none is missing."""
     return next((name for name in ("config.json", WEIGHTS) if not (folder / name).is_file()), None)
+
+
+def encoder_settings(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns what a converted encoder's configuration says of it (quant/sources/hf_folder.py); None: it is none."""
+    found = config.get(ENCODER)
+    return found if isinstance(found, Mapping) else None
 
 
 def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:

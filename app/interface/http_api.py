@@ -15,6 +15,7 @@ from starlette.routing import compile_path
 from starlette.types import Lifespan
 
 from app.interface.documents.openapi import AnthropicErrorAnswer, Route, document
+from app.interface.encode.encoders import Encoders
 from app.interface.generate.generation import Stored, stages_of
 from app.interface.generate.reception import Reception, Work
 from app.interface.generate.service import Service
@@ -38,6 +39,7 @@ from app.interface.routes.messages import MessageRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.pages import PageFiles
+from app.interface.routes.rerank import RerankRoutes
 from app.interface.routes.responses import RESPONSES, ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
 from app.interface.users.batches.runner import BatchRunner
@@ -52,6 +54,7 @@ from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
 from app.interface.wire.messages import AnthropicMessage, CountTokensRequest, MessagesRequest, PromptLength
 from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
+from app.interface.wire.rerank import RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from app.settings import BatchSettings
@@ -159,7 +162,9 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
     service = reception.service
     models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
     messages = MessageRoutes(reception)
-    responses, embeddings = ResponseRoutes(reception, stored), EmbeddingRoutes(reception)
+    encoders = Encoders(service)
+    responses, embeddings = ResponseRoutes(reception, stored), EmbeddingRoutes(reception, encoders)
+    rerank = RerankRoutes(reception, encoders)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
     return (
         Route(
@@ -229,6 +234,24 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
             EmbeddingRequest,
             computes=True,
         ),
+        Route(
+            "POST",
+            "/v1/rerank",
+            rerank.rerank,
+            "Documents by how well they answer a query.",
+            RerankResponse,
+            RerankRequest,
+            computes=True,
+        ),
+        Route(
+            "POST",
+            "/v1/score",
+            rerank.score,
+            "How well texts go together, pair by pair.",
+            ScoreResponse,
+            ScoreRequest,
+            computes=True,
+        ),
         Route("GET", "/v1/models", models.models, "The models that are served.", ModelList),
         Route("GET", "/v1/models/{name:path}", models.model, "One of them.", Model),
         Route("GET", "/v1/workers", models.workers, "The worker table.", WorkerList),
@@ -256,7 +279,7 @@ def batch_works(reception: Reception, stored: Stored) -> Mapping[str, Work[Any]]
         "/v1/chat/completions": Work(CHAT, stages_of(service, CHAT)),
         "/v1/completions": Work(COMPLETIONS, stages_of(service, COMPLETIONS)),
         "/v1/responses": Work(RESPONSES, stages_of(service, RESPONSES, stored.stages)),
-        "/v1/embeddings": Work(EMBEDDINGS, EmbeddingRoutes(reception).stages),
+        "/v1/embeddings": Work(EMBEDDINGS, EmbeddingRoutes(reception, Encoders(service)).stages),
     }
 
 

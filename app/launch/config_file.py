@@ -12,9 +12,12 @@ import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
 
 from app.model_check import opened_model
-from app.model_folder import missing_file
+from app.model_folder import ChatModelError, missing_file
 from app.models.store import model_here
+from app.sealing.image import SealedModelError
+from app.sealing.sealed_model import open_model
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, first_twice, validated
+from app.workers.encoder_load import is_encoder
 from app.workers.numa import core_share
 from quant.errors import QuantError
 
@@ -325,12 +328,21 @@ def shared_cores(config: ServiceConfig, node_cores: Sequence[int]) -> int | None
     asked = [one.args.worker for one in config.applications]
     if any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
         return None
-    alone = sum(one.args.worker.most for one in config.applications if one.args.sleep.after_s is None)
-    sleepers = [one.args.worker.most for one in config.applications if one.args.sleep.after_s is not None]
+    with_cores = [one for one in config.applications if not _is_encoder(one)]
+    alone = sum(one.args.worker.most for one in with_cores if one.args.sleep.after_s is None)
+    sleepers = [one.args.worker.most for one in with_cores if one.args.sleep.after_s is not None]
     try:
         return core_share(node_cores, alone + max(sleepers, default=0))  # those that may sleep share cores
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def _is_encoder(application: AnyApplicationConfig) -> bool:
+    """Whether its workers run on the cores of others."""
+    try:
+        return is_encoder(open_model(application.args.model_card()))
+    except (ChatModelError, SealedModelError, OSError):  # it is refused elsewhere
+        return False
 
 
 def checked_config(

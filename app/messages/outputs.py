@@ -61,7 +61,7 @@ class PromptResult:
     scores: TokenScores | None = None
     """Scores of prompt tokens 1, 2, ..., if `prompt_logprobs` was set."""
     embedding: NDArray[np.float32] | None = None
-    """[hidden_size], normalized to length 1, if `pooling` was set."""
+    """[hidden_size], normalized to length 1, if `pooling` was set; [texts, size] of an encoder's texts."""
 
 
 class PromptProgress(NamedTuple):

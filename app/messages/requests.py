@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.messages.memory import MemoryGrant
 from app.messages.thoughts import ThoughtBudget
 
@@ -81,13 +84,25 @@ class ContrastiveParams:
     """0 to 1: the weight of the penalty for similarity to earlier text."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """Texts for an encoder, one after another."""
+
+    token_ids: NDArray[np.int32]
+    """[tokens] of all texts, with their special tokens."""
+    lengths: NDArray[np.int32]
+    """[texts]: tokens of each, at least one."""
+    second: NDArray[np.int32]
+    """[texts]: after how many tokens a pair's second text begins; a text's length where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A request to continue one sequence."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
-    """At least one token."""
+    """At least one token, unless there are texts."""
     max_new_tokens: int
     """0: only the prompt is computed. Prompt and output together fit the model's context, unless there is a window."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -110,6 +125,8 @@ class GenerateRequest:
     """Returns scores of every prompt token but the first, and this many of the likeliest tokens; None: no scores."""
     pooling: Literal["mean", "last"] | None = None
     """Returns one vector of the prompt's final hidden states; not together with prompt_logprobs."""
+    texts: Texts | None = None
+    """For an encoder, instead of the prompt: its only delta has a vector or a score of each text."""
     grammar: str | None = None
     """Constraint on the output: a JSON schema, or several as `app.messages.grammar` writes them. The worker makes a
     TokenConstraint of it; the engine does not read it."""

@@ -1,9 +1,10 @@
 """Claims of a machine's cores: a slot (`app.workers.numa`) belongs to one worker, or to two for a while.
 
-Workers whose models may sleep share cores with each other (`app.workers.core_turns`), as most of them are idle. Two
-others share cores during a rolling change only: the old one, and its successor of the same application and another
-version. A worker locks one of two files of each of its cores and writes the owner there; those that share lock the
-first one together. The kernel releases the locks when the process ends, however it ends.
+Encoders are on the cores of others, whose steps and theirs take turns (`app.workers.core_turns`). Workers whose models
+may sleep share cores with each other, as most of them are idle. Two others share cores during a rolling change only:
+the old one, and its successor of the same application and another version. A worker locks one of two files of each of
+its cores and writes the owner there; those that share lock the first one together. The kernel releases the locks when
+the process ends, however it ends.
 """
 
 import fcntl
@@ -37,6 +38,8 @@ class Holder:
     """Whether it may share the cores of workers of another version of the application until they end."""
     sleeps: bool = False
     """Whether its model may sleep: it shares cores with all others that may, and with nobody else."""
+    beside: bool = False
+    """Whether it is an encoder, which has no cores of its own: it takes turns with whoever has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float, holder: Ho
     deadline_s = time.monotonic() + timeout_s
     while True:
         with _only_one(folder):
+            if holder.beside:
+                return _beside(slots, folder)
             claim = _least_shared(slots, folder) if holder.sleeps else _first_free(slots, folder, holder)
             if claim is not None:
                 return claim
@@ -93,6 +98,19 @@ def _first_free(slots: Sequence[Slot], folder: Path, holder: Holder) -> Claim | 
             if (locks := _locked(slot, folder, holder, shares=shares)) is not None:
                 return Claim(slot, shares, locks)
     return None
+
+
+def _beside(slots: Sequence[Slot], folder: Path) -> Claim:
+    """The slot on which the fewest encoders are. No lock of its cores is taken."""
+    for number in count():
+        for slot in slots:
+            lock = (folder / f"cpu{slot.cpus[0]}.beside.{number}.lock").open("a")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return Claim(slot, False, (lock,))
+            except BlockingIOError:
+                lock.close()
+    raise AssertionError("the row has no end")
 
 
 def _least_shared(slots: Sequence[Slot], folder: Path) -> Claim | None:

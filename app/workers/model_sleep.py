@@ -8,19 +8,26 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from app.engine.engine import Engine
 from app.messages.failures import EngineStoppedError
 from app.workers.awake_models import ASLEEP, IN_USE, AwakeModels
-from app.workers.saved_pages import save_what_is_left
+from app.workers.saved_pages import SavingEngine, save_what_is_left
 
 WAKE_TIMEOUT_S: Final = 60.0
 """How long a request waits for memory that busy models have."""
 _LOOK_S: Final = 1.0
 """How often a model is looked at that is in use for longer than it takes to fall asleep."""
+
+
+class SleepingEngine(SavingEngine, Protocol):
+    """What sleeps: `app.engine.engine.Engine`, or an encoder."""
+
+    def release_memory(self) -> "Future[bool]":
+        """As `Engine.release_memory`."""
 
 
 class _Questions:
@@ -61,7 +68,7 @@ def _retrieve(waking: "asyncio.Task[None]") -> None:
 class ModelSleep:
     """A model that may sleep. Use it on one event loop."""
 
-    def __init__(self, engine: Engine, models: AwakeModels, *, after_s: float, save_timeout_s: float) -> None:
+    def __init__(self, engine: SleepingEngine, models: AwakeModels, *, after_s: float, save_timeout_s: float) -> None:
         """The model is awake, and has its claim. Call `watch`. Raises OSError where others could not ask.
 
         after_s: how long after the last request it falls asleep. save_timeout_s: how long saving its users' pages may

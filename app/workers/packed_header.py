@@ -1,6 +1,6 @@
-"""Reads the header of a packed model's weights: the decoder's description, and the sizes of its matrices.
+"""Reads the header of a packed model's weights: the decoder's description, the sizes of its matrices, its vectors.
 
-The engine validates it when it loads the model. Knows no weights, and works without `quant`, which a worker lacks.
+The engine validates it when it loads the model. Knows no matrices, and works without `quant`, which a worker lacks.
 """
 
 import json
@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.capacity.demand import Matrices, experts_of, matrices_of
 from app.engine.expert_reads import ExpertReads
@@ -24,6 +27,12 @@ class PackedHeader:
     decoder: Mapping[str, Any]
     """The description as in quant/families/description.py; missing fields have their defaults."""
     matrices: Matrices
+    vectors: Mapping[str, tuple[int, int]]
+    """Of each tensor of fp32 numbers: the offset in the file, and bytes."""
+
+    def vector(self, files: Path | SealedModel, name: str) -> NDArray[np.float32]:
+        """Reads a tensor of fp32 numbers. Raises KeyError if there is none of that name, OSError."""
+        return np.frombuffer(_read(files, *self.vectors[name]), "<f4")
 
     @property
     def expert_reads(self) -> ExpertReads | None:
@@ -49,9 +58,13 @@ def read_header(files: Path | SealedModel) -> PackedHeader | None:
         sizes[name] = (entry["rows"] * entry["cols"], end - begin)
     decoder = json.loads(metadata["decoder"])
     experts, per_token = experts_of(decoder)
-    return PackedHeader(
-        decoder, matrices_of(sizes, experts=experts, experts_per_token=per_token, type_name="as it runs")
-    )
+    vectors = {
+        name: (_LENGTH_BYTES + length + entry["data_offsets"][0], entry["data_offsets"][1] - entry["data_offsets"][0])
+        for name, entry in header.items()
+        if name != "__metadata__" and entry["dtype"] == "F32"
+    }
+    matrices = matrices_of(sizes, experts=experts, experts_per_token=per_token, type_name="as it runs")
+    return PackedHeader(decoder, matrices, vectors)
 
 
 def _read(files: Path | SealedModel, offset: int, size: int) -> bytes:

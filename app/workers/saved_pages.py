@@ -7,10 +7,9 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from app.engine.engine import Engine
-from app.engine.memory.engine_memory import MemoryOptions
+from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
 from app.engine.model_runner import ModelRunner
 from app.model_folder import ModelFolder
 from app.sealing.sealed_model import SealedModel
@@ -81,7 +80,16 @@ def memory_options(memory: MemorySettings) -> MemoryOptions:
     return MemoryOptions(memory.save, memory.save_after_s, memory.restore, memory.min_tokens)
 
 
-def save_what_is_left(engine: Engine, timeout_s: float) -> None:
+class SavingEngine(Protocol):
+    """`app.engine.engine.Engine`, or one that saves no pages."""
+
+    @property
+    def memory(self) -> EngineMemory | None: ...
+    @property
+    def healthy(self) -> bool: ...
+
+
+def save_what_is_left(engine: SavingEngine, timeout_s: float) -> None:
     """Saves all remaining pages before the engine stops; a warning says how many were not saved."""
     if engine.memory is None or not engine.healthy:
         return

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,12 @@ from app.messages.crashes import CRASHES_FOLDER, mark_crashes
 from app.messages.direct_line import LINES_FOLDER, connect
 from app.messages.failures import EngineStoppedError, ModelReplacedError, PlaceWantedBackError
 from app.messages.memory import SavedPages
+from app.messages.model_card import ModelCard
 from app.messages.requests import GenerateRequest, Priority
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, machines, own_actor, own_deployment, session_folder
-from app.sealing.sealed_model import model_identity, open_model
+from app.sealing.sealed_model import SealedModel, model_identity, open_model
 from app.settings import ModelApplicationSettings, WorkerSettings
 from app.workers.admission import Admission, Place
 from app.workers.awake_models import AwakeModels, most_awake_bytes
@@ -54,7 +55,7 @@ from app.workers.warm_up import warm_up
 
 _CLAIM_TIMEOUT_S = 15.0
 """A worker that is being replaced needs a moment to end. After this time Serve tries again anyway."""
-_WANTED_BACK = "Others need the place of this request of a batch. It goes on later."
+WANTED_BACK = "Others need the place of this request of a batch. It goes on later."
 
 
 class Worker:
@@ -72,44 +73,14 @@ class Worker:
         Raises NoFreeCoresError, NoRoomError, SealedModelError, another ValueError, and what `make_runner`,
         `make_store` and `make_drafts` raise.
         """
-        leave_no_core_files()
-        log_no_refusals(logging.getLogger("ray.serve"))
-        keep_on_loopback()
-        mark_crashes(session_folder(CRASHES_FOLDER), own_actor())
-        settings = with_allowed_binding(settings)
-        worker = settings.worker
-        nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
-        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, _cores_of_one(worker, nodes))
-        may_sleep = settings.sleep.after_s is not None
-        holder = Holder(*own_deployment(), may_share=worker.surges, sleeps=may_sleep)
-        cores = session_folder("redoubt-cores")
-        self._claim = claim_slot(slots, cores, _CLAIM_TIMEOUT_S, holder)
-        slot = self._claim.slot
-        pin_this_thread(slot)
-        threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
-        if threads > len(slot.cpus):
-            raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
-        card, starts = settings.model_card(), session_folder(STARTS_FOLDER)
-        note_phase(starts, card.name, StartPhase.LOADING)
-        files = open_model(card)
-        identity = model_identity(files)
-        if self._claim.is_shared:
-            beside = settings.engine.kv_memory_bytes + draft_bytes(settings)
-            check_room_beside(files, beside, available_memory_bytes())
-        self._models = AwakeModels(
-            session_folder("awake"),
-            card.name,
-            needed_bytes(files, settings.engine.kv_memory_bytes + draft_bytes(settings)),
-            most_awake_bytes(settings.sleep, machine_memory_bytes()),
-        )
-        self._models.claim(WAKE_TIMEOUT_S if may_sleep else None)
+        place = self._take_place(settings)
+        settings, worker, slot, threads = place.settings, place.settings.worker, place.slot, place.threads
+        files, card, starts = place.files, place.card, place.starts
         runner = make_runner(settings, files, slot, threads)
         drafts = make_drafts(settings, files, slot, threads, runner)
         header = read_header(files)
         experts = None if header is None else header.expert_reads
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
-        self._turns = CoreTurns(cores, slot) if may_sleep else None
-        self._drain_timeout_s = worker.drain_timeout_s
         concurrent = min(worker.max_concurrent_requests, runner.max_sequences)
         self._engine = Engine(
             runner,
@@ -125,6 +96,7 @@ class Worker:
             experts=experts,
             turns=self._turns,
         )
+        self._memory = self._engine.memory
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
         self._connecting: set[str] = set()
@@ -153,7 +125,7 @@ class Worker:
         self._facts = WorkerFacts(
             node=socket.gethostname(),
             pid=os.getpid(),
-            model=replace(card, identity=identity),
+            model=replace(card, identity=place.identity),
             speed=float(f"{warm.speed:.3g}"),
             cpus=slot.cpus,
             numa_node=slot.numa_node,
@@ -175,6 +147,46 @@ class Worker:
             draft=None if settings.model.draft is None else Path(settings.model.draft).name,
         )
 
+    def _take_place(self, settings: ModelApplicationSettings, *, beside: bool = False) -> "WorkerPlace":
+        """Claims cores and opens the model. beside: on the cores of another worker, taking turns with it.
+
+        Raises as the constructor does.
+        """
+        leave_no_core_files()
+        log_no_refusals(logging.getLogger("ray.serve"))
+        keep_on_loopback()
+        mark_crashes(session_folder(CRASHES_FOLDER), own_actor())
+        settings = with_allowed_binding(settings)
+        worker = settings.worker
+        nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
+        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, _cores_of_one(worker, nodes))
+        may_sleep = settings.sleep.after_s is not None
+        holder = Holder(*own_deployment(), may_share=worker.surges, sleeps=may_sleep, beside=beside)
+        cores = session_folder("redoubt-cores")
+        self._claim = claim_slot(slots, cores, _CLAIM_TIMEOUT_S, holder)
+        slot = self._claim.slot
+        pin_this_thread(slot)
+        threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
+        if threads > len(slot.cpus):
+            raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
+        card, starts = settings.model_card(), session_folder(STARTS_FOLDER)
+        note_phase(starts, card.name, StartPhase.LOADING)
+        files = open_model(card)
+        identity = model_identity(files)
+        kv_bytes = 0 if beside else settings.engine.kv_memory_bytes + draft_bytes(settings)
+        if self._claim.is_shared:
+            check_room_beside(files, kv_bytes, available_memory_bytes())
+        self._models = AwakeModels(
+            session_folder("awake"),
+            card.name,
+            needed_bytes(files, kv_bytes),
+            most_awake_bytes(settings.sleep, machine_memory_bytes()),
+        )
+        self._models.claim(WAKE_TIMEOUT_S if may_sleep else None)
+        self._turns = CoreTurns(cores, slot)
+        self._drain_timeout_s = worker.drain_timeout_s
+        return WorkerPlace(settings, slot, threads, files, card, identity, starts)
+
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
         """Streams the request's output, and parts of other requests of the same reader.
 
@@ -193,7 +205,7 @@ class Worker:
                     constraint = await self._constraints.make(request.grammar)
                 await self._connect(reader)
                 if place is not None and place.is_wanted_back:
-                    raise PlaceWantedBackError(_WANTED_BACK)
+                    raise PlaceWantedBackError(WANTED_BACK)
                 async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
                     is_first = True
                     async for bundle in bundles:
@@ -203,7 +215,7 @@ class Worker:
     def _place(self, request: GenerateRequest) -> AbstractContextManager[Place | None]:
         if request.priority is not Priority.BATCH:
             return self._admission.place()
-        error = PlaceWantedBackError(_WANTED_BACK)
+        error = PlaceWantedBackError(WANTED_BACK)
         return self._admission.place_of_batch(lambda: self._streams.give_up(request.request_id, error))
 
     async def flush_memory(self, owner: str) -> SavedPages:
@@ -211,14 +223,14 @@ class Worker:
 
         owner: `MemoryGrant.owner` of the user, here and below.
         """
-        memory = self._engine.memory
+        memory = self._memory
         return SavedPages(0, 0, 0) if memory is None else await asyncio.wrap_future(memory.flush(owner))
 
     async def clear_memory(self, owner: str) -> SavedPages:
         """Saves as `flush_memory`, then removes the user's pages from memory, because the user has logged out."""
         saved = await self.flush_memory(owner)
-        if self._engine.memory is not None:
-            await asyncio.wrap_future(self._engine.memory.clear(owner))
+        if self._memory is not None:
+            await asyncio.wrap_future(self._memory.clear(owner))
         return saved
 
     async def forget_memory(self, owner: str, key_id: bytes | None) -> int:
@@ -227,9 +239,9 @@ class Worker:
         Returns how many files were removed. The key must be destroyed before. Raises OSError for a disk that fails,
         ValueError, EngineStoppedError.
         """
-        if self._store is None or self._engine.memory is None:
+        if self._store is None or self._memory is None:
             return 0
-        await asyncio.wrap_future(self._engine.memory.drop(owner, key_id))
+        await asyncio.wrap_future(self._memory.drop(owner, key_id))
         return await asyncio.to_thread(self._store.folder.forget, owner, key_id)
 
     async def memory_use(self, owner: str) -> tuple[int, int]:
@@ -241,9 +253,9 @@ class Worker:
 
     def memory_statistics(self) -> dict[str, int]:
         """Counters of saved and loaded pages since the worker's start, by name; empty without a store."""
-        if self._store is None or self._engine.memory is None:
+        if self._store is None or self._memory is None:
             return {}
-        return asdict(self._engine.memory.statistics()) | asdict(self._store.counts)
+        return asdict(self._memory.statistics()) | asdict(self._store.counts)
 
     async def _connect(self, reader: str) -> None:
         """Opens a direct line to that ingress, if it is on this machine and has none."""
@@ -315,6 +327,20 @@ class Worker:
             self._models.release()
         if hasattr(self, "_claim"):
             self._claim.release()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """What a worker has before its model is loaded."""
+
+    settings: ModelApplicationSettings
+    slot: Slot
+    threads: int
+    files: Path | SealedModel
+    card: ModelCard
+    identity: str
+    starts: Path
+    """Where it notes how far its start is."""
 
 
 def _signed(bundle: Bundle, request: GenerateRequest, arithmetic: str) -> Bundle:

@@ -387,6 +387,10 @@ class Model:
         """
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether it computes whole sequences, in `encode`."""
+
+    @property
     def has_states(self) -> bool:
         """Whether some layers are Gated DeltaNet, which keep a state of a sequence rather than keys and values."""
 
@@ -486,6 +490,15 @@ class Model:
         self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32
     ) -> F32:
         """The same; returns [layers + 2, T, hidden_size]: embeddings, layers' outputs, final norm."""
+
+    def encode(
+        self, token_ids: I32, positions: I32, query_lengths: I32, first_layer: int = 0, end_layer: int = 0
+    ) -> F32 | None:
+        """Computes whole sequences with an encoder; returns the last layer's output [T, hidden_size], normalized.
+
+        first_layer, end_layer: only these layers, of which the first one's input is what the call before this one has
+        left of the same batch; 0 as the end: all. Without the last layer it returns None. The page table is not read.
+        """
 
     def copy_page(self, source: int, target: int) -> None:
         """Copies one page over all layers (copy-on-write)."""

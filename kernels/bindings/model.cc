@@ -13,6 +13,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -250,6 +251,30 @@ class BoundModel {
     return out;
   }
 
+  // None unless the last layer is among them.
+  std::optional<nb::ndarray<nb::numpy, float>> encode(const Array& token_ids, const Array& positions,
+                                                      const Array& query_lengths, int32_t first_layer,
+                                                      int32_t end_layer) {
+    if (!model_.config().encoder) throw std::invalid_argument("this model is no encoder");
+    const size_t sequences = std::min(length_of(query_lengths), size_t(model_.options().max_sequences) + 1);
+    const std::vector<int32_t> zeros(sequences);
+    std::vector<int32_t> numbers(sequences);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const nb::ndarray<nb::numpy, const int32_t> slots(numbers.data(), {sequences}, nb::none()),
+        contexts(zeros.data(), {sequences}, nb::none());
+    Batch batch = checked_batch(token_ids, positions, Array(slots), query_lengths, Array(contexts));
+    batch.prompts = batch.sequences;
+    batch.first_layer = first_layer;
+    batch.end_layer = end_layer;
+    if (end_layer != 0 && end_layer != model_.config().layers) {
+      run(batch, {});
+      return std::nullopt;
+    }
+    auto out = new_array<float>({size_t(batch.tokens), size_t(model_.config().hidden_size)});
+    run(batch, {.final_hidden = out.data()});
+    return out;
+  }
+
   nb::dict layer_activations(const HiddenStates& hidden, const Array& positions, const Array& slots,
                              const Array& query_lengths, const std::vector<std::string>& wanted) {
     const ModelConfig& config = model_.config();
@@ -469,6 +494,7 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("layers", [](BoundModel& self) { return self.model().config().layers; })
       .def_prop_ro("has_bf16_prompts", [](BoundModel& self) { return self.model().has_bf16_prompts(); })
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
+      .def_prop_ro("is_encoder", [](BoundModel& self) { return self.model().config().encoder; })
       .def_prop_ro("has_states", [](BoundModel& self) { return self.model().has_states(); })
       .def_prop_ro("page_table", &BoundModel::page_table)
       .def_prop_ro("group_windows", [](BoundModel& self) { return self.model().page_groups().windows; })
@@ -478,6 +504,8 @@ void bind_model(nb::module_& module) {
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)
+      .def("encode", &BoundModel::encode, token_ids, positions, query_lengths, nb::arg("first_layer") = 0,
+           nb::arg("end_layer") = 0)
       .def("layer_activations", &BoundModel::layer_activations, nb::arg("hidden"), positions, slots,
            query_lengths, nb::arg("wanted"))
       .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))

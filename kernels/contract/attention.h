@@ -64,8 +64,9 @@ struct KvPages {
 };
 
 // Attention of one kv head's query group. Query token i (0 <= i < query_tokens) is at position context_before
-// + i and sees the last `window` keys up to and including its own, or all of them. Pages without visible keys
-// are not read, and their page table entries need not be valid.
+// + i and sees the last `window` keys up to and including its own, or all of them, and `ahead` keys after its
+// own, of `keys` in all. Pages without visible keys are not read, and their page table entries need not be
+// valid.
 struct AttentionTask {
   const float* queries = nullptr;  // token i, head h of the group: queries + i * token_stride + h * head_dim
   float* output = nullptr;         // same shape and strides as queries, may not alias them
@@ -75,6 +76,8 @@ struct AttentionTask {
   int32_t group_heads = 0;
   int32_t context_before = 0;
   int32_t window = 0;  // keys; 0: all
+  int32_t ahead = 0;   // keys; 0: attention is causal
+  int32_t keys = 0;    // the sequence's, unless attention is causal
   float scale = 1.0f;
   float softcap = 0.0f;           // scores become softcap * tanh(score / softcap); 0: they stay
   const float* slopes = nullptr;  // [group_heads], ALiBi: slope * (query's position - key's) less; null: none
@@ -91,15 +94,20 @@ inline constexpr int kStateSum = 1;
 inline constexpr int kStateOutput = 2;
 inline constexpr int state_floats(int head_dim) { return head_dim + kStateOutput; }
 
-// Number of keys that a query token sees, from first_key up to its own.
-inline int visible_keys(const AttentionTask& task, int query_token) {
-  return task.context_before + query_token + 1;
+// The end of the keys that a token sees which is the last of `tokens`.
+inline int end_key(int tokens, int ahead, int keys) {
+  return ahead == 0 ? tokens : keys - tokens > ahead ? tokens + ahead : keys;
 }
-inline int first_key(int visible, int window) {
-  return window == 0 || visible < window ? 0 : visible - window;
+// The same of a query token, which sees those from first_key on.
+inline int visible_keys(const AttentionTask& task, int query_token) {
+  return end_key(task.context_before + query_token + 1, task.ahead, task.keys);
+}
+// Likewise of a token that is the last of `tokens`.
+inline int first_key(int tokens, int window) {
+  return window == 0 || tokens < window ? 0 : tokens - window;
 }
 inline int first_key(const AttentionTask& task, int query_token) {
-  return first_key(visible_keys(task, query_token), task.window);
+  return first_key(task.context_before + query_token + 1, task.window);
 }
 inline int partitions_of(int keys) { return (keys + kPartitionTokens - 1) / kPartitionTokens; }
 // The first partition that a query token sees; that of token 0 is the task's first.

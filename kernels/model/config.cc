@@ -25,6 +25,7 @@ constexpr int32_t kMostExperts = 4096;
 constexpr int32_t kMostExpertsPerToken = 1024;  // so that the pairs of a step's rows and experts fit int32_t
 constexpr size_t kMostKinds = 64;
 constexpr int32_t kMostLayerInput = kMaxHeadDim;
+constexpr int32_t kMostTokenTypes = 64;
 
 template <typename Enum>
 using Names = std::initializer_list<std::pair<const char*, Enum>>;
@@ -232,6 +233,7 @@ AttentionConfig read_attention(const Fields& fields, const ModelConfig& config) 
     fields.fail("rope", "its rotary_dim is more than the head_dim");
   }
   attention.window = fields.integer("window", 0, kMaxSize, 0);
+  attention.causal = fields.flag("causal", true);
   attention.softcap = float(fields.number("softcap", 0, kMostNumber, 0));
   attention.sinks = fields.flag("sinks");
   if (fields.find("slopes") != nullptr) {
@@ -419,6 +421,19 @@ void read_layer_inputs(const Fields& root, ModelConfig& config) {
   inputs->check_all_known();
 }
 
+// What is made of the last layer's output is for who asks for it: app/encoder computes that.
+void read_encoder(const Fields& root, ModelConfig& config) {
+  config.encoder = root.object("encoder").has_value();
+  const auto causal = [](const LayerConfig& kind) { return kind.keeps_state() || kind.attention.causal; };
+  if (!config.encoder && !std::all_of(config.kinds.begin(), config.kinds.end(), causal)) {
+    root.fail("encoder", "missing, and attention is not causal");
+  }
+  if (config.encoder && config.keeps_states()) root.fail("encoder", "does not go with delta or conv");
+  for (const LayerConfig& kind : config.kinds) {
+    if (config.encoder && kind.attention.keys_of >= 0) root.fail("encoder", "does not go with keys_of");
+  }
+}
+
 void read_layers(const Fields& root, ModelConfig& config) {
   for (const Fields& rope : root.objects("ropes", kMostKinds)) {
     config.ropes.push_back(read_rope(rope));
@@ -470,6 +485,11 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
   if (config.learned_positions && config.layer_inputs) {
     root.fail("learned_positions", "does not go with layer_inputs");
   }
+  config.token_types = root.integer("token_types", 0, kMostTokenTypes, 0);
+  if (config.token_types > 0 && !config.learned_positions) {
+    root.fail("token_types", "needs learned_positions");
+  }
+  read_encoder(root, config);
   config.tied_head = root.flag("tied_head");
   config.head_bias = root.flag("head_bias");
   config.logit_scale = float(root.number("logit_scale", kLeastNumber, kMostNumber, 1.0));

@@ -66,6 +66,7 @@ struct AttentionConfig {
   float scale = 1.0f;         // of queries times keys
   int32_t rope = -1;          // which of ModelConfig::ropes; -1: none
   int32_t window = 0;         // keys that a token sees, itself included; 0: all
+  bool causal = true;         // or it sees as many after itself as before itself
   float softcap = 0.0f;       // scores become softcap * tanh(score / softcap); 0: they stay
   bool sinks = false;         // a learned score a head, without a value
   std::vector<float> slopes;  // ALiBi, by head; empty: none
@@ -81,6 +82,10 @@ struct AttentionConfig {
   bool value_is_key = false;  // values are what the key projection gives, before the key's norm and rotation
   std::optional<LatentConfig> latent;
   bool output_gate = false;  // the output is multiplied by sigmoid(gate_proj(x))
+
+  // How many keys after its own a token sees, if they are there.
+  int32_t ahead() const { return causal ? 0 : window > 0 ? window - 1 : kAllAhead; }
+  static constexpr int32_t kAllAhead = 1 << 24;
 };
 
 // Gated DeltaNet (Yang et al. 2024), which contract/delta.h computes.
@@ -174,15 +179,19 @@ struct ModelConfig {
   bool norm_bias = false;
   bool final_norm = true;
   float embedding_scale = 1.0f;
-  bool embedding_norm = false;
+  bool embedding_norm = false;  // of the embedding with what is added to it
   // Columns of the embedding and the head, which projections join to hidden_size; 0: hidden_size, and none.
   int32_t embedding_size = 0;
   bool learned_positions = false;  // a vector for each of max_positions is added to the embedding
+  // Of tokens, each with a vector that is added too: type t's positions are t * max_positions and those after.
+  int32_t token_types = 0;
   bool tied_head = false;
   bool head_bias = false;
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;
   std::optional<LayerInputsConfig> layer_inputs;
+  // Whether every sequence is computed in one step, so that no layer's keys and values are kept after it.
+  bool encoder = false;
   std::vector<LayerConfig> kinds;
   std::vector<int32_t> kind_of_layer;  // [layers]
 

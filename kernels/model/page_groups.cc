@@ -96,6 +96,19 @@ void share_slots(const ModelConfig& config, PageGroups& groups) {
   }
 }
 
+// Of an encoder: each layer writes over the one before it, so that a page has room for the largest.
+PageGroups one_layers_page(const ModelConfig& config) {
+  PageGroups groups{.windows = {0}, .of_layer = {}};
+  int32_t largest = 0;
+  for (int32_t layer = 1; layer < config.layers; ++layer) {
+    if (kv_shape(config, layer).numbers() > kv_shape(config, largest).numbers()) largest = layer;
+  }
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    groups.of_layer.push_back({0, 0, kv_shape(config, layer), layer == largest});
+  }
+  return groups;
+}
+
 }  // namespace
 
 PageGroups one_page_group(const std::vector<KvShape>& layers) {
@@ -105,6 +118,7 @@ PageGroups one_page_group(const std::vector<KvShape>& layers) {
 }
 
 PageGroups one_page_group(const ModelConfig& config) {
+  if (config.encoder) return one_layers_page(config);
   PageGroups groups{.windows = {0}, .of_layer = {}};
   int32_t slots = 0;
   for (int32_t layer = 0; layer < config.layers; ++layer) {

@@ -269,6 +269,7 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
   if (config.learned_positions) {
     weights.positions = find.linear("model.embed_positions", config.max_positions, hidden, false).weight;
   }
+  if (config.token_types > 0) weights.types = find.vector("model.embed_types.weight", config.token_types * hidden);
   if (config.embedding_size > 0) {
     weights.embedding_projection = find.linear("model.embed_proj", hidden, cols, false);
     weights.head_projection = find.linear("model.head_proj", cols, hidden, false);
@@ -289,7 +290,7 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.input_projection = find.linear("model.layer_inputs_proj", all, config.hidden_size, false);
     weights.input_norm = find.vector("model.layer_inputs_norm.weight", size);
   }
-  if (config.hidden_size < kWideHiddenSize) choose_two_terms(weights);
+  if (config.hidden_size < kWideHiddenSize && !config.encoder) choose_two_terms(weights);
   return weights;
 }
 

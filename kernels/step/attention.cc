@@ -24,6 +24,10 @@ KvView pages_of_sequence(const StepContext& context, int layer, int kv_head, int
   return context.kv_cache.view(layer, kv_head, context.page_tables + row * context.pages_per_sequence);
 }
 
+int32_t keys_of(const Batch& batch, int32_t sequence) {
+  return batch.context_lengths[sequence] + batch.query_lengths[sequence];
+}
+
 AttentionTask attention_task(const StepContext& context, const AttentionItem& item, int layer,
                              const LayerRows& rows) {
   const ModelConfig& config = context.config;
@@ -42,6 +46,10 @@ AttentionTask attention_task(const StepContext& context, const AttentionItem& it
   task.group_heads = item.heads;
   task.context_before = rows.batch.context_lengths[item.sequence] + item.query_begin;
   task.window = attention.window;
+  if (!attention.causal) {
+    task.ahead = attention.ahead();
+    task.keys = keys_of(context.batch, item.sequence);
+  }
   task.scale = attention.scale;
   task.softcap = attention.softcap;
   if (!attention.slopes.empty()) task.slopes = attention.slopes.data() + head;

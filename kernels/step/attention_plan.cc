@@ -36,6 +36,7 @@ class Planner {
       : batch_(batch), shape_(config.shape(layer)), threads_(threads) {
     plan_.layer = layer;
     plan_.window = config.layer(layer).attention.window;
+    plan_.ahead = config.layer(layer).attention.ahead();
     plan_.shape = shape_;
   }
 
@@ -80,8 +81,9 @@ class Planner {
 
   // That some of the item's query tokens see. They are read once, for all of them.
   KeyRange keys_of(const AttentionItem& item) const {
-    const int32_t before = batch_.context_lengths[item.sequence] + item.query_begin;
-    return {first_key(before + 1, plan_.window), before + item.query_tokens};
+    const int32_t context = batch_.context_lengths[item.sequence], before = context + item.query_begin;
+    return {first_key(before + 1, plan_.window),
+            end_key(before + item.query_tokens, plan_.ahead, context + batch_.query_lengths[item.sequence])};
   }
 
   void add(AttentionItem item, int64_t keys, int64_t keys_of_row) {
@@ -108,7 +110,8 @@ class Planner {
 
   void add_heads(AttentionItem item, int pieces) {
     const KeyRange keys = keys_of(item);
-    const int32_t of_last = keys.end - first_key(keys.end, plan_.window);
+    const int32_t last = batch_.context_lengths[item.sequence] + item.query_begin + item.query_tokens;
+    const int32_t of_last = keys.end - first_key(last, plan_.window);
     for (int piece = 0; piece < pieces; ++piece) {
       const Range heads = share(shape_.group_heads(), piece, pieces);
       item.head_begin = heads.begin;

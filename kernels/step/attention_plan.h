@@ -27,6 +27,7 @@ struct AttentionItem {
 struct AttentionPlan {
   int32_t layer = 0;   // one of those that it is for
   int32_t window = 0;  // keys that a query sees; 0: all
+  int32_t ahead = 0;   // of them after its own, which must be there
   HeadShape shape;
   std::vector<AttentionItem> items;   // thread by thread, by falling cost
   std::vector<size_t> first_item;     // of each thread, and the end

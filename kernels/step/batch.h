@@ -38,6 +38,10 @@ struct Batch {
   const int32_t* draft_lengths = nullptr;
   // How many of the last sequences have prompt tokens here; those before them decode.
   int32_t prompts = 0;
+  // Of an encoder: the layers that this call computes, from the first one's input on, which the call before it
+  // has left for the same batch. end_layer 0: all.
+  int32_t first_layer = 0;
+  int32_t end_layer = 0;
   // Once another thread has made it other than 0, the step ends at its next layer; null: it does not. Not
   // copied.
   const int32_t* interrupt = nullptr;
@@ -124,6 +128,7 @@ struct StepOutputs {
   PromptReader* const* readers = nullptr;  // [sequences], null for a sequence whose prompt nobody reads
   float* logits = nullptr;                 // [tokens][vocab_size]
   float* hidden_states = nullptr;          // [layers + 2][tokens][hidden_size]
+  float* final_hidden = nullptr;           // [tokens][hidden_size], after the final norm
   const LayerTap* tap = nullptr;
 };
 

@@ -24,10 +24,9 @@ Decoder::Decoder(const StepContext& context, int thread)
 
 void Decoder::run() {
   const int last = context_.config.layers - 1, last_storing = context_.config.last_storing_layer();
-  residual_.embed();
-  if (context_.config.embedding_size > 0 && context_.batch.hidden_states == nullptr) projections_.embedding();
-  if (context_.config.layer_inputs) layer_inputs_.embed();
-  for (int layer = 0; layer <= last; ++layer) {
+  const int first = context_.batch.first_layer, end = context_.batch.end_layer;
+  if (first == 0) embed();
+  for (int layer = first; layer < end; ++layer) {
     team_.once([&] {
       if (context_.batch.is_interrupted()) throw StepInterrupted();
     });
@@ -38,11 +37,17 @@ void Decoder::run() {
       run_wanted_rows(layer, /*stores=*/layer == last_storing);
     }
   }
-  if (context_.outputs.tap != nullptr) return;
+  if (context_.outputs.tap != nullptr || end <= last) return;
   residual_.copy_hidden(last + 1);
   residual_.copy_final_norm();
   results_.read_hidden_states();
   run_head();
+}
+
+void Decoder::embed() {
+  residual_.embed();
+  if (context_.config.embedding_size > 0 && context_.batch.hidden_states == nullptr) projections_.embedding();
+  if (context_.config.layer_inputs) layer_inputs_.embed();
 }
 
 void Decoder::run_layer(int layer) {

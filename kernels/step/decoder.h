@@ -30,6 +30,7 @@ class Decoder {
   void run();
 
  private:
+  void embed();
   void run_layer(int layer);
   void run_wanted_rows(int layer, bool stores);
   // Attention, or the layer kind that replaces it.

@@ -200,7 +200,7 @@ size_t Model::activation_bytes() const { return workspace_->bytes(); }
 
 void Model::run(const Batch& given, const StepOutputs& outputs) {
   check_sizes(given);
-  const Batch& batch = batch_.copy(given);
+  const Batch& batch = batch_.copy(with_layers(given));
   check_tokens(batch);
   check_sequences(batch);
   check_readers(batch, outputs);
@@ -231,6 +231,16 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
             .began_ticks = __rdtsc()});
 }
 
+// All of them, unless the caller says which.
+Batch Model::with_layers(Batch batch) const {
+  if (batch.end_layer == 0) batch.end_layer = config_.layers;
+  if (batch.first_layer < 0 || batch.first_layer >= batch.end_layer || batch.end_layer > config_.layers) {
+    reject("end_layer", std::to_string(batch.first_layer) + " .. " + std::to_string(batch.end_layer) +
+                            " are not layers of " + std::to_string(config_.layers));
+  }
+  return batch;
+}
+
 void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) {
   if (has_states()) throw std::invalid_argument("positions: states can't be moved to other positions");
   redoubt::copy_page_turned(kv_cache_, config_, rope_angles_, source, target, positions);
@@ -258,9 +268,10 @@ void Model::check_tokens(const Batch& batch) const {
       reject("token_ids", std::to_string(batch.token_ids[t]) + " is not in the vocabulary");
     }
     if (batch.positions[t] < 0) reject("positions", std::to_string(batch.positions[t]) + " is negative");
-    if (config_.learned_positions && batch.positions[t] >= config_.max_positions) {
-      reject("positions", std::to_string(batch.positions[t]) + " is not below " +
-                              std::to_string(config_.max_positions) + ", and this model's are learned");
+    const int64_t positions = int64_t(config_.max_positions) * std::max(1, config_.token_types);
+    if (config_.learned_positions && batch.positions[t] >= positions) {
+      reject("positions", std::to_string(batch.positions[t]) + " is not below " + std::to_string(positions) +
+                              ", and this model's are learned");
     }
   }
 }
@@ -281,6 +292,9 @@ void Model::check_sequences(const Batch& batch) {
       reject("context_lengths", std::to_string(context) + " and " + std::to_string(queries) +
                                     " new tokens are more than max_context_tokens");
     }
+    if (config_.encoder && context > 0) {
+      reject("context_lengths", std::to_string(context) + ", but an encoder's sequences are whole");
+    }
     tokens += queries;
     const int32_t drafts = batch.drafts(s);
     if (drafts < 0 || drafts >= queries) {
@@ -296,9 +310,23 @@ void Model::check_sequences(const Batch& batch) {
 
 // Checks the copy: the caller's table may change while the step runs without the interpreter's lock.
 void Model::copy_page_table(const Batch& batch) {
+  if (config_.encoder) return number_pages(batch);
   for (int32_t group = 0; group < page_groups().count(); ++group) {
     if (group == page_groups().state_group) continue;
     for (int32_t s = 0; s < batch.sequences; ++s) copy_page_table(batch, group, s);
+  }
+}
+
+// An encoder's pages are nobody's after the step: each sequence gets the next ones.
+void Model::number_pages(const Batch& batch) {
+  int32_t next = 0;
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    const int32_t pages = (batch.query_lengths[s] + kPageTokens - 1) / kPageTokens;
+    if (pages > options_.kv_pages - next) {
+      reject("query_lengths", "they need more than the " + std::to_string(options_.kv_pages) + " kv_pages");
+    }
+    int32_t* to = batch_page_table_.data() + int64_t(s) * pages_per_sequence_;
+    for (int32_t i = 0; i < pages; ++i) to[i] = next++;
   }
 }
 

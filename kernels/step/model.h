@@ -74,7 +74,7 @@ class Model {
   // kPageTokens on. Entries before those that a step's tokens see are not read. The states' group has numbers
   // of state_pages(), or kNoPage where the state is not needed later: allowed for a page that a step computes
   // completely, but not for the page that holds its last token, nor for the one before that if it is not
-  // full.
+  // full. An encoder's sequences get their pages by themselves.
   int32_t* page_table() { return page_table_.data(); }
   const PageGroups& page_groups() const { return kv_cache_.groups(); }
   KvCache& kv_cache() { return kv_cache_; }
@@ -105,7 +105,9 @@ class Model {
   void check_sizes(const Batch& batch) const;
   void check_tokens(const Batch& batch) const;
   void check_sequences(const Batch& batch);
+  Batch with_layers(Batch batch) const;
   void copy_page_table(const Batch& batch);
+  void number_pages(const Batch& batch);
   void copy_page_table(const Batch& batch, int32_t group, int32_t sequence);
   void copy_state_pages(const Batch& batch);
   void copy_state_pages(const Batch& batch, int32_t sequence);

@@ -10,7 +10,7 @@ namespace redoubt {
 namespace {
 
 bool is_plan_of(const AttentionPlan& plan, const AttentionConfig& attention) {
-  return plan.window == attention.window && plan.shape == attention.shape;
+  return plan.window == attention.window && plan.ahead == attention.ahead() && plan.shape == attention.shape;
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ StepPlan::StepPlan(const Batch& batch, const StepOutputs& outputs, const ModelCo
     return batch.query_lengths[a] > batch.query_lengths[b];
   });
   // For a state every row is needed.
-  ends_early_ = !config.layer(config.layers - 1).keeps_state() && outputs.logits == nullptr &&
-                outputs.hidden_states == nullptr && outputs.tap == nullptr &&
+  ends_early_ = !config.layer(config.layers - 1).keeps_state() && !config.encoder &&
+                outputs.logits == nullptr && outputs.hidden_states == nullptr && outputs.tap == nullptr &&
                 wanted_.batch.tokens < batch.tokens;
   list_head_places(batch, outputs);
   const int32_t first_of_wanted = ends_early_ ? config.last_storing_layer() : config.layers;

@@ -39,14 +39,22 @@ void Residual::embed_row(int32_t r) const {
   if (config.embedding_scale != 1.0f) {
     context_.kernels.scale(out, config.embedding_scale, config.embedding_cols());
   }
+  if (config.learned_positions) {
+    float* const positions = projects ? row(r) : own;
+    const int32_t position = context_.batch.positions[r] % config.max_positions;
+    read_row(&ModelWeights::positions, position, positions);
+    if (config.token_types > 0) add_type(context_.batch.positions[r] / config.max_positions, positions);
+    if (!projects) context_.kernels.add_scaled(positions, 1.0f, config.hidden_size, out);
+  }
   if (config.embedding_norm) {
     std::memcpy(own, out, size_t(config.hidden_size) * sizeof(float));
     normalize(context_, team_.weights().embedding_norm, own, out);
   }
-  if (!config.learned_positions) return;
-  float* const positions = projects ? row(r) : own;
-  read_row(&ModelWeights::positions, context_.batch.positions[r], positions);
-  if (!projects) context_.kernels.add_scaled(positions, 1.0f, config.hidden_size, out);
+}
+
+void Residual::add_type(int32_t type, float* out) const {
+  const int32_t size = context_.config.hidden_size;
+  context_.kernels.add_scaled(team_.weights().types + int64_t(type) * size, 1.0f, size, out);
 }
 
 void Residual::read_row(PackedMatrix ModelWeights::* matrix, int32_t row, float* out) const {
@@ -134,11 +142,15 @@ void Residual::copy_hidden(int index) {
 }
 
 void Residual::copy_final_norm() {
-  if (context_.outputs.hidden_states == nullptr) return;
   const ModelConfig& config = context_.config;
+  const StepOutputs& outputs = context_.outputs;
+  float* const to = outputs.final_hidden != nullptr    ? outputs.final_hidden
+                    : outputs.hidden_states != nullptr ? output_row(config.layers + 1, 0)
+                                                       : nullptr;
+  if (to == nullptr) return;
   team_.share(context_.batch.tokens, [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      final_norm(context_, row(r), output_row(config.layers + 1, r));
+      final_norm(context_, row(r), to + r * config.hidden_size);
     }
   });
 }

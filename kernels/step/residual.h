@@ -29,6 +29,7 @@ class Residual {
 
  private:
   void embed_row(int32_t r) const;
+  void add_type(int32_t type, float* out) const;
   // A row of a matrix that the nodes have in parts.
   void read_row(PackedMatrix ModelWeights::* matrix, int32_t row, float* out) const;
   void fill_angles(int32_t r) const;

@@ -202,12 +202,12 @@ def entering(x: F32, decoder: Decoder, vectors: Mapping[str, F32], matrix: Calla
     """
     if decoder.embedding_scale != 1:
         x *= np.float32(decoder.embedding_scale)
-    if decoder.embedding_norm:
-        _normalize(x, decoder, vectors)
     if decoder.embedding_size:
         x = x @ matrix(EMBEDDING_PROJECTION).T
     if decoder.learned_positions:
         x += matrix(POSITIONS)[: x.shape[1]]
+    if decoder.embedding_norm:
+        _normalize(x, decoder, vectors)
     return x
 
 

@@ -69,6 +69,8 @@ class Attention:
     """Index into the decoder's ropes; None: keys have no position."""
     window: int = 0
     """Keys that a token sees, itself included; 0: all."""
+    causal: bool = True
+    """Whether a token sees none after itself; if not, it sees as many after as before itself."""
     softcap: float = 0.0
     """Scores become softcap * tanh(score / softcap); 0: they stay."""
     sinks: bool = False
@@ -218,6 +220,32 @@ class LayerInputs:
     activation: Activation = "silu"
 
 
+Pooling = Literal["mean", "first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A layer behind the pooling: activation(weight x + bias)."""
+
+    rows: int
+    cols: int
+    bias: bool = True
+    activation: Literal["identity", "tanh"] = "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """What is made of the last layer's output. A text is computed in one step, and nothing of it is kept."""
+
+    pooling: Pooling
+    """Of a text's tokens: their mean, the first or the last."""
+    normalized: bool = True
+    """Whether the vector is scaled to length 1."""
+    dense: tuple[Dense, ...] = ()
+    scores: bool = False
+    """Whether the result is one number, a reranker's logit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """A whole model. `kinds` are the different layers, `layers` says for each layer which kind it is of."""
@@ -241,12 +269,15 @@ class Decoder:
     embedding_size: int = 0
     """Columns of the embedding and the head, which projections join to hidden_size; 0: hidden_size, and none."""
     learned_positions: bool = False
-    """Whether a learned vector for each of max_positions is added to the embedding."""
+    """Whether a learned vector for each of max_positions is added to the embedding, before its norm."""
+    token_types: int = 0
+    """Of tokens; each has a learned vector that is added too. Needs learned_positions."""
     tied_head: bool = False
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     layer_inputs: LayerInputs | None = None
+    encoder: Encoder | None = None
 
     @property
     def embedding_cols(self) -> int:
@@ -261,7 +292,7 @@ class Decoder:
     def runs_by_layer(self) -> bool:
         """Whether each layer can be computed from the previous one's output alone, without tokens and other layers."""
         attentions = [kind.attention for kind in self.kinds if kind.attention is not None]
-        return self.layer_inputs is None and all(each.keys_of is None for each in attentions)
+        return self.layer_inputs is None and self.encoder is None and all(each.keys_of is None for each in attentions)
 
     def head_dim_of(self, attention: Attention) -> int:
         """Numbers of a head."""
@@ -300,6 +331,9 @@ def decoder_from(entries: Mapping[str, Any]) -> Decoder:
     lists: dict[str, Any] = {"layers": tuple(entries["layers"]), "ropes": ropes, "kinds": kinds}
     if "layer_inputs" in entries:
         lists["layer_inputs"] = LayerInputs(**entries["layer_inputs"])
+    if "encoder" in entries:
+        dense = tuple(Dense(**each) for each in entries["encoder"].get("dense", ()))
+        lists["encoder"] = Encoder(**{**entries["encoder"], "dense": dense})
     return Decoder(**{**entries, **lists})
 
 

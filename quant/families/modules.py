@@ -40,15 +40,22 @@ Modules = Mapping[str, Stored | str]
 
 
 def by_module(
-    decoder: Decoder, top: Modules, prefix: str, parts: Modules, experts: ExpertPieces | None = None
+    decoder: Decoder,
+    top: Modules,
+    prefix: str,
+    parts: Modules,
+    experts: ExpertPieces | None = None,
+    others: Mapping[str, tuple[Piece, ...]] | None = None,
 ) -> dict[str, Tensor]:
     """Every tensor of a decoder.
 
     top: modules outside layers ("model.norm"). parts: those of a layer ("self_attn.q_proj"), stored under prefix,
-    which has {} for the layer's number.
+    which has {} for the layer's number. others: the stored rows of further tensors, by the engine's names.
     """
 
     def pieces_of(name: str) -> tuple[Piece, ...]:
+        if others is not None and name in others:
+            return others[name]
         found = _LAYER.fullmatch(name)
         module, kind = module_and_kind(name if found is None else found[2])
         if found is None:

@@ -13,6 +13,8 @@ HEAD = "lm_head.weight"
 POSITIONS = "model.embed_positions.weight"
 EMBEDDING_PROJECTION = "model.embed_proj.weight"
 LAYER_INPUTS = "model.embed_layer_inputs.weight"
+DENSE = "encoder.dense."
+"""The prefix of layers behind the pooling; their matrices are floats, row after row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
         tensors |= _linear("model.embed_proj", hidden, cols, False)
     if decoder.learned_positions:
         tensors[POSITIONS] = EngineTensor("table", (decoder.max_positions, hidden))
+    if decoder.token_types:
+        tensors["model.embed_types.weight"] = EngineTensor("vector", (decoder.token_types * hidden,))
     if decoder.embedding_norm:
         tensors |= _norm("model.embed_norm", decoder)
     if decoder.layer_inputs is not None:
@@ -53,6 +57,10 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
         tensors[HEAD] = EngineTensor("head", (decoder.vocab_size, cols))
     if decoder.head_bias:
         tensors["lm_head.bias"] = EngineTensor("vector", (decoder.vocab_size,))
+    for number, dense in enumerate(() if decoder.encoder is None else decoder.encoder.dense):
+        tensors[f"{DENSE}{number}.weight"] = EngineTensor("vector", (dense.rows * dense.cols,))
+        if dense.bias:
+            tensors[f"{DENSE}{number}.bias"] = EngineTensor("vector", (dense.rows,))
     return tensors
 
 

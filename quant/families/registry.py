@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from quant.errors import UnsupportedModelError
 from quant.families.baichuan import BAICHUAN
+from quant.families.bert import BERT, ROBERTA
 from quant.families.bloom import BLOOM
 from quant.families.chatglm import CHATGLM
 from quant.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
@@ -39,6 +40,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     OLMOE,
     MIXTRAL,
     BAICHUAN,
+    BERT,
     BLOOM,
     CHATGLM,
     DEEPSEEK_V2,
@@ -65,6 +67,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,
+    ROBERTA,
     SMOLLM3,
 )
 

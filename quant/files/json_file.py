@@ -12,8 +12,8 @@ from quant.files.plain_file import read_plain_text
 _MAX_JSON_BYTES: Final = 64 << 20
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object of at most 64 MiB. Raises SourceError naming the file."""
+def read_json(path: Path) -> Any:
+    """Reads a JSON file of at most 64 MiB. Raises SourceError naming the file."""
     try:
         text = read_plain_text(path, _MAX_JSON_BYTES)
         value = json.loads(text)
@@ -21,6 +21,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
             json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates, which no file of ours can hold
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is not JSON: {error}") from error
+    return value
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object of at most 64 MiB. Raises SourceError naming the file."""
+    value = read_json(path)
     if not isinstance(value, dict):
         raise SourceError(f"{path}: is not a JSON object")
     return value

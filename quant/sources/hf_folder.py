@@ -15,8 +15,9 @@ from quant.codes.bf16 import bf16_to_fp32
 from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.description import Attention, Decoder
+from quant.families.encoders import ENCODER, as_encoder, encoder_config
 from quant.families.family import Tensor
-from quant.families.names import EMBEDDING, HEAD
+from quant.families.names import DENSE, EMBEDDING, HEAD
 from quant.families.registry import describe, family_of, standard_config
 from quant.files.json_file import read_json_object
 from quant.files.safetensors_file import StoredTensor, read_header
@@ -34,6 +35,8 @@ from quant.sources.packed_layers import (
     layer_format,
     open_layer,
 )
+from quant.sources.sentence_transformers import KEY as SENTENCE_TRANSFORMERS
+from quant.sources.sentence_transformers import read_sentence_transformers
 from quant.sources.source import Source, SourceTensor, StoredType, left_out_note, rounding_note
 
 _READ_ROWS: Final = 1024
@@ -56,16 +59,24 @@ def open_hf_folder(folder: Path) -> Source:
     read_quantized = _quantized_reader(folder, raw_config)
     if read_quantized is not None:
         raw_config = {key: value for key, value in raw_config.items() if key != "quantization_config"}
+    beside = read_sentence_transformers(folder)
+    if beside is not None:
+        raw_config = raw_config | {SENTENCE_TRANSFORMERS: beside[0]}
     family = family_of(raw_config, str(config_path))
     shards = _shards(folder)
-    stored = (read_quantized or _float_tensors)(_stored(shards))
+    stored = (read_quantized or _float_tensors)(_without_buffers(_stored(shards)))
+    dense = [] if beside is None else beside[1]
+    for number, path in enumerate(dense):
+        stored |= _float_tensors(_dense_layer(number, path))
     if raw_config.get("tie_word_embeddings") is None:
         raw_config["tie_word_embeddings"] = family.head not in stored
     decoder = describe(raw_config, str(config_path))
+    if beside is not None and decoder.encoder is None:
+        decoder = as_encoder(decoder, raw_config, str(config_path))
     spellings = (family.tensors, *family.alternatives)
     make = next((each for each in spellings if _names(each(raw_config, decoder)) <= stored.keys()), spellings[0])
     wanted, notes, tied = make(raw_config, decoder), [], []
-    if decoder.tied_head:
+    if decoder.tied_head and decoder.encoder is None:
         untied = replace(decoder, tied_head=False)
         with_head = make(raw_config, untied)
         tied = [piece.name for piece in with_head[HEAD].pieces if piece.name in stored]
@@ -78,12 +89,15 @@ def open_hf_folder(folder: Path) -> Source:
         stored = {name: each for name, each in stored.items() if name in _names(wanted) or not _is_zero_bias(each)}
     tensors = assemble(stored, wanted, ignored, str(folder))
     config = standard_config(raw_config, decoder, family)
+    if decoder.encoder is not None:
+        config = {key: value for key, value in config.items() if key != SENTENCE_TRANSFORMERS}
+        config[ENCODER] = encoder_config(raw_config, decoder)
     return Source(
         name=folder.resolve().name,
         config=config,
         decoder=decoder,
         tensors=tensors,
-        files=(config_path, *shards),
+        files=(config_path, *shards, *dense),
         write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
         notes=(*notes, *rounding_note(tensors), *left_out_note(stored.keys() - _names(wanted), unused)),
     )
@@ -125,6 +139,22 @@ def _stored(shards: Mapping[Path, list[str]]) -> dict[str, StoredIn]:
                 raise SourceError(f"{shard}: lacks the tensor {name!r} that the index promises")
             stored[name] = StoredIn(shard, name, there[name])
     return stored
+
+
+def _without_buffers(stored: Mapping[str, StoredIn]) -> dict[str, StoredIn]:
+    """Leaves out numbers of positions and token types, which some checkpoints have as integers."""
+    return {
+        name: each
+        for name, each in stored.items()
+        if not (name.endswith(("position_ids", "token_type_ids")) and each.tensor.dtype == "I64")
+    }
+
+
+def _dense_layer(number: int, path: Path) -> dict[str, StoredIn]:
+    """The tensors of a sentence-transformers folder's layer behind the pooling, under the engine's names."""
+    there, _ = read_header(path)
+    renamed = {f"{DENSE}{number}.{name.removeprefix('linear.')}": name for name in there}
+    return {ours: StoredIn(path, name, there[name]) for ours, name in renamed.items()}
 
 
 _Reader = Callable[[Mapping[str, StoredIn]], dict[str, SourceTensor]]

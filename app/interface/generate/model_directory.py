@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 from app.interface.generate.service import ServedModel
 from app.interface.text.chat_model import ChatModel
+from app.interface.text.encoder_model import EncoderModel
 from app.interface.thinking.requested import ThinkingDefault
 from app.messages.memory import CallEachWorker, MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import Generate
 from app.messages.workers import FoundApplication, WorkerRow
-from app.model_folder import ChatModelError
+from app.model_folder import ChatModelError, encoder_settings, read_json
 from app.sealing.sealed_model import model_identity, open_model
 
 logger = logging.getLogger("ray.serve")
@@ -72,7 +73,7 @@ class _Application:
     def model_of(self, card: ModelCard) -> ServedModel | None:
         """Returns the opened model of a card, also if it was opened before a worker reported its identity."""
         for one, model in self.served.items():
-            if card in (one, replace(one, identity=model.chat.identity)):
+            if card in (one, replace(one, identity=model.text.identity)):
                 return model
         return None
 
@@ -230,8 +231,8 @@ async def _wait_for_cards(workers: ModelWorkers) -> None:
 def _within_caches(model: ServedModel, workers: ModelWorkers) -> ServedModel:
     """Returns the model with a context that each of its workers' KV caches holds; itself if it has that already."""
     sizes = [row.max_context_tokens for row in workers.workers() if row.state != "gone"]
-    chat = model.chat.within(min(sizes, default=None))
-    return model if chat is model.chat else replace(model, chat=chat)
+    text = model.text.within(min(sizes, default=None))
+    return model if text is model.text else replace(model, text=text)
 
 
 def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
@@ -240,15 +241,19 @@ def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
     identity = model_identity(files)
     if card.identity not in ("", identity):
         raise ChatModelError(f"{card.path}: the workers have opened another version of these files")
-    chat = ChatModel.load(
-        files,
-        max_context_tokens=card.max_context_tokens,
-        on_overflow=card.on_overflow,
-        thinking=ThinkingDefault(card.thinking, card.short_thinking_tokens),
-        identity=identity,
-        template=None if card.chat_template is None else Path(card.chat_template),
-    )
-    return ServedModel(chat, workers.generate, created=int(time.time()), aliases=card.aliases)
+    text: ChatModel | EncoderModel
+    if encoder_settings(read_json(files / "config.json")) is not None:
+        text = EncoderModel.load(files, max_context_tokens=card.max_context_tokens, identity=identity)
+    else:
+        text = ChatModel.load(
+            files,
+            max_context_tokens=card.max_context_tokens,
+            on_overflow=card.on_overflow,
+            thinking=ThinkingDefault(card.thinking, card.short_thinking_tokens),
+            identity=identity,
+            template=None if card.chat_template is None else Path(card.chat_template),
+        )
+    return ServedModel(text, workers.generate, created=int(time.time()), aliases=card.aliases)
 
 
 def _taken(card: ModelCard, others: Iterable[_Application]) -> str | None:

@@ -9,22 +9,38 @@ from app.interface.request.access_log import AccessLog
 from app.interface.request.observers import Observe
 from app.interface.request.traces import Traces
 from app.interface.text.chat_model import ChatModel
+from app.interface.text.encoder_model import EncoderModel
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
 from app.settings import IngressSettings
+
+_MAKES_NO_TEXT = "This model is an encoder: it makes no text. Use /v1/embeddings, /v1/rerank or /v1/score."
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model that clients may name, and its workers."""
 
-    chat: ChatModel
+    text: ChatModel | EncoderModel
+    """What makes tokens of texts."""
     generate: Generate
     """`app.controller.worker_client.WorkerClient.generate`."""
     created: int
     """The load time in Unix seconds."""
     aliases: tuple[str, ...] = ()
     """Other names by which clients may ask for it."""
+
+    @property
+    def chat(self) -> ChatModel:
+        """The model that goes on with texts. Raises ApiError (400) for an encoder."""
+        if isinstance(self.text, EncoderModel):
+            raise errors.invalid(_MAKES_NO_TEXT, "model")
+        return self.text
+
+    @property
+    def encoder(self) -> EncoderModel | None:
+        """None: it is a chat model."""
+        return self.text if isinstance(self.text, EncoderModel) else None
 
 
 @dataclass(frozen=True, slots=True)

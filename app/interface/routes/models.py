@@ -8,10 +8,11 @@ from typing import Final
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.generate.service import Service
+from app.interface.generate.service import ServedModel, Service
 from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.anthropic_errors import VERSION_HEADER
+from app.interface.text.encoder_model import EncoderModel
 from app.interface.wire.messages import AnthropicModel, AnthropicModels
 from app.interface.wire.models import Capability, Liveness, Model, ModelList, Readiness, Thinking
 
@@ -95,12 +96,26 @@ class ModelRoutes:
             id=name,
             display_name=name,
             created_at=created.isoformat().replace("+00:00", "Z"),
-            max_input_tokens=served.chat.context_tokens,
-            max_tokens=served.chat.context_tokens,
+            max_input_tokens=served.text.context_tokens,
+            max_tokens=served.text.context_tokens,
+        )
+
+    def _encoder(self, name: str, served: ServedModel, encoder: EncoderModel) -> Model:
+        return Model(
+            id=name,
+            aliases=list(served.aliases),
+            created=served.created,
+            max_context_tokens=encoder.max_tokens,
+            max_model_len=encoder.max_tokens,
+            capabilities=["rerank", "score"] if encoder.scores else ["embeddings", "rerank", "score"],
+            dimensions=None if encoder.scores else encoder.dimensions,
+            asleep=self._is_asleep(self._service.name_of(name)),
         )
 
     def _model(self, name: str) -> Model:
         served = self._service.model(name)
+        if served.encoder is not None:
+            return self._encoder(name, served, served.encoder)
         chat = served.chat
         capabilities: list[Capability] = ["completions", "embeddings"]
         if chat.can_chat:

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
+from app.interface.text.encoder_model import EncoderModel
 from app.interface.wire.chat import Message
 from app.messages.model_card import ModelCard
-from app.model_folder import SMALL_FILES, ChatModelError
+from app.model_folder import SMALL_FILES, ChatModelError, encoder_settings, read_json
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import open_model
 
@@ -86,8 +87,12 @@ def _checked(card: ModelCard, cpu_s: int) -> dict[str, Any]:
 
 def _check(card: ModelCard) -> dict[str, object]:
     try:
+        files = open_model(card)
+        if encoder_settings(read_json(files / "config.json")) is not None:
+            EncoderModel.load(files, max_context_tokens=card.max_context_tokens).tokens("Hello")
+            return {"can_chat": True, "refusal": ""}  # nothing to warn of
         template = None if card.chat_template is None else Path(card.chat_template)
-        chat = ChatModel.load(open_model(card), max_context_tokens=card.max_context_tokens, template=template)
+        chat = ChatModel.load(files, max_context_tokens=card.max_context_tokens, template=template)
         if chat.can_chat:
             chat.chat_prompt([Message(role="user", content="Hello")])
     except (ChatModelError, SealedModelError) as error:

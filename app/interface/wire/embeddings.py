@@ -30,10 +30,12 @@ class EmbeddingRequest(Wire):
     input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Must be the model's own size."""
+    """The model's own size, or less where it was trained so that vectors can be cut."""
     user: Identifier | None = None
     pooling: Literal["mean", "last"] | None = None
-    """Extension: the mean of all tokens' final hidden states (the default), or the last one's."""
+    """Extension, for a chat model: the mean of all tokens' final hidden states (the default), or the last one's."""
+    input_type: Literal["query", "document"] | None = None
+    """Extension: which of an encoder's prompts stands before each text; without it, the model's default, often none."""
 
     @property
     def inputs(self) -> Sequence[str | Sequence[int]]:
@@ -64,7 +66,7 @@ class EmbeddingUsage(BaseModel):
 
 
 class EmbeddingResponse(BaseModel):
-    """One vector of length 1 per input."""
+    """One vector per input, of length 1 unless the encoder says otherwise."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]

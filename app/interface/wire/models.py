@@ -8,7 +8,7 @@ from app.interface.wire.sampling_defaults import SamplingDefaults
 from app.messages.model_card import ThinkingMode
 from app.messages.workers import WorkerRow
 
-Capability = Literal["completions", "embeddings", "chat"]
+Capability = Literal["completions", "embeddings", "chat", "rerank", "score"]
 
 
 class Thinking(BaseModel):
@@ -36,9 +36,12 @@ class Model(BaseModel):
     max_model_len: int
     """Extension: the same, by vLLM's name."""
     capabilities: list[Capability]
-    """Extension: the kinds of requests it can answer. A model without a chat template has no "chat"."""
-    sampling: SamplingDefaults
-    """Extension: the sampling defaults."""
+    """Extension: the kinds of requests it can answer. A model without a chat template has no "chat";
+    an encoder has nothing that makes text."""
+    sampling: SamplingDefaults | None = None
+    """Extension: the sampling defaults; null of an encoder."""
+    dimensions: int | None = None
+    """Extension: numbers of an encoder's vectors."""
     thinking: Thinking | None = None
     """Extension: null if it does not think."""
     asleep: bool = False

@@ -98,8 +98,7 @@ def test_the_embedded_model_is_not_fetched_again(old: Path, tmp_path: Path, monk
     """An update must not need the network for a model that is there."""
     before = contents(old)
     old.rename(tmp_path / embedded_model.NAME)
-    monkeypatch.setattr("sys.argv", ["embedded_model", str(tmp_path)])
-    monkeypatch.setattr(embedded_model, "fetch", lambda _: pytest.fail("fetched"))
-    embedded_model.main()
+    monkeypatch.setattr(embedded_model, "fetch", lambda *_: pytest.fail("fetched"))
+    embedded_model.make_chat_model(tmp_path)
     assert contents(tmp_path / embedded_model.NAME) == before
     PackedFile(tmp_path / embedded_model.NAME / "model.safetensors")

@@ -48,7 +48,15 @@ async def _embedded(request: GenerateRequest, generate: Generate) -> NDArray[np.
     raise RuntimeError("the worker ended a stream without an embedding")
 
 
-def embeddings_body(body: EmbeddingRequest, vectors: Sequence[NDArray[np.float32]], tokens: int) -> bytes:
+def shortened(vectors: NDArray[np.float32], dimensions: int, *, normalized: bool) -> NDArray[np.float32]:
+    """Returns the first numbers of vectors [n, size]; normalized: of length 1 again."""
+    cut = vectors[:, :dimensions]
+    return cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), np.float32(1e-12)) if normalized else cut
+
+
+def embeddings_body(
+    body: EmbeddingRequest, vectors: Sequence[NDArray[np.float32]] | NDArray[np.float32], tokens: int
+) -> bytes:
     """Returns an `EmbeddingResponse` as JSON. orjson writes each float32 with the fewest digits that identify it.
 
     Each vector is serialized by its own call, because orjson holds the GIL meanwhile.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.text.chat_model import ChatModel
+from app.interface.text.encoder_model import EncoderModel
 from app.interface.wire.embeddings import EmbeddingRequest
 from app.messages.requests import GenerateRequest, SamplingParams
 
@@ -16,6 +17,9 @@ def plan_embeddings(
     if request.dimensions not in (None, model.hidden_size):
         message = f"'dimensions' is not supported; this model's vectors have {model.hidden_size}."
         raise errors.invalid(message, "dimensions", "unsupported_parameter")
+    if request.input_type is not None:
+        message = "'input_type' is for encoders: this model has no prompts for queries and documents."
+        raise errors.invalid(message, "input_type", "unsupported_parameter")
     inputs = request.inputs
     return tuple(
         GenerateRequest(
@@ -31,6 +35,28 @@ def plan_embeddings(
         )
         for i, given in enumerate(inputs)
     )
+
+
+def plan_texts(model: EncoderModel, request: EmbeddingRequest) -> list[list[int]]:
+    """Returns the tokens of each input for an encoder. Raises ApiError (400) naming the input."""
+    if model.scores:
+        raise errors.invalid("This model is a reranker: it makes no vectors. Use /v1/rerank or /v1/score.", "model")
+    if request.pooling is not None:
+        raise errors.invalid(
+            "'pooling' is for chat models: an encoder has its own.", "pooling", "unsupported_parameter"
+        )
+    model.check_dimensions(request.dimensions)
+    texts = []
+    for i, given in enumerate(request.inputs):
+        if isinstance(given, str):
+            texts.append(model.tokens(given, request.input_type))
+            continue
+        field = f"input[{i}]" if len(request.inputs) > 1 else "input"
+        if (highest := max(given, default=0)) >= model.vocab_size:
+            message = f"'{field}': token {highest} is not in the vocabulary of {model.vocab_size} tokens."
+            raise errors.invalid(message, field, "invalid_value")
+        texts.append(model.framed(given))
+    return texts
 
 
 def _token_ids(model: ChatModel, given: str | Sequence[int], field: str) -> Sequence[int]:

@@ -63,7 +63,7 @@ class OperatorRoutes:
         alive = [row for row in rows if name in row.model_names and row.check_heart_beat]
         return ModelOverview(
             id=name,
-            max_context_tokens=self._service.model(name).chat.context_tokens,
+            max_context_tokens=self._service.model(name).text.context_tokens,
             workers=len(alive),
             running=sum(row.running for row in alive),
             waiting=sum(row.waiting for row in alive),

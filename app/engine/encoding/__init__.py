@@ -1,0 +1,1 @@
+"""Encoders: texts become vectors or scores, each in one step, without KV cache and without sampling."""

@@ -1,0 +1,1 @@
+"""Vectors and scores of texts: what routes and stored collections ask encoders for."""

@@ -1,0 +1,74 @@
+"""What encoders of all families share: what is made of the last layer's output, from the configuration.
+
+`sentence_transformers` in a configuration is what quant/sources/sentence_transformers.py found beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from quant.families.description import Decoder, Dense, Encoder, Pooling
+from quant.families.family import Config, Piece
+from quant.families.names import DENSE
+from quant.families.settings import Settings
+
+_CLASSIFIER: Final = "ForSequenceClassification"
+_KEY: Final = "sentence_transformers"
+ENCODER: Final = "redoubt_encoder"
+"""The key of a converted configuration."""
+
+
+def scores(config: Config) -> bool:
+    """Whether the checkpoint gives a text, or a pair of texts, one number."""
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and any(str(each).endswith(_CLASSIFIER) for each in architectures)
+
+
+def check_one_label(settings: Settings) -> None:
+    """Raises UnsupportedModelError for a classifier of several classes."""
+    labels = settings.get("id2label")
+    count = len(labels) if isinstance(labels, Mapping) else settings.size("num_labels", 2)
+    if count != 1:
+        raise settings.unsupported("id2label", f"has {count} labels; supported are rerankers, with one")
+
+
+def embedder(config: Config, where: str) -> Encoder:
+    """What modules.json says; without it the mean, of length 1."""
+    found = Settings(config, where).section(_KEY)
+    if found is None:
+        return Encoder("mean", normalized=True)
+    dense = tuple(Dense(**each) for each in found.items("dense"))
+    pooling: Pooling = found.text("pooling", "mean")  # type: ignore[assignment]
+    return Encoder(pooling, normalized=found.flag("normalize", False), dense=dense)
+
+
+def as_encoder(decoder: Decoder, config: Config, where: str) -> Decoder:
+    """The description of a family's decoder that is published as a sentence-transformers model."""
+    return replace(decoder, encoder=embedder(config, where), tied_head=True, head_bias=False, logit_softcap=0.0)
+
+
+def encoder_config(config: Config, decoder: Decoder) -> dict[str, Any]:
+    """What a converted encoder's config.json says of it under ENCODER, for who tokenizes texts for it."""
+    encoder, found = decoder.encoder, config.get(_KEY) or {}
+    assert encoder is not None
+    size = encoder.dense[-1].rows if encoder.dense else decoder.hidden_size
+    longest = min(decoder.max_positions, found.get("max_tokens", decoder.max_positions))
+    result: dict[str, Any] = {
+        "task": "score" if encoder.scores else "embed",
+        "dimensions": size,
+        "normalized": encoder.normalized,
+        "max_tokens": longest,
+    }
+    shorter = config.get("matryoshka_dimensions")
+    if isinstance(shorter, list):
+        result["shorter"] = [each for each in shorter if type(each) is int and 0 < each < size]
+    return result | {key: found[key] for key in ("prompts", "default_prompt", "lower_case") if key in found}
+
+
+def dense_pieces(name: str, stored: Mapping[str, str]) -> tuple[Piece, ...]:
+    """The stored tensor of a layer behind the pooling.
+
+    stored: of a score head, its modules by their number; others are a sentence-transformers folder's.
+    """
+    number, _, kind = name.removeprefix(DENSE).partition(".")
+    return (Piece(f"{stored[number]}.{kind}" if stored else name),)

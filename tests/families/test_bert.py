@@ -24,7 +24,7 @@ MODULES = {
         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ],
     "1_Pooling/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-    "sentence_bert_config.json": {"max_seq_length": 128, "do_lower_case": False},
+    "sentence_bert_config.json": {"max_seq_length": 160, "do_lower_case": False},
     "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
 }
 

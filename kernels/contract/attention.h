@@ -103,9 +103,7 @@ inline int visible_keys(const AttentionTask& task, int query_token) {
   return end_key(task.context_before + query_token + 1, task.ahead, task.keys);
 }
 // Likewise of a token that is the last of `tokens`.
-inline int first_key(int tokens, int window) {
-  return window == 0 || tokens < window ? 0 : tokens - window;
-}
+inline int first_key(int tokens, int window) { return window == 0 || tokens < window ? 0 : tokens - window; }
 inline int first_key(const AttentionTask& task, int query_token) {
   return first_key(task.context_before + query_token + 1, task.window);
 }

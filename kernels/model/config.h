@@ -183,7 +183,8 @@ struct ModelConfig {
   // Columns of the embedding and the head, which projections join to hidden_size; 0: hidden_size, and none.
   int32_t embedding_size = 0;
   bool learned_positions = false;  // a vector for each of max_positions is added to the embedding
-  // Of tokens, each with a vector that is added too: type t's positions are t * max_positions and those after.
+  // Of tokens, each with a vector that is added too: type t's positions are t * max_positions and those
+  // after.
   int32_t token_types = 0;
   bool tied_head = false;
   bool head_bias = false;

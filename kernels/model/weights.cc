@@ -269,7 +269,8 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
   if (config.learned_positions) {
     weights.positions = find.linear("model.embed_positions", config.max_positions, hidden, false).weight;
   }
-  if (config.token_types > 0) weights.types = find.vector("model.embed_types.weight", config.token_types * hidden);
+  if (config.token_types > 0)
+    weights.types = find.vector("model.embed_types.weight", config.token_types * hidden);
   if (config.embedding_size > 0) {
     weights.embedding_projection = find.linear("model.embed_proj", hidden, cols, false);
     weights.head_projection = find.linear("model.head_proj", cols, hidden, false);

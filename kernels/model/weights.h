@@ -99,11 +99,11 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  PackedMatrix embedding;       // [vocab_size x embedding_cols()]
-  PackedMatrix positions;       // [max_positions x hidden_size], where they are learned
+  PackedMatrix embedding;        // [vocab_size x embedding_cols()]
+  PackedMatrix positions;        // [max_positions x hidden_size], where they are learned
   const float* types = nullptr;  // [token_types][hidden_size], or null
-  Linear embedding_projection;  // [hidden_size x embedding_size], where there is one
-  Linear head_projection;       // [embedding_size x hidden_size], likewise
+  Linear embedding_projection;   // [hidden_size x embedding_size], where there is one
+  Linear head_projection;        // [embedding_size x hidden_size], likewise
   Norm embedding_norm;
   std::vector<LayerWeights> layers;
   Norm final_norm;

@@ -38,8 +38,8 @@ struct Batch {
   const int32_t* draft_lengths = nullptr;
   // How many of the last sequences have prompt tokens here; those before them decode.
   int32_t prompts = 0;
-  // Of an encoder: the layers that this call computes, from the first one's input on, which the call before it
-  // has left for the same batch. end_layer 0: all.
+  // Of an encoder: the layers that this call computes, from the first one's input on, which the call before
+  // it has left for the same batch. end_layer 0: all.
   int32_t first_layer = 0;
   int32_t end_layer = 0;
   // Once another thread has made it other than 0, the step ends at its next layer; null: it does not. Not

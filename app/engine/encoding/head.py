@@ -39,7 +39,7 @@ class Head:
         pooled: F32
         if self.pooling == "mean":
             sums: F32 = np.add.reduceat(hidden, ends - lengths, axis=0)
-            pooled = sums / lengths[:, np.newaxis].astype(np.float32)
+            pooled = (sums / lengths[:, np.newaxis]).astype(np.float32)
         else:
             pooled = hidden[ends - 1 if self.pooling == "last" else ends - lengths]
         for layer in self.dense:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 API: Final = "/v1"
 _WITHOUT_VERSION: Final = frozenset(
-    {"/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"}
+    {"/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/rerank", "/responses", "/score"}
 )
 """Paths requested by clients whose base URL lacks `/v1`."""
 _BELOW_THEM: Final = ("/messages/", "/models/", "/responses/")

@@ -67,7 +67,9 @@ class Embedding:
 
         return WholeAnswer(embedded)
 
-    def _encoded(self, served: ServedModel, encoder: EncoderModel, name: str) -> Callable[[], Coroutine[Any, Any, bytes]]:
+    def _encoded(
+        self, served: ServedModel, encoder: EncoderModel, name: str
+    ) -> Callable[[], Coroutine[Any, Any, bytes]]:
         """Plans an encoder's answer."""
         body, caller = self.received.body, self.received.caller
         texts = plan_texts(encoder, body)

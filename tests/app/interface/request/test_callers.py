@@ -26,6 +26,7 @@ from app.interface.wire.embeddings import EmbeddingRequest
 from app.interface.wire.responses import ResponseRequest
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
+from tests.app.encoder import encoder
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import INGRESS, WORKER, http_client, http_settings
 from tests.app.tiny_model import tiny_model
@@ -39,11 +40,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"model": "tiny", "input": "hi"},
     "/v1/messages": CHAT | {"max_tokens": 9},
     "/v1/embeddings": {"model": "tiny", "input": "hi"},
+    "/v1/rerank": {"model": "encoder", "query": "hi", "documents": ["you"]},
+    "/v1/score": {"model": "encoder", "text_1": "hi", "text_2": "you"},
 }
+UNSTREAMED = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 
 
 def service(worker: FakeWorker, *keys: str) -> Service:
-    models = {"tiny": ServedModel(MODEL, worker.generate, created=1)}
+    models = {
+        "tiny": ServedModel(MODEL, worker.generate, created=1),
+        "encoder": ServedModel(encoder(), worker.generate, created=1),
+    }
     return Service(models, lambda: [WORKER], http_settings(), INGRESS, api_keys=keys)
 
 
@@ -77,10 +84,10 @@ def test_planning_needs_a_caller_and_a_request_needs_a_tenant() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_computing_route_passes_its_caller_to_the_worker(path: str, stream: bool) -> None:
     def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
-        return [RuntimeError("no vector")] if request.pooling else [*deltas([5, 6])]
+        return [RuntimeError("no vector")] if request.pooling or request.texts else [*deltas([5, 6])]
 
     worker = FakeWorker(script)
-    body = BODIES[path] | ({"stream": True} if stream and path != "/v1/embeddings" else {})
+    body = BODIES[path] | ({"stream": True} if stream and path not in UNSTREAMED else {})
     async with http_client(build_http_app(service(worker, "key-of-ann", "key-of-bob"))) as client:
         for key in ("key-of-ann", "key-of-bob", "key-of-ann"):
             await client.post(path, json=body, headers={"Authorization": f"Bearer {key}"})

@@ -72,8 +72,9 @@ def plan_matrices(
 
 
 def _largest_group(expected: Mapping[str, EngineTensor]) -> int:
-    """The largest group that divides every matrix' columns: an encoder's int8 codes lose nothing by it, and products of
-    many rows are faster.
+    """The largest group that divides every matrix' columns.
+
+    Groups cost an encoder time, whose products are of many rows, and its int8 codes lose nothing by them.
     """
     cols = [tensor.shape[1] for tensor in expected.values() if tensor.role != "vector"]
     return next((size for size in sorted(GROUP_SIZES, reverse=True) if not any(each % size for each in cols)), 32)

@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "original-7b": (*_ORIGINAL, "llama2-7b", *_LARGE),
     "original-7b-8-layers": (*_ORIGINAL, "llama2-7b", "--layers", "8", *_LARGE),
     "original-13b": (*_ORIGINAL, "llama2-13b", *_LARGE),
-    "original-13b-8-layers": (*_ORIGINAL, "llama2-13b", "--layers", "8", *_LARGE),
+    "original-13b-4-layers": (*_ORIGINAL, "llama2-13b", "--layers", "4", *_LARGE),
     "original-135m": (*_ORIGINAL, "smollm2-135m", "--inputs", "17", "--outputs", "32", *_END),
     "quality-methods-smollm2-135m": (*_TABLES, "methods"),
     "quality-longbench-smollm2-135m": (*_TABLES, "longbench"),

@@ -20,7 +20,7 @@ MEMORY_MB: Final = {
     "int8": (7323.84, 13728.85),
 }  # fmt: skip
 LOAD_S: Final = {"fp32": (30.1276, 64.7866), "sym_int4": (1.68288, 9.57686), "int8": (34.3865, 73.7418)}
-SHAPES: Final = ("original-1.1b", "original-7b", "original-7b-8-layers", "original-13b", "original-13b-8-layers")
+SHAPES: Final = ("original-1.1b", "original-7b", "original-7b-8-layers", "original-13b", "original-13b-4-layers")
 BASES: Final = ("torch-fp32", "torch-bf16")
 UNMEASURED: Final = ["Not measured yet."]
 Lines = list[str]

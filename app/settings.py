@@ -361,6 +361,10 @@ class IngressSettings(Knobs):
     """The Retry-After header of a 429 or 503, in seconds."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     """The largest request body. A larger one is refused (413), and the rest of it is discarded."""
+    document_bytes: int = Field(default=32 << 20, ge=1024, le=1 << 30)
+    """The largest file that is read for a prompt. One in a request's body is also bounded by `max_body_bytes`."""
+    document_seconds: int = Field(default=30, ge=1, le=3600)
+    """How long a processor may compute to read one. A file that takes longer is refused."""
     model_search_period_s: float = Field(default=10.0, ge=0.1, le=3600)
     """How often the ingress looks for applications of further models that have been added or removed."""
     api_key_file: str | None = None

@@ -17,6 +17,7 @@ from app.messages.batches import (
     NewBatch,
     StoredBatch,
     StoredFile,
+    UploadPurpose,
 )
 
 _POLL_S = 10.0
@@ -31,8 +32,10 @@ class BatchService(Answering):
     async def add_part(self, secret: str, file_id: str, part: FilePart) -> Refusal | None:
         return await self._answer(lambda: self._accounts.stored_files.add_part(secret, file_id, part))
 
-    async def finish_file(self, secret: str, file_id: str, sealed: bytes, seconds: int | None) -> StoredFile | Refusal:
-        return await self._answer(lambda: self._accounts.stored_files.finish(secret, file_id, sealed, seconds))
+    async def finish_file(
+        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
+    ) -> StoredFile | Refusal:
+        return await self._answer(lambda: self._accounts.stored_files.finish(secret, file_id, sealed, seconds, purpose))
 
     async def files(
         self, secret: str, purpose: str | None, after: str | None, limit: int, newest_first: bool

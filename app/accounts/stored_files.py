@@ -15,11 +15,12 @@ from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.accounts.stored_conversations import check_id, known_id
 from app.messages.accounts import AccountsError
-from app.messages.batches import OPEN_STATES, PART_BYTES, FilePart, FilePurpose, StoredFile
+from app.messages.batches import OPEN_STATES, PART_BYTES, FilePart, FilePurpose, StoredFile, UploadPurpose
 
 MOST_FILES = 10_000
 """The limit of files per user."""
 _DAY_S = 86_400
+_FOR_EVER_S = 100 * 365 * _DAY_S
 _UPLOAD_S = 6 * 3600
 """How long an upload may take; later its parts are refused and deleted."""
 _DELETED_AT_ONCE = 16
@@ -74,7 +75,7 @@ class StoredFiles:
             row = self._row(connection, known, file_id, "open")
             parts = tables.file_parts.c
             there = select(parts.seq).where(parts.file_id == row.id, parts.seq == part.seq)
-            if row.purpose != "batch":  # the results of a batch are added with its claim
+            if row.purpose == "batch_output":  # the results of a batch are added with its claim
                 raise _no_such_file()
             if connection.execute(there).first() is None:
                 self.check_room(connection, known, len(part.sealed))
@@ -89,18 +90,23 @@ class StoredFiles:
         more = {"parts": files.parts + len(parts), "bytes": files.bytes + sum(len(part.sealed) for part in parts)}
         connection.execute(update(tables.files).where(files.id == file_id).values(**more))
 
-    def finish(self, secret: str, file_id: str, sealed: bytes, seconds: int | None) -> StoredFile:
+    def finish(
+        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
+    ) -> StoredFile:
         with self._store.transaction() as connection:
             known = self._logins.authenticate(connection, secret)
             row = self._row(connection, known, file_id)
             if row.state == "open":
-                self.complete(connection, row.id, sealed, seconds)
+                files = tables.files.c  # its purpose may come after its content
+                connection.execute(update(tables.files).where(files.id == row.id).values(purpose=purpose))
+                kept_s = _FOR_EVER_S if purpose == "user_data" and seconds is None else seconds
+                self.complete(connection, row.id, sealed, kept_s)
             return _file(self._row(connection, known, file_id))
 
     def complete(self, connection: Connection, file_id: str, sealed: bytes, seconds: int | None) -> bool:
         """Lets a file be found from now on, if it has parts or was uploaded; else deletes it. Returns which."""
         files, now_s = tables.files.c, self._store.now()
-        kept = (files.id == file_id) & ((files.parts > 0) | (files.purpose == "batch"))
+        kept = (files.id == file_id) & ((files.parts > 0) | (files.purpose != "batch_output"))
         kept_s = self._store.settings.batches.days * _DAY_S if seconds is None else seconds
         values: dict[str, Any] = {"state": "ready", "sealed": sealed, "expires": int(now_s) + kept_s}
         changed = connection.execute(
@@ -154,7 +160,7 @@ class StoredFiles:
             row = self._row(connection, known, file_id)
             batches = tables.batches.c
             reading = (batches.input_id == row.id) & batches.state.in_(OPEN_STATES)
-            if row.purpose != "batch" and row.state != "ready":
+            if row.purpose == "batch_output" and row.state != "ready":
                 raise _no_such_file()
             if connection.execute(select(batches.id).where(reading).limit(1)).first() is not None:
                 raise AccountsError("conflict", "A batch reads this file: cancel the batch first, or wait for its end.")
@@ -214,7 +220,9 @@ class StoredFiles:
 
 
 def _file(row: Row[Any]) -> StoredFile:
-    return StoredFile(row.id, row.purpose, row.created_us // _US, row.expires, row.parts, row.bytes, row.sealed)
+    created = row.created_us // _US
+    expires = None if row.expires - created >= _FOR_EVER_S else row.expires
+    return StoredFile(row.id, row.purpose, created, expires, row.parts, row.bytes, row.sealed)
 
 
 def _no_such_file(param: str | None = None) -> AccountsError:

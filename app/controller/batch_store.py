@@ -11,6 +11,7 @@ from app.messages.batches import (
     NewBatch,
     StoredBatch,
     StoredFile,
+    UploadPurpose,
 )
 
 
@@ -23,8 +24,10 @@ class ServeBatchStore(AccountsHandle):
     async def add_part(self, secret: str, file_id: str, part: FilePart) -> None:
         await self._call(object, "add_part", secret, file_id, part)
 
-    async def finish_file(self, secret: str, file_id: str, sealed: bytes, seconds: int | None) -> StoredFile:
-        return await self._call(StoredFile, "finish_file", secret, file_id, sealed, seconds)
+    async def finish_file(
+        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
+    ) -> StoredFile:
+        return await self._call(StoredFile, "finish_file", secret, file_id, sealed, seconds, purpose)
 
     async def files(
         self, secret: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool

@@ -78,4 +78,4 @@ def clean_text(text: str) -> str:
 
 def framed(name: str, text: str) -> str:
     """Returns a document as it stands in a prompt, before the question. No text can end its frame."""
-    return f'<document name="{clean_name(name)}">\n{_FRAME_ENDS.sub("&lt;", text)}\n</document>'
+    return f'<document name="{clean_name(name)}">\n{_FRAME_ENDS.sub("&lt;", text)}\n</document>\n'

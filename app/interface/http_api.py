@@ -16,6 +16,7 @@ from starlette.types import Lifespan
 
 from app.interface.documents.openapi import AnthropicErrorAnswer, Route, document
 from app.interface.encode.encoders import Encoders
+from app.interface.generate.attached import AttachedFiles
 from app.interface.generate.generation import Stored, stages_of
 from app.interface.generate.reception import Reception, Work
 from app.interface.generate.service import Service
@@ -30,6 +31,7 @@ from app.interface.request import errors
 from app.interface.request.callers import KeyCheck
 from app.interface.request.client_address import ClientAddresses
 from app.interface.request.recent_failures import RecentFailures
+from app.interface.routes.attached import AttachedRoutes
 from app.interface.routes.chat import CHAT, ChatRoutes
 from app.interface.routes.chat_page import ChatPage
 from app.interface.routes.completions import COMPLETIONS, CompletionRoutes
@@ -46,9 +48,11 @@ from app.interface.users.batches.runner import BatchRunner
 from app.interface.users.checks import AdmissionCheck, LoginCheck, UserCheck, check_admin
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.capacity import CapacityRoutes
+from app.interface.users.routes.files import stored_documents
 from app.interface.users.routes.operator import OperatorRoutes
 from app.interface.users.stored_answers import StoredAnswers
 from app.interface.users.user_routes import operator_routes, user_routes
+from app.interface.wire.attached import DocumentObject, DocumentUpload
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
@@ -88,7 +92,10 @@ def build_http_app(
     app.state.retry_after_s = service.settings.retry_after_s
     app.state.addresses = ClientAddresses(service.settings.trusted_proxies, behind_own_proxy=service.behind_own_proxy)
     service = replace(service, counting=metrics.counting)
-    reception = Reception(service)
+    reading, document_bytes = service.document_reader(), service.settings.document_bytes
+    reception = Reception(
+        service, AttachedFiles(reading, None if accounts is None else stored_documents(accounts, document_bytes))
+    )
     stored = None if accounts is None else StoredAnswers(accounts)
     routes = service_routes(reception, metrics, stored)
     app.state.batches = None
@@ -101,6 +108,7 @@ def build_http_app(
             *routes,
             *user_routes(accounts, reception, runner, batches.file_bytes),
             *operator_routes(operator, capacity),
+            stored_document_route(AttachedRoutes(reception)),
         )
         routes = tuple(
             replace(route, refuses={**route.refuses, **limited}) if route.computes else route for route in routes
@@ -166,6 +174,7 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
     responses, embeddings = ResponseRoutes(reception, stored), EmbeddingRoutes(reception, encoders)
     rerank = RerankRoutes(reception, encoders)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
+    attached = AttachedRoutes(reception)
     return (
         Route(
             "POST",
@@ -252,6 +261,16 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
             ScoreRequest,
             computes=True,
         ),
+        Route(
+            "POST",
+            "/v1/documents",
+            attached.document,
+            "What a model would see of a file; nothing is kept.",
+            DocumentObject,
+            DocumentUpload,
+            is_form=True,
+            refuses={413: "The file is too large.", 415: "The body is no form."},
+        ),
         Route("GET", "/v1/models", models.models, "The models that are served.", ModelList),
         Route("GET", "/v1/models/{name:path}", models.model, "One of them.", Model),
         Route("GET", "/v1/workers", models.workers, "The worker table.", WorkerList),
@@ -269,6 +288,19 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
             open=True,
             unavailable=Readiness,
         ),
+    )
+
+
+def stored_document_route(attached: AttachedRoutes) -> Route:
+    """Returns the route that reads a user's stored file."""
+    return Route(
+        "GET",
+        "/v1/files/{id}/document",
+        attached.stored,
+        "What a model would see of a stored file.",
+        DocumentObject,
+        query={"model": "Whose tokens are counted; the first of `/v1/models` by default."},
+        refuses={404: "There is no such file, or it is another user's."},
     )
 
 

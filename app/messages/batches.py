@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-FilePurpose = Literal["batch", "batch_output"]
+UploadPurpose = Literal["batch", "user_data"]
+FilePurpose = Literal[UploadPurpose, "batch_output"]
 BatchState = Literal[
     "validating", "in_progress", "finalizing", "cancelling", "failed", "completed", "expired", "cancelled"
 ]
@@ -31,7 +32,8 @@ class StoredFile:
     purpose: FilePurpose
     created: int
     """Unix seconds; so is `expires`."""
-    expires: int
+    expires: int | None
+    """None: it is kept until it is deleted."""
     parts: int
     sealed_bytes: int
     """Of all sealed parts."""
@@ -118,8 +120,10 @@ class BatchStore(Protocol):
     async def add_part(self, secret: str, file_id: str, part: FilePart) -> None:
         """Adds a part to an unfinished file. Refuses with `insufficient_quota`, and with `not_found` after hours."""
 
-    async def finish_file(self, secret: str, file_id: str, sealed: bytes, seconds: int | None) -> StoredFile:
-        """Completes a file. seconds: how long it is kept; None: as long as the settings say."""
+    async def finish_file(
+        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
+    ) -> StoredFile:
+        """Completes a file. seconds: how long it is kept; None: as long as the settings say, user_data for ever."""
 
     async def files(
         self, secret: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool

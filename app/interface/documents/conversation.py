@@ -14,7 +14,7 @@ def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> st
     for item in items:
         match item["type"]:
             case "message":
-                text = "\n".join(part.get("text", "") for part in item["content"])
+                text = "\n".join(_said(part) for part in item["content"])
                 parts += [f"## {_SPEAKERS[item['role']]}", text]
             case "function_call":
                 parts += [f"## Call of `{item['name']}`", _fenced(item["arguments"])]
@@ -25,9 +25,13 @@ def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> st
                 parts += ["## Thought", text] if text else []
             case _:
                 output = item["output"]
-                text = output if isinstance(output, str) else "\n".join(part.get("text", "") for part in output)
+                text = output if isinstance(output, str) else "\n".join(map(_said, output))
                 parts += ["## Result", _fenced(text)]
     return "\n\n".join(parts) + "\n"
+
+
+def _said(part: dict[str, Any]) -> str:
+    return f"[File: {part['filename']}]" if part["type"] == "input_file" else part.get("text", "")
 
 
 def _fenced(text: str) -> str:

@@ -23,6 +23,7 @@ from app.interface.generate.answers.answer import (
     WholeAnswer,
     events,
 )
+from app.interface.generate.attached import AttachedFiles
 from app.interface.generate.service import Service
 from app.interface.request import errors
 from app.interface.request.body import read_body
@@ -109,8 +110,10 @@ class Work(Generic[Body]):
 class Reception:
     """Reads, plans and answers requests; shared by all routes with a body."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, files: AttachedFiles | None = None) -> None:
+        """files: reads the files of requests; None: no stored ones."""
         self.service = service
+        self.files = files or AttachedFiles(service.document_reader())
         self._preparation = Preparation()
 
     async def read_and_plan(
@@ -132,11 +135,12 @@ class Reception:
     async def _received(
         self, request: Request, body_type: type[Body], max_bytes: int | None = None
     ) -> tuple[Body, int]:
-        """Returns the parsed body and its size in bytes. See `read_and_plan`."""
+        """Returns the parsed body, with its files as texts, and the size of all. See `read_and_plan`."""
         limit_bytes = self.service.settings.max_body_bytes
         limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
         raw = await read_body(request, limit_bytes, self.in_thread)
-        return await self._parsed(raw, body_type), len(raw)
+        body = await self._parsed(raw, body_type)
+        return body, len(raw) + await self.files.read_all(body, caller_of(request))
 
     async def _parsed(self, raw: bytes, body_type: type[Body]) -> Body:
         """Returns the body, of the first model if it names none."""
@@ -195,7 +199,8 @@ class Reception:
 
         try:
             body = await self._parsed(raw, work.endpoint.request)
-            following = await work.stages(Received(body, len(raw), caller, answer_id, RequestRecord()))
+            size_bytes = len(raw) + await self.files.read_all(body, caller)
+            following = await work.stages(Received(body, size_bytes, caller, answer_id, RequestRecord()))
             try:
                 return await self._plan_and(following, body_of)
             except BaseException:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from app.documents.reader import Bounds, DocumentReader
 from app.interface.generate.planning.limits import Limits
 from app.interface.request import errors
 from app.interface.request.access_log import AccessLog
@@ -92,6 +93,10 @@ class Service:
         """What the settings allow one request."""
         settings = self.settings
         return Limits(settings.default_max_tokens, settings.max_choices, settings.max_beams)
+
+    def document_reader(self) -> DocumentReader:
+        """Returns a reader of files with the bounds of the settings."""
+        return DocumentReader(Bounds(self.settings.document_bytes, self.settings.document_seconds))
 
     def name_of(self, name: str) -> str:
         """Returns the own name of the model that a request asks for by this one; empty: the first.

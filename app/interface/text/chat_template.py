@@ -295,7 +295,7 @@ class ChatTemplate:
         text = f"{self.start_mark}{parts[0].text}"
         content: Any = text
         if isinstance(first.content, list):
-            content = [parts[0].model_copy(update={"text": text}), *parts[1:]]
+            content = [TextPart(type="text", text=text), *parts[1:]]
         return [*messages[:place], first.model_copy(update={"content": content}), *messages[place + 1 :]]
 
     def _marked(self, value: Any) -> Any:

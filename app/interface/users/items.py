@@ -17,6 +17,8 @@ _PREFIXES = {
 }
 _KEPT = ("type", "call_id", "name", "namespace", "arguments", "input", "output", "summary", "content")
 """The stored fields of items other than messages; fields that only an answer has are dropped."""
+_KEPT_OF_PARTS = ("type", "text", "logprobs", "filename", "file_id", "pages")
+"""A file's text is stored as it was read: then the conversation goes on, whatever becomes of the file."""
 
 
 def items_of(given: str | Sequence[InputItem]) -> list[Item]:
@@ -44,7 +46,7 @@ def _item(values: dict[str, Any]) -> Item:
 
 
 def _message(role: str, content: list[dict[str, Any]]) -> Item:
-    kept = [{name: part[name] for name in ("type", "text", "logprobs") if name in part} for part in content]
+    kept = [{name: part[name] for name in _KEPT_OF_PARTS if name in part} for part in content]
     parts = [{**part, "annotations": []} if part["type"] == "output_text" else part for part in kept]
     return {"id": _new_id("message"), "type": "message", "role": role, "status": "completed", "content": parts}
 

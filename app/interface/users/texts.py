@@ -384,9 +384,12 @@ def first_words(items: Sequence[Item]) -> str:
 
 
 def text_of(item: Item) -> str:
-    """Returns the text of a message or thought, the arguments of a call, or a tool's result."""
+    """Returns the text of a message or thought, the arguments of a call, or a tool's result; of a file its name."""
     content = _content_of(item)
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text", "") for part in content if part["type"] != "input_file"]
+    return "\n".join([*texts, *(part["filename"] for part in content if part["type"] == "input_file")])
 
 
 def size_of(items: Iterable[Item]) -> int:

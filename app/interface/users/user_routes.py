@@ -86,7 +86,8 @@ def user_routes(
 ) -> Sequence[Route]:
     """Returns all routes of one service's users."""
     routes = [*account_routes(accounts), *conversation_routes(accounts, reception)]
-    routes += [*file_routes(FileRoutes(accounts, most_file_bytes)), *batch_routes(BatchRoutes(accounts, runner))]
+    files = FileRoutes(accounts, most_file_bytes, reception.service.settings.document_bytes)
+    routes += [*file_routes(files), *batch_routes(BatchRoutes(accounts, runner))]
     if accounts.kv_pages is not None:
         routes += memory_routes(MemoryRoutes(accounts, accounts.kv_pages))
     return routes
@@ -94,7 +95,7 @@ def user_routes(
 
 def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
     """Returns the routes of stored conversations and responses."""
-    texts = ConversationRoutes(accounts, reception.service.settings.max_body_bytes)
+    texts = ConversationRoutes(accounts, reception.service.settings.max_body_bytes, reception.files)
     responses = StoredResponseRoutes(accounts, reception.service.settings.keep_alive_comment_s)
     warm = WarmRoute(reception, accounts)
     every, one, one_response = "/v1/conversations", "/v1/conversations/{id}", "/v1/responses/{id}"
@@ -204,7 +205,7 @@ def file_routes(files: FileRoutes) -> Sequence[Route]:
     """Returns the routes of users' files."""
     every, one = "/v1/files", "/v1/files/{id}"
     query = {name: _LIST[name] for name in ("after", "limit", "order")}
-    query |= {"limit": "How many, at most 10,000.", "purpose": "batch or batch_output; without it both."}
+    query |= {"limit": "How many, at most 10,000.", "purpose": "batch, batch_output or user_data; without it all."}
     none = {404: _NONE}
     return (
         Route(

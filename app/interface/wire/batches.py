@@ -23,8 +23,8 @@ class FileUpload(BaseModel):
     """`POST /v1/files`: a form (multipart/form-data)."""
 
     file: Annotated[str, Field(json_schema_extra={"format": "binary"})]
-    """JSON lines."""
-    purpose: Literal["batch"]
+    """JSON lines for a batch; else a document that messages refer to."""
+    purpose: Literal["batch", "user_data"]
     expires_after: ExpiresAfter | None = None
     """As the fields `expires_after[anchor]` and `expires_after[seconds]`."""
 
@@ -36,9 +36,10 @@ class FileObject(BaseModel):
     object: Literal["file"] = "file"
     bytes: int
     created_at: int
-    expires_at: int
+    expires_at: int | None
+    """null: it is kept until it is deleted."""
     filename: str
-    purpose: Literal["batch", "batch_output"]
+    purpose: Literal["batch", "batch_output", "user_data"]
     status: Literal["processed"] = "processed"
     status_details: None = None
 

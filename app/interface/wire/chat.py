@@ -10,6 +10,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.interface.wire.attached import FilePart, files_first, part_of
 from app.interface.wire.custom_tools import CustomGrammar, is_strict, or_custom, parameters_of
 from app.interface.wire.fields import (
     MAX_CHAT_TOP_LOGPROBS,
@@ -37,7 +38,7 @@ from app.interface.wire.template_variables import TemplateVariables
 
 def _only_text(value: object) -> object:
     if isinstance(value, str) and value != "text":
-        raise PydanticCustomError("unsupported", 'is not supported; only "text" is')
+        raise PydanticCustomError("unsupported", 'is not supported; only "text" and "file" are')
     return value
 
 
@@ -47,6 +48,9 @@ class TextPart(Wire):
     type: Annotated[Literal["text"], BeforeValidator(_only_text)]
     text: Text
     cache_control: Dropped = None
+
+
+Part = Annotated[Annotated[TextPart, Tag("a text")] | Annotated[FilePart, Tag("a file")], part_of("file")]
 
 
 def _as_json(value: object) -> object:
@@ -109,8 +113,8 @@ class Message(Wire):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
         Annotated[
-            Annotated[Text, Tag("text")] | Annotated[list[TextPart], Field(fail_fast=True), Tag("parts")],
-            kind_of("should be a string or a list of text parts", {str: "text", list: "parts"}),
+            Annotated[Text, Tag("text")] | Annotated[list[Part], Field(fail_fast=True), Tag("parts")],
+            kind_of("should be a string or a list of parts", {str: "text", list: "parts"}),
         ]
         | None
     ) = None
@@ -143,6 +147,8 @@ class Message(Wire):
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
+        if isinstance(self.content, list):
+            object.__setattr__(self, "content", files_first(self.content))
         if self.content is None and self.refusal is not None:
             object.__setattr__(self, "content", self.refusal)
         if self.reasoning_content is None and self.reasoning is not None:

@@ -65,7 +65,23 @@ class BlocksOfText(Wire):
     content: Texts
 
 
-_DOCUMENT_SOURCES: Final = ("text", "content")
+class Base64Data(Wire):
+    """A document's bytes."""
+
+    type: Literal["base64"]
+    data: Text
+    media_type: Annotated[str, Field(max_length=256)] | None = None
+    """Without effect: the bytes say what they are."""
+
+
+class StoredSource(Wire):
+    """A file of `/v1/files` with purpose user_data."""
+
+    type: Literal["file"]
+    file_id: Identifier
+
+
+_DOCUMENT_SOURCES: Final = ("text", "content", "base64", "file")
 
 
 def _source_kind(value: object) -> str | None:
@@ -78,16 +94,41 @@ class DocumentBlock(_Block):
 
     type: Literal["document"]
     source: Annotated[
-        Annotated[PlainText, Tag("text source")] | Annotated[BlocksOfText, Tag("content source")],
+        Annotated[PlainText, Tag("text source")]
+        | Annotated[BlocksOfText, Tag("content source")]
+        | Annotated[Base64Data, Tag("base64 source")]
+        | Annotated[StoredSource, Tag("file source")],
         Discriminator(
             _source_kind,
             custom_error_type="unsupported",
-            custom_error_message="is not supported; only sources of type text and content are",
+            custom_error_message="is not supported; only sources of type text, content, base64 and file are: "
+            "the service fetches nothing",
         ),
     ]
     title: Text | None = None
     context: Text | None = None
     citations: CitationsConfig | None = None
+
+    @property
+    def is_read(self) -> bool:
+        return isinstance(self.source, PlainText | BlocksOfText)
+
+    @property
+    def filename(self) -> str | None:
+        return self.title
+
+    @property
+    def file_data(self) -> str | None:
+        return self.source.data if isinstance(self.source, Base64Data) else None
+
+    @property
+    def file_id(self) -> str | None:
+        return self.source.file_id if isinstance(self.source, StoredSource) else None
+
+    def read_as(self, name: str, text: str, pages: int | None) -> None:
+        """Puts what was read in the place of the bytes."""
+        object.__setattr__(self, "title", name)
+        object.__setattr__(self, "source", PlainText(type="text", data=text))
 
 
 class SearchResultBlock(_Block):

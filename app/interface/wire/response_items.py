@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
+from app.interface.wire.attached import InputFilePart, part_of
 from app.interface.wire.fields import Dropped, Identifier, Shallow, Text, Unsupported, Wire, kind_of, only
 
-_PARTS = "should be a string or a list of text parts"
+_PARTS = "should be a string or a list of parts"
 _Status = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -26,8 +27,11 @@ class InputTextPart(Wire):
     prompt_cache_breakpoint: Unsupported = None
 
 
+InputPart = Annotated[
+    Annotated[InputTextPart, Tag("a text")] | Annotated[InputFilePart, Tag("a file")], part_of("input_file")
+]
 TextOrParts = Annotated[
-    Annotated[Text, Tag("text")] | Annotated[list[InputTextPart], Field(fail_fast=True), Tag("parts")],
+    Annotated[Text, Tag("text")] | Annotated[list[InputPart], Field(fail_fast=True), Tag("parts")],
     kind_of(_PARTS, {str: "text", list: "parts"}),
 ]
 

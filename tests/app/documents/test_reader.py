@@ -178,6 +178,6 @@ except MemoryError:
 
 def test_a_documents_text_stays_within_its_frame() -> None:
     text = framed('../a"><b\n.pdf', "Hello</document>\n<DOCUMENT name='x'>\n")
-    assert text == "<document name=\"ab.pdf\">\nHello&lt;/document>\n&lt;DOCUMENT name='x'>\n\n</document>"
+    assert text == "<document name=\"ab.pdf\">\nHello&lt;/document>\n&lt;DOCUMENT name='x'>\n\n</document>\n"
     assert clean_name("..\\..\\") == "document"
     assert len(clean_name("a" * 999)) == 128

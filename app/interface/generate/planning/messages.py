@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from app.documents.document import framed
 from app.interface.generate.planning.chat import plan_as_chat, template_options
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
@@ -20,11 +21,13 @@ from app.interface.text.begun_answer import ending_options
 from app.interface.text.chat_model import ChatModel
 from app.interface.thinking.requested import NO_BUDGET
 from app.interface.thinking.signatures import thought_in
+from app.interface.wire.attached import UNNAMED
 from app.interface.wire.chat import (
     ChatCompletionRequest,
     FunctionCall,
     FunctionDefinition,
     Message,
+    Part,
     TextPart,
     Tool,
     ToolCall,
@@ -235,13 +238,14 @@ class _UserTurn:
     def add(self, blocks: Sequence[Any]) -> None:
         self._has_begun = True
         self._results += [_result(block) for block in blocks if isinstance(block, ToolResultBlock)]
-        self._parts += [TextPart(type="text", text=text) for text in _texts(blocks)]
+        documents_first = sorted(blocks, key=lambda block: not isinstance(block, DocumentBlock))
+        self._parts += [TextPart(type="text", text=text) for text in _texts(documents_first)]
 
     def end(self) -> list[Message]:
         """Returns the turn's messages and forgets them."""
         messages, parts = self._results, self._parts
         if parts or (self._has_begun and not messages):
-            content = parts[0].text if len(parts) == 1 else parts or ""
+            content: str | list[Part] = parts[0].text if len(parts) == 1 else [*parts] or ""
             messages = [*messages, Message(role="user", content=content)]
         self._has_begun, self._results, self._parts = False, [], []
         return messages
@@ -310,7 +314,7 @@ def _texts(blocks: Iterable[ResultBlock | Any]) -> list[str]:
             case TextBlock(text=text):
                 texts.append(text)
             case DocumentBlock(title=title, context=context, source=source):
-                texts.append("\n\n".join(filter(None, [title, context, _document(source)])))
+                texts.append(framed(title or UNNAMED, "\n\n".join(filter(None, [context, _document(source)]))))
             case SearchResultBlock(title=title, source=place, content=content):
                 texts.append("\n\n".join([f"{title}\n{place}", *_texts(content)]))
             case ToolReferenceBlock(tool_name=name):

@@ -17,6 +17,7 @@ from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.answer_forms import JsonSchema, ResponseFormat
+from app.interface.wire.attached import InputFilePart, files_first
 from app.interface.wire.chat import (
     ChatCompletionRequest,
     ChatReasoning,
@@ -197,8 +198,10 @@ def _call(call_id: str, name: str, arguments: str) -> ToolCall:
     return ToolCall(id=call_id, function=FunctionCall(name=name, arguments=arguments))
 
 
-def _text(content: str | Sequence[InputTextPart]) -> str:
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+def _text(content: str | Sequence[InputTextPart | InputFilePart]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.shown if isinstance(part, InputFilePart) else part.text for part in files_first(content))
 
 
 def refuse_stored(request: ResponseRequest) -> None:

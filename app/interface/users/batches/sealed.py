@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from app.interface.request import errors
 from app.interface.users.texts import damaged
 from app.messages.accounts import Identity
 from app.messages.batches import (
@@ -24,6 +25,7 @@ from app.messages.batches import (
     NewBatch,
     StoredBatch,
     StoredFile,
+    UploadPurpose,
 )
 from app.sealing.records import SEALING_BYTES, SealError, seal, unseal
 
@@ -66,19 +68,21 @@ class Upload:
         self._files = files
         self._rest = bytearray()
         self._parts = 0
+        self.size_bytes = 0
 
     async def write(self, content: bytes) -> None:
         """Adds content. Raises AccountsError."""
         self._rest += content
+        self.size_bytes += len(content)
         while len(self._rest) >= PART_BYTES:
             await self._store(bytes(self._rest[:PART_BYTES]))
             del self._rest[:PART_BYTES]
 
-    async def finish(self, name: str, seconds: int | None) -> UserFile:
+    async def finish(self, name: str, seconds: int | None, purpose: UploadPurpose) -> UserFile:
         """Completes the file. seconds: how long it is kept. Raises AccountsError."""
         if self._rest:
             await self._store(bytes(self._rest))
-        return await self._files.finish_file(self.file_id, name, seconds)
+        return await self._files.finish_file(self.file_id, name, seconds, purpose)
 
     async def _store(self, content: bytes) -> None:
         await self._files.add_part(self.file_id, self._parts, content)
@@ -105,9 +109,9 @@ class BatchTexts:
     async def add_part(self, file_id: str, seq: int, content: bytes) -> None:
         await self._store.add_part(self._secret, file_id, FilePart(seq, self.sealed_part(file_id, seq, content)))
 
-    async def finish_file(self, file_id: str, name: str, seconds: int | None) -> UserFile:
+    async def finish_file(self, file_id: str, name: str, seconds: int | None, purpose: UploadPurpose) -> UserFile:
         sealed = self._sealed_name(file_id, name)
-        return self._file(await self._store.finish_file(self._secret, file_id, sealed, seconds))
+        return self._file(await self._store.finish_file(self._secret, file_id, sealed, seconds, purpose))
 
     async def files(
         self, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
@@ -134,6 +138,15 @@ class BatchTexts:
             return None
         content = b"".join(self._open(part.sealed, _part_of(file_id, part.seq)) for part in parts)
         return Piece(parts[-1].seq, content)
+
+    async def document(self, file_id: str, most_bytes: int) -> tuple[str, bytes]:
+        """Returns the name and content of a file that messages may refer to. Raises ApiError (400, 413)."""
+        file = await self.file(file_id)
+        if file.stored.purpose != "user_data":
+            raise errors.invalid(f"The file {file_id} is for batches: upload it with purpose user_data.", "file_id")
+        if file.size_bytes > most_bytes:
+            raise errors.body_too_large(most_bytes)
+        return file.name, b"".join([piece async for piece in self.content(file_id)])
 
     async def delete_file(self, file_id: str) -> None:
         await self._store.delete_file(self._secret, file_id)

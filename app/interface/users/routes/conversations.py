@@ -10,9 +10,11 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from app.interface.documents.conversation import as_markdown
+from app.interface.generate.attached import AttachedFiles
 from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.body import read_body
+from app.interface.request.callers import caller_of
 from app.interface.request.streaming import until_disconnect
 from app.interface.users.gate import AccountsGate
 from app.interface.users.items import items_of
@@ -45,8 +47,10 @@ _MOST_SEARCHES = 2
 class ConversationRoutes:
     """The routes of one ingress."""
 
-    def __init__(self, gate: AccountsGate, max_body_bytes: int) -> None:
+    def __init__(self, gate: AccountsGate, max_body_bytes: int, files: AttachedFiles) -> None:
+        """files: reads the files in items."""
         self._gate = gate
+        self._files = files
         self._max_body_bytes = max_body_bytes
         self._searches = asyncio.Semaphore(_MOST_SEARCHES)
 
@@ -55,6 +59,7 @@ class ConversationRoutes:
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
         body = await self._body(request, ConversationRequest)
+        await self._files.read_all(body, caller_of(request))
         made = await texts_of(self._gate, request).new(body.metadata or {}, items_of(body.items or []))
         return json_response(_shown(made))
 
@@ -134,6 +139,7 @@ class ConversationRoutes:
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
         body = await self._body(request, ItemsRequest)
+        await self._files.read_all(body, caller_of(request))
         items = items_of(body.items)
         await texts_of(self._gate, request).add(id_of(request), items, body.parent)
         return json_response(listed(items, len(items)))

@@ -1,8 +1,9 @@
-"""`/v1/files`: users' files, for batches and of their results."""
+"""`/v1/files`: users' files, for batches and of their results, and documents."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from typing import get_args
 from urllib.parse import quote
 
 from fastapi import Request
@@ -12,15 +13,18 @@ from starlette.responses import StreamingResponse
 
 from app.interface.http.guard import json_response
 from app.interface.request import errors
+from app.interface.request.callers import Caller
+from app.interface.request.form import FILE, Form, read_form
 from app.interface.users.batches.sealed import BatchTexts, Upload, UserFile
-from app.interface.users.batches.upload import FILE, Form, read_form
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.listing import list_query, listed
 from app.interface.users.routes.users import id_of, user_of
 from app.interface.wire.batches import LEAST_KEPT_S, MOST_KEPT_S, DeletedFile, ExpiresAfter, FileObject
 from app.messages.accounts import AccountsError
+from app.messages.batches import UploadPurpose
 
-_PURPOSES = ("batch", "batch_output")
+_UPLOADED: tuple[UploadPurpose, ...] = get_args(UploadPurpose)
+_PURPOSES = (*_UPLOADED, "batch_output")
 _MOST_LISTED = 1000
 """OpenAI allows for 10,000; `has_more` says that there are more."""
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -33,22 +37,34 @@ def batch_texts_of(gate: AccountsGate, request: Request) -> BatchTexts:
     return BatchTexts(gate.batches, identity, caller.secret)
 
 
+def stored_documents(gate: AccountsGate, most_bytes: int) -> Callable[[Caller, str], Awaitable[tuple[str, bytes]]]:
+    """Returns what finds a caller's files for messages that refer to them."""
+
+    async def document(caller: Caller, file_id: str) -> tuple[str, bytes]:
+        assert caller.identity is not None
+        return await BatchTexts(gate.batches, caller.identity, caller.secret).document(file_id, most_bytes)
+
+    return document
+
+
 class FileRoutes:
     """The routes of one ingress."""
 
-    def __init__(self, gate: AccountsGate, most_bytes: int) -> None:
-        """most_bytes: of a file."""
+    def __init__(self, gate: AccountsGate, batch_bytes: int, document_bytes: int) -> None:
+        """batch_bytes, document_bytes: the most of a file of either purpose."""
         self._gate = gate
-        self._most_bytes = most_bytes
+        self._most_bytes: Mapping[UploadPurpose, int] = {"batch": batch_bytes, "user_data": document_bytes}
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/files`: a form. Its parts are stored while it arrives; what is cut off or wrong is deleted."""
         texts = batch_texts_of(self._gate, request)
         upload = await texts.upload()
         try:
-            form = await read_form(request, self._most_bytes, upload.write)
-            name, seconds = _checked(form)
-            file = await self._gate.to_the_end(upload.finish(name, seconds))
+            form = await read_form(request, max(self._most_bytes.values()), upload.write)
+            name, seconds, purpose = _checked(form)
+            if upload.size_bytes > self._most_bytes[purpose]:
+                raise errors.body_too_large(self._most_bytes[purpose])
+            file = await self._gate.to_the_end(upload.finish(name, seconds, purpose))
         except (Exception, asyncio.CancelledError):
             self._gate.in_background(_dropped(texts, upload))
             raise
@@ -59,7 +75,7 @@ class FileRoutes:
         query = list_query(request, "purpose", most=10_000, usual=_MOST_LISTED)
         purpose = request.query_params.get("purpose")
         if purpose is not None and purpose not in _PURPOSES:
-            raise errors.invalid(f"'purpose' is {' or '.join(_PURPOSES)}.", "purpose", "invalid_value")
+            raise errors.invalid(f"'purpose' is {', '.join(_UPLOADED)} or batch_output.", "purpose", "invalid_value")
         limit = min(query.limit, _MOST_LISTED)
         found = await batch_texts_of(self._gate, request).files(
             purpose=purpose, after=query.after, limit=limit + 1, newest_first=query.newest_first
@@ -105,8 +121,8 @@ async def _dropped(texts: BatchTexts, upload: Upload) -> None:
             raise
 
 
-def _checked(form: Form) -> tuple[str, int | None]:
-    """Returns the file's name and how long it is kept. Raises ApiError (400)."""
+def _checked(form: Form) -> tuple[str, int | None, UploadPurpose]:
+    """Returns the file's name, how long it is kept, and what for. Raises ApiError (400)."""
     if unknown := sorted(form.fields.keys() - set(_FIELDS)):
         name = unknown[0][:64]
         raise errors.invalid(f"'{name}' is not a parameter of this request.", name, "unknown_parameter")
@@ -114,10 +130,12 @@ def _checked(form: Form) -> tuple[str, int | None]:
         raise errors.invalid(f"'{FILE}' is missing.", FILE, "missing_required_parameter")
     if "purpose" not in form.fields:
         raise errors.invalid("'purpose' is missing.", "purpose", "missing_required_parameter")
-    if form.fields["purpose"] != "batch":
-        raise errors.invalid("'purpose' is not supported; only batch is.", "purpose", "unsupported_parameter")
+    purpose = next((one for one in _UPLOADED if one == form.fields["purpose"]), None)
+    if purpose is None:
+        message = f"'purpose' is not supported; only {' and '.join(_UPLOADED)} are."
+        raise errors.invalid(message, "purpose", "unsupported_parameter")
     if _ANCHOR not in form.fields and _SECONDS not in form.fields:
-        return form.file_name, None
+        return form.file_name, None, purpose
     seconds = form.fields.get(_SECONDS, "")
     number = int(seconds) if seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9 else -1
     try:
@@ -125,7 +143,7 @@ def _checked(form: Form) -> tuple[str, int | None]:
     except ValidationError:
         message = f"'expires_after' has the anchor created_at, and from {LEAST_KEPT_S} to {MOST_KEPT_S} seconds."
         raise errors.invalid(message, "expires_after", "invalid_value") from None
-    return form.file_name, expires.seconds
+    return form.file_name, expires.seconds, purpose
 
 
 def _shown(file: UserFile) -> dict[str, object]:

@@ -1,0 +1,92 @@
+"""`/v1/documents` and `/v1/files/{id}/document`: what a model would see of a file, and its costs. Nothing is kept."""
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.documents.document import Document, framed
+from app.interface.generate.reception import Reception
+from app.interface.generate.service import ServedModel
+from app.interface.http.guard import json_response
+from app.interface.request import errors
+from app.interface.request.callers import caller_of
+from app.interface.request.form import FILE, read_form
+from app.interface.wire.attached import DocumentObject
+from app.interface.wire.chat import Message
+from app.messages.workers import WorkerRow
+
+_MOST_AT_ONCE = 8
+"""Files that are being received: each is in memory."""
+_RETRY_AFTER_S = 5
+_REST_SHARE = 8
+
+
+class AttachedRoutes:
+    """The routes of one service."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+        self._receiving = 0
+
+    async def document(self, request: Request) -> Response:
+        """`POST /v1/documents`: a form."""
+        if self._receiving >= _MOST_AT_ONCE:
+            raise errors.unavailable(_RETRY_AFTER_S, "Too many files are being read. Try again soon.")
+        self._receiving += 1
+        try:
+            content = bytearray()
+
+            async def write(piece: bytes) -> None:
+                content.extend(piece)
+
+            form = await read_form(request, self._reception.service.settings.document_bytes, write)
+            if form.file_name is None:
+                raise errors.invalid(f"'{FILE}' is missing.", FILE, "missing_required_parameter")
+            if unknown := sorted(form.fields.keys() - {"model"}):
+                name = unknown[0][:64]
+                raise errors.invalid(f"'{name}' is not a parameter of this request.", name, "unknown_parameter")
+            document = await self._reception.files.read(form.file_name, bytes(content), FILE)
+        finally:
+            self._receiving -= 1
+        return await self._shown(document, form.fields.get("model", ""))
+
+    async def stored(self, request: Request) -> Response:
+        """`GET /v1/files/{id}/document`."""
+        files = self._reception.files
+        name, content = await files.stored(caller_of(request), request.path_params["id"], "id")
+        return await self._shown(await files.read(name, content, "id"), request.query_params.get("model", ""))
+
+    async def _shown(self, document: Document, model: str) -> Response:
+        service = self._reception.service
+        name, served = service.name_of(model), service.model(model)
+        text = document.text
+        tokens = await self._reception.in_thread(lambda: _tokens(served, framed(document.name, text))) if text else 0
+        context_tokens = served.chat.context_tokens
+        workers = [row for row in service.workers() if name in row.model_names and row.check_heart_beat]
+        shown = DocumentObject(
+            filename=document.name,
+            kind=document.kind,
+            pages=document.pages,
+            notes=list(document.notes),
+            text=text,
+            tokens=tokens,
+            context_tokens=context_tokens,
+            fits=tokens <= context_tokens - context_tokens // _REST_SHARE,
+            expected_s=min((s for row in workers if (s := expected_s(row, tokens)) is not None), default=None),
+        )
+        return json_response(shown.model_dump(), headers={"Cache-Control": "no-store"})
+
+
+def expected_s(worker: WorkerRow, tokens: int) -> float | None:
+    """Returns how long an idle worker computes a prompt, by that of its warm-up; None: it was not measured.
+
+    The time of a token is that of the weights and that of attention, which grows with the tokens before it.
+    """
+    measured = worker.capacity
+    if measured is None or not measured.prompt_tokens:
+        return None
+    attention = measured.layers * measured.heads * measured.head_dim * tokens / max(1, measured.layer_weights)
+    return round(tokens * measured.prompt_s / measured.prompt_tokens * (1 + attention), 2)
+
+
+def _tokens(served: ServedModel, text: str) -> int:
+    return served.chat.message_sizes([Message(role="user", content=text)])[0].later

@@ -233,8 +233,8 @@ class ChatTemplate:
 
     def _value(self, message: Message, form: CallForm) -> dict[str, Any]:
         """Returns the message as templates expect it. form: of its calls."""
-        content = message.content if message.content is not None else ""
-        text = content if isinstance(content, str) else "\n".join(part.text for part in content)
+        texts = message.texts
+        text = "\n".join(texts)
         value: dict[str, Any] = {"role": self._role(message.role)}
         if message.role == "assistant":
             thought, text = self._thought_and_answer(message.reasoning_content, text)
@@ -244,8 +244,8 @@ class ChatTemplate:
                 value["reasoning_content"] = value["reasoning"] = value["thinking"] = thought
         value["content"] = self._written(text)
         takes_parts = message.role != "assistant" and value["role"] in self._abilities.parts
-        if isinstance(content, list) and len(content) > 1 and takes_parts:
-            value["content"] = [{"type": "text", "text": part.text} for part in content]
+        if len(texts) > 1 and takes_parts:
+            value["content"] = [{"type": "text", "text": one} for one in texts]
         if message.name is not None:
             value["name"] = message.name
         if message.tool_call_id is not None:
@@ -259,9 +259,7 @@ class ChatTemplate:
 
     def thought_and_text(self, message: Message) -> tuple[str, str]:
         """Returns a message's thought and the rest of its text, both of which may be empty."""
-        content = message.content or ""
-        text = content if isinstance(content, str) else "\n".join(part.text for part in content)
-        thought = None
+        text, thought = "\n".join(message.texts), None
         if message.role == "assistant":
             thought, text = self._thought_and_answer(message.reasoning_content, text)
         return thought or "", text
@@ -289,13 +287,13 @@ class ChatTemplate:
         first = messages[place] if place < len(messages) else None
         if first is None or first.role == "assistant" or not first.content:
             return messages
-        parts = first.content if isinstance(first.content, list) else [TextPart(type="text", text=first.content)]
-        if not parts[0].text[:1].strip():
+        texts = first.texts
+        if not texts[0][:1].strip():
             return messages
-        text = f"{self.start_mark}{parts[0].text}"
-        content: Any = text
+        texts[0] = f"{self.start_mark}{texts[0]}"
+        content: Any = texts[0]
         if isinstance(first.content, list):
-            content = [TextPart(type="text", text=text), *parts[1:]]
+            content = [TextPart(type="text", text=text) for text in texts]
         return [*messages[:place], first.model_copy(update={"content": content}), *messages[place + 1 :]]
 
     def _marked(self, value: Any) -> Any:

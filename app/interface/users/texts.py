@@ -388,8 +388,8 @@ def text_of(item: Item) -> str:
     content = _content_of(item)
     if isinstance(content, str):
         return content
-    texts = [part.get("text", "") for part in content if part["type"] != "input_file"]
-    return "\n".join([*texts, *(part["filename"] for part in content if part["type"] == "input_file")])
+    texts = [part.get("text", "") for part in content if part.get("type") != "input_file"]
+    return "\n".join([*texts, *(part["filename"] for part in content if part.get("type") == "input_file")])
 
 
 def size_of(items: Iterable[Item]) -> int:

@@ -147,13 +147,18 @@ class Message(Wire):
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
-        if isinstance(self.content, list):
-            object.__setattr__(self, "content", files_first(self.content))
         if self.content is None and self.refusal is not None:
             object.__setattr__(self, "content", self.refusal)
         if self.reasoning_content is None and self.reasoning is not None:
             object.__setattr__(self, "reasoning_content", self.reasoning)  # the model is frozen
         return self
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its parts, in the order of a prompt."""
+        if isinstance(self.content, list):
+            return [part.text for part in files_first(self.content)]
+        return [self.content or ""]
 
 
 class FunctionDefinition(Wire):

@@ -326,12 +326,12 @@ def test_a_conversation_of_blocks() -> None:
         system=[text("First."), text("Second.")],
     )
     parts = [[part.text for part in one.content] for one in chat.messages if isinstance(one.content, list)]
-    assert parts == [["one", "T\n\nD"], ["and then", "more"]]
+    assert parts == [['<document name="T">\nD\n</document>\n', "one"], ["and then", "more"]]
     assert [(one.role, one.content) for one in chat.messages if not isinstance(one.content, list)] == [
         ("system", "First.\n\nSecond."),
         ("system", "Be brief."),
         ("assistant", "I do."),
-        ("tool", "1\nC\n\nD\nE\nT\nS\n\nF"),
+        ("tool", '1\n<document name="document">\nC\n\nD\nE\n</document>\n\nT\nS\n\nF'),
         ("tool", "Error: no such tool"),
         ("tool", ""),
         ("assistant", "Well.\n\nDone."),
@@ -506,7 +506,7 @@ async def test_what_claude_code_sends() -> None:
         ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
         (
             "messages[0].content[0].source",
-            {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "base64"}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "url", "url": "x"}}]}]},
         ),
         (
             "messages[0].content[0].citations.enabled",

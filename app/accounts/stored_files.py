@@ -91,7 +91,7 @@ class StoredFiles:
         connection.execute(update(tables.files).where(files.id == file_id).values(**more))
 
     def finish(
-        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
+        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose = "batch"
     ) -> StoredFile:
         with self._store.transaction() as connection:
             known = self._logins.authenticate(connection, secret)

@@ -3,7 +3,7 @@
 import pytest
 
 from app.interface.text.chat_model import ChatModel
-from app.interface.wire.chat import FunctionCall, FunctionDefinition, Message, TextPart, Tool, ToolCall
+from app.interface.wire.chat import FunctionCall, FunctionDefinition, Message, Part, TextPart, Tool, ToolCall
 from tests.app.interface.text.test_templates import TEMPLATES
 from tests.app.tiny_model import tiny_model
 
@@ -43,7 +43,7 @@ def sized(model: ChatModel, message: Message) -> int:
 def test_a_text_has_the_tokens_of_its_parts_and_what_is_around_them() -> None:
     model = tiny_model()
     text = "The quick brown fox"
-    parts = [TextPart(type="text", text="The quick"), TextPart(type="text", text="brown fox")]
+    parts: list[Part] = [TextPart(type="text", text="The quick"), TextPart(type="text", text="brown fox")]
     one, other = (Message(role="user", content=content) for content in (text, parts))
     around = sized(model, Message(role="user", content=""))
     assert 4 <= around <= 10

@@ -154,8 +154,8 @@ async def test_a_conversation_goes_on_with_its_file_after_a_restart_and_when_the
 
 
 async def test_reading_says_what_a_model_would_see_and_its_text_asks_the_same(saying: Site) -> None:
-    form = {"files": {"file": ("contract.pdf", PDF)}, "data": {"model": "tiny"}}
-    read = await saying.client.post("/v1/documents", **form)
+    given = {"file": ("contract.pdf", PDF)}
+    read = await saying.client.post("/v1/documents", files=given, data={"model": "tiny"})
     shown = read.json()
     assert shown == {
         "object": "document",

@@ -13,6 +13,7 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "conversations": ("bench.conversations.command", "real conversations that arrive at random, also at other servers"),
     "gains": ("bench.gains", "what each optimization of the engine gains by itself"),
     "loads": ("bench.loads", "first tokens, many users, a start, and lengths beside llama.cpp"),
+    "embeddings": ("bench.embeddings", "texts a second beside llama.cpp, and a chat beside them"),
     "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
     "memory": ("bench.memory", "saved pages: first tokens after a restart"),
     "faults": ("bench.faults.measure", "requests that are lost when something dies"),

@@ -20,6 +20,8 @@ from app.models.names import HubName
 from quant.errors import QuantError
 
 _SMALL: Final = re.compile(r"[\w.-]+\.(?:json|jinja)", re.ASCII)
+_MODULE: Final = re.compile(r"\d{1,2}_[A-Za-z]{1,32}/(config\.json|model\.safetensors)", re.ASCII)
+"""Files of a sentence-transformers repository's folders: pooling, and dense layers behind it."""
 _MOST_SMALL_BYTES: Final = 256 << 20
 """They come before the disk is checked."""
 _TYPE: Final = re.compile(
@@ -114,7 +116,10 @@ class Repository:
 
     def small_files(self) -> list[HubFile]:
         """What a model folder has beside weights."""
-        return [file for file in self.files if _SMALL.fullmatch(file.name) and file.size_bytes <= _MOST_SMALL_BYTES]
+        small = [file for file in self.files if _SMALL.fullmatch(file.name)]
+        if any(file.name == "modules.json" for file in small):
+            small += [file for file in self.files if _MODULE.fullmatch(file.name) and file.name.endswith(".json")]
+        return [file for file in small if file.size_bytes <= _MOST_SMALL_BYTES]
 
     def weights(self, index: Iterable[str]) -> list[HubFile]:
         """The safetensors of a model folder. index: what its index names; none: it has none. Raises HubError."""
@@ -124,7 +129,8 @@ class Repository:
         for name in names:
             if PurePosixPath(name).name != name or not name.endswith(".safetensors"):
                 raise HubError(f"{self.name}: {INDEX} names {name!r:.80}, which is no safetensors file beside it")
-        return [self.file(name) for name in names]
+        behind = [file for file in self.files if _MODULE.fullmatch(file.name) and file.name.endswith(".safetensors")]
+        return [*(self.file(name) for name in names), *behind]
 
     def _lack(self) -> str:
         names = [file.name for file in self.files]
@@ -172,7 +178,7 @@ def fetched_bytes(folder: Path, files: Iterable[HubFile]) -> int:
     """How much of the files is in the folder already."""
     there = 0
     for file in files:
-        path = _place(folder, file)
+        path = place_of(folder, file)
         part = path if path.exists() else _partial(path)
         there += min(part.stat().st_size, file.size_bytes) if part.exists() else 0
     return there
@@ -181,14 +187,15 @@ def fetched_bytes(folder: Path, files: Iterable[HubFile]) -> int:
 def fetch(
     repository: Repository, files: Sequence[HubFile], folder: Path, came: Callable[[int], None] = lambda count: None
 ) -> None:
-    """Fetches files into the folder, under the last part of their names; those that are there already stay.
+    """Fetches files into the folder, under their names in it (`place_of`); those that are there already stay.
 
     came: is told of new bytes; of fewer than none where a beginning was in vain. Raises HubError, OSError.
     """
     for file in files:
-        path = _place(folder, file)
+        path = place_of(folder, file)
         if path.exists():
             continue
+        path.parent.mkdir(exist_ok=True)
         partial = _partial(path)
         _fetch_bytes(repository, file, partial, file.size_bytes, came)
         if (digest := _digest(partial, file)) != file.digest:
@@ -202,7 +209,8 @@ def fetch(
 
 def fetch_beginning(repository: Repository, file: HubFile, folder: Path, most_bytes: int) -> bytes:
     """The first bytes of a file, of which `fetch` then needs only the rest."""
-    path = _place(folder, file)
+    path = place_of(folder, file)
+    path.parent.mkdir(exist_ok=True)
     most_bytes = min(most_bytes, file.size_bytes)
     if not path.exists():
         path = _partial(path)
@@ -211,8 +219,9 @@ def fetch_beginning(repository: Repository, file: HubFile, folder: Path, most_by
         return there.read(most_bytes)
 
 
-def _place(folder: Path, file: HubFile) -> Path:
-    return folder / PurePosixPath(file.name).name
+def place_of(folder: Path, file: HubFile) -> Path:
+    """Where a file is fetched to: under the last part of its name, or with its folder if that is a module's."""
+    return folder / (file.name if _MODULE.fullmatch(file.name) else PurePosixPath(file.name).name)
 
 
 def _partial(path: Path) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.models.hub import INDEX, HubFile, Repository, fetch, fetch_beginning, fetched_bytes
+from app.models.hub import INDEX, HubFile, Repository, fetch, fetch_beginning, fetched_bytes, place_of
 from quant.errors import SourceError
 from quant.files.json_file import read_json_object
 from quant.sources.gguf_file import read_gguf
@@ -57,19 +57,21 @@ def wanted_files(repository: Repository, source: Path) -> list[HubFile]:
 def make_skeleton(repository: Repository, files: list[HubFile], source: Path, folder: Path, pace: Pace) -> Path:
     """Writes it into an empty folder; returns what `open_source` opens. source: where the files are fetched to."""
     for file in files:
-        name = Path(file.name).name
+        place = place_of(folder, file)
+        place.parent.mkdir(exist_ok=True)
+        name = place.name
         if name.endswith(".gguf"):
-            _write_gguf(repository, file, source, folder / name, pace)
+            _write_gguf(repository, file, source, place, pace)
         elif name.endswith(".safetensors"):
             beginning = fetch_beginning(repository, file, source, _SAFETENSORS_BYTES)
             header = 8 + min(int.from_bytes(beginning[:8], "little"), _MOST_HEADER_BYTES)
             if header > len(beginning):
                 beginning = fetch_beginning(repository, file, source, header)
-            _write(folder / name, beginning, file.size_bytes)
+            _write(place, beginning, file.size_bytes)
         else:
             with pace.measured(source, file):
                 fetch(repository, [file], source)
-            (folder / name).symlink_to(source / name)
+            place.symlink_to(place_of(source, file))
     return folder / Path(files[0].name).name if files[0].name.endswith(".gguf") else folder
 
 

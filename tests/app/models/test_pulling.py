@@ -1,5 +1,6 @@
 """The whole way from a name to a converted model, as a user goes it: told, fetched, converted, found again."""
 
+import json
 import os
 import re
 import resource
@@ -24,9 +25,11 @@ from app.models.hub import HubError, OfflineError
 from app.models.store import Store, StoreError
 from app.settings import SettingsError
 from quant.errors import ResourceError, UnsupportedModelError
-from quant.packed.packed_file import is_packed_model
+from quant.families.description import Dense, Encoder
+from quant.packed.packed_file import PackedFile, is_packed_model
 from tests.hub import Hub
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
+from tests.quant.encoder_checkpoints import write_encoder_folder
 
 RTN = Conversion(method="rtn")
 CONFIG_FILE = """
@@ -90,6 +93,16 @@ def test_a_folder_is_fetched_once_and_kept_if_wanted(hub: Hub, hf_folder: Path) 
     assert {path.name: path.read_bytes() for path in source.iterdir()} == {
         path.name: path.read_bytes() for path in hf_folder.iterdir()
     }
+
+
+def test_an_encoder_comes_with_its_modules(hub: Hub, tmp_path: Path) -> None:
+    folder = write_encoder_folder(tmp_path / "encoder")
+    hub.add("org/encoder", folder)
+    place = converted_into_store("org/encoder", Conversion())
+    settings = json.loads((place / "config.json").read_text())["redoubt_encoder"]
+    assert (settings["dimensions"], settings["max_tokens"], settings["prompts"]) == (16, 48, {"query": "q: "})
+    decoder = PackedFile(place / "model.safetensors").decoder
+    assert decoder.encoder == Encoder("first", normalized=True, dense=(Dense(16, 64, bias=False, activation="tanh"),))
 
 
 def test_convert_takes_a_name_too(hub: Hub, gguf_folder: Path, store: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_whole_folder(tmp_path: Path) -> None:
     assert packed.decoder.encoder == Encoder("first", normalized=True, dense=(dense,))
     assert packed.vector("encoder.dense.0.weight").shape == (DENSE_ROWS * 64,)
     types = open_source(folder).tensors["model.embed_types.weight"].read(0, 128)
-    np.testing.assert_array_equal(packed.vector("model.embed_types.weight"), types)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(packed.vector("model.embed_types.weight"), types)
     assert json.loads((out / "config.json").read_text())[ENCODER] == {
         "task": "embed", "dimensions": DENSE_ROWS, "normalized": True, "max_tokens": 48, "prompts": {"query": "q: "},
     }  # fmt: skip

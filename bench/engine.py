@@ -11,7 +11,9 @@ otherwise idle process. The figures:
   of one token.
 - `resident_bytes`: the process' memory at the end, mapped weights included; `..._by_owner` as the engine counts it.
 
-Each is the median of `repeats` rounds, after one round that is not counted.
+Each is the median of `repeats` rounds, after one round that is not counted. With `--stages` as many rounds follow in
+which the native step records where its time goes (`bench.stages`): `stages` has a step of the prompt, and one of each
+number of streams; the same as a table is printed on the standard error.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import random
 import statistics
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +34,7 @@ from app.engine.native_runner import NativeRunner
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 from bench.common import OneLineParser, at_least, machine, number_list, print_result, process_resident_bytes
+from bench.stages import Profile, described, step_times
 from bench.work import CLOCKS, Work, works
 from kernels import _native
 
@@ -52,6 +56,7 @@ class EngineBenchOptions:
     prompt_compute_type: str = "auto"
     weight_memory: str = "auto"
     clock: str = "wall"
+    stages: bool = False
 
     def works(self) -> list[Work]:
         """The works: prefill, then decoding at each batch."""
@@ -163,6 +168,19 @@ class EngineBench:
         clock = self._run(1, prompt_tokens, new_tokens, new_tokens - 1)
         return [delivered_s - clock.submitted_s for delivered_s in clock.delivered_s]
 
+    def profile(self, run: Callable[[], object]) -> dict[str, Profile]:
+        """Where the time of the steps of `run`, which computes something here, goes: of prompts, and of decoding."""
+        self._wait_until_idle()  # the last run's requests are aborted
+        self.runner.model.start_profile()
+        run()
+        self._wait_until_idle()
+        self.runner.model.stop_profile()
+        return dict(self.runner.model.profile())
+
+    def _wait_until_idle(self) -> None:
+        while self._engine.statistics().running:
+            time.sleep(0.001)
+
     def close(self) -> None:
         self._engine.stop()
 
@@ -190,6 +208,17 @@ class EngineBench:
         return clock
 
 
+def _stages(bench: EngineBench, options: EngineBenchOptions) -> dict[str, object]:
+    """The entry of a result that says where the time of steps goes."""
+    times: dict[str, dict[str, object]] = {}
+    for work in options.works():
+        kind = "prompt" if work.kind == "prefill" else "decode"
+        rounds = [bench.profile(lambda work=work: bench.measure(work))[kind] for _ in range(options.repeats)]
+        times[work.name] = step_times(rounds)
+    print(described(times), file=sys.stderr)
+    return {"stages": times}
+
+
 def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
     """Runs the bench; the result is ready for JSON. Raises EngineError, and what loading raises."""
     bench = EngineBench(
@@ -209,6 +238,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
             for work in progress:
                 progress.set_description(work.name)
                 seconds[work].append(bench.measure(work))
+        stages = _stages(bench, options) if options.stages else {}
     finally:
         bench.close()
     median_s = {work: statistics.median(taken[1:]) for work, taken in seconds.items()}
@@ -219,6 +249,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "decode_tokens_per_s": {str(work.streams): round(work.tokens / median_s[work], 1) for work in decodes},
         "first_token_s": round(median_s[prefill], 6),
         "load_s": round(bench.load_s, 3),
+        **stages,
         "resident_bytes": process_resident_bytes(),
         "resident_bytes_by_owner": bench.runner.model.resident_bytes(),
         "threads": options.threads,
@@ -262,6 +293,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="(default %(default)s)"
     )
+    parser.add_argument("--stages", action="store_true", help="also where a step's time goes, by stage and type")
 
 
 def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
@@ -278,6 +310,7 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
         prompt_compute_type=arguments.prompt_compute_type,
         weight_memory=arguments.weight_memory,
         clock=arguments.clock,
+        stages=arguments.stages,
     )
 
 

@@ -239,9 +239,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     about, answer, bench = open_one(options)
     try:
         about |= _answers(about.pop("before_bytes"), answer, options)
-        return (
-            about if bench is None else about | {"stages_s": _stages(bench.runner.model, answer, min(options.inputs))}
-        )
+        return about if bench is None else about | {"stages_s": _stages(bench, min(options.inputs))}
     finally:
         if bench is not None:
             bench.close()
@@ -266,22 +264,18 @@ def _answers(before_bytes: int, answer: Answer, options: argparse.Namespace) -> 
     return {"resident_bytes": resident_bytes, "inputs": inputs}
 
 
-def _stages(model: Any, answer: Answer, prompt_tokens: int) -> dict[str, dict[str, float]]:
+def _stages(bench: EngineBench, prompt_tokens: int) -> dict[str, dict[str, float]]:
     """Seconds of each stage of the native step, over all layers: of the prompt, and of a further token (medians)."""
-
-    def profile(new_tokens: int) -> Mapping[str, float]:
-        rounds = []
-        for _ in range(_STAGE_ROUNDS):
-            model.reset_profile()
-            answer(prompt_tokens, new_tokens)
-            rounds.append(model.profile())
-        return {stage: statistics.median(one[stage] for one in rounds) for stage in rounds[0]}
-
-    prompt, whole = profile(1), profile(1 + _STAGE_TOKENS)
-    return {
-        "prompt": {stage: round(value, 7) for stage, value in prompt.items()},
-        "next_token": {stage: round((whole[stage] - prompt[stage]) / _STAGE_TOKENS, 7) for stage in prompt},
-    }
+    profiles = [
+        bench.profile(lambda: bench.answer_times_s(prompt_tokens, 1 + _STAGE_TOKENS)) for _ in range(_STAGE_ROUNDS)
+    ]
+    stages: dict[str, dict[str, float]] = {}
+    for name, kind in (("prompt", "prompt"), ("next_token", "decode")):
+        rounds = [profile[kind] for profile in profiles]
+        stages[name] = {
+            stage: round(statistics.median(one[stage][0] / steps for steps, one in rounds), 7) for stage in rounds[0][1]
+        }
+    return stages
 
 
 def _open_ours(options: argparse.Namespace) -> tuple[dict[str, Any], Answer, EngineBench | None]:

@@ -297,6 +297,16 @@ class Engine:
 
         Returns False to end the thread.
         """
+        # Without the lock: what comes meanwhile is taken before the next step.
+        goes_on = self._generations and not (self._is_stuck or self._inbox or self._calls or self._stopping)
+        if not goes_on and not self._take_inbox():
+            return False
+        if self._memory is not None:
+            self._memory.advance()
+        return True
+
+    def _take_inbox(self) -> bool:
+        """Waits until there is something to do, and does what the inbox has. Returns False to end the thread."""
         if self._calls or not self._generations or self._is_stuck:  # otherwise _compute sends them, and soon
             self._outbox.flush()
         with self._wake:
@@ -325,8 +335,6 @@ class Engine:
                 self._forget(generation)
         for call in calls:
             call()
-        if self._memory is not None:
-            self._memory.advance()
         return True
 
     def _schedule(self) -> Step:

@@ -89,9 +89,7 @@ class _Clock:
             if len(batch.token_ids) != self._streams or batch.prompts or self.measured.is_set():
                 return sampled
             ended_s = time.perf_counter()
-            profile = self._model.profile()
-            self._model.reset_profile()
-            kernels_s = sum(profile.values()) - profile["barriers"]
+            kernels_s = self._kernels_s()
             self._now["call"] -= kernels_s
             self._steps.append({**self._now, "kernels": kernels_s, "wall": ended_s - self._ended_s})
             self._now.clear()
@@ -102,6 +100,15 @@ class _Clock:
             return sampled
 
         return native
+
+    def _kernels_s(self) -> float:
+        """Seconds of the last step in the kernels, which are recorded anew from now on."""
+        profile = self._model.profile()
+        if hasattr(self._model, "start_profile"):
+            self._model.start_profile()
+            return sum(seconds for _, stages in profile.values() for seconds, _, _ in stages.values())
+        self._model.reset_profile()  # a checkout from before November 28
+        return float(sum(profile.values()) - profile["barriers"])
 
     def result(self) -> dict[str, float]:
         """The share of the wall time in which the kernels wait, medians over steps by phase, and the speed."""

@@ -554,10 +554,15 @@ class Model:
     def resident_bytes(self) -> dict[str, int]:
         """Bytes by owner: weights, kv, states, activations."""
 
-    def profile(self) -> dict[str, float]:
-        """Seconds by stage since the last reset, measured by the first thread.
+    def start_profile(self) -> None:
+        """Records from now on where the time of steps goes, from zero on. Raises RuntimeError during a step."""
 
-        "barriers" is the part of the other stages in which it waited for other threads.
+    def stop_profile(self) -> None:
+        """Ends that; `profile` keeps what was recorded. A step that is not recorded pays nothing for it."""
+
+    def profile(self) -> dict[str, tuple[int, dict[str, tuple[float, float, float]]]]:
+        """What was recorded, as the first thread sees it: steps, and seconds of each stage.
+
+        The keys are "prompt", for steps that read at least one prompt, and "decode", for the others. Of a stage:
+        all its seconds, those in matrix products, and those in which the thread waited for others.
         """
-
-    def reset_profile(self) -> None: ...

@@ -355,16 +355,32 @@ class BoundModel {
             {"activations", model_.activation_bytes()}};
   }
 
-  std::map<std::string, double> profile() const {
+  void start_profile() {
+    const Exclusive exclusive(busy_);
+    model_.start_profile();
+  }
+
+  void stop_profile() {
+    const Exclusive exclusive(busy_);
+    model_.stop_profile();
+  }
+
+  nb::dict profile() const {
     const std::chrono::duration<double> lived = std::chrono::steady_clock::now() - created_;
     const double seconds_per_tick = lived.count() / double(__rdtsc() - created_ticks_);
-    std::map<std::string, double> seconds;
-    for (int stage = 0; stage < kStages; ++stage) {
-      seconds[kStageNames[size_t(stage)]] =
-          double(model_.profile().stage_ticks[size_t(stage)]) * seconds_per_tick;
+    const StepProfile& profile = model_.profile();
+    nb::dict kinds;
+    for (size_t kind = 0; kind < kStepKinds; ++kind) {
+      nb::dict stages;
+      for (size_t stage = 0; stage < kStages; ++stage) {
+        const StageTicks& ticks = profile.ticks[kind][stage];
+        stages[kStageNames[stage]] = nb::make_tuple(double(ticks.all) * seconds_per_tick,
+                                                    double(ticks.products) * seconds_per_tick,
+                                                    double(ticks.barriers) * seconds_per_tick);
+      }
+      kinds[kStepKindNames[kind]] = nb::make_tuple(profile.steps[kind], stages);
     }
-    seconds["barriers"] = double(model_.profile().barrier_ticks) * seconds_per_tick;
-    return seconds;
+    return kinds;
   }
 
  private:
@@ -523,7 +539,8 @@ void bind_model(nb::module_& module) {
       .def("release_memory", &BoundModel::release_memory)
       .def("resident_bytes", &BoundModel::resident_bytes)
       .def("profile", &BoundModel::profile)
-      .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });
+      .def("start_profile", &BoundModel::start_profile)
+      .def("stop_profile", &BoundModel::stop_profile);
 }
 
 }  // namespace redoubt

@@ -150,9 +150,21 @@ inline constexpr int kStages = 11;
 inline constexpr std::array<const char*, kStages> kStageNames = {
     "embed", "qkv", "rope", "attention", "states", "output", "router", "gate_up", "down", "head", "sample"};
 
+// Of one stage, in ticks of the processor's clock.
+struct StageTicks {
+  uint64_t all = 0;
+  uint64_t products = 0;  // in matrix products
+  uint64_t barriers = 0;  // waiting for the other threads
+};
+
+// Steps in which a prompt is read, whatever else they compute, and those in which all sequences decode.
+enum class StepKind : uint8_t { kPrompt, kDecode };
+inline constexpr int kStepKinds = 2;
+inline constexpr std::array<const char*, kStepKinds> kStepKindNames = {"prompt", "decode"};
+
 struct StepProfile {
-  std::array<uint64_t, kStages> stage_ticks{};
-  uint64_t barrier_ticks = 0;  // part of the stages' time: waiting for the other threads
+  std::array<std::array<StageTicks, kStages>, kStepKinds> ticks{};
+  std::array<uint64_t, kStepKinds> steps{};
 };
 
 }  // namespace redoubt

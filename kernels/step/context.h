@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -38,7 +39,7 @@ struct StepContext {
   int32_t pages_per_sequence;
   ThreadPool& pool;
   Workspace& workspace;
-  StepProfile& profile;
+  std::array<StageTicks, kStages>* profile;  // null: nobody wants to know where the time goes
   const Batch& batch;  // checked, and nobody else's to change
   const StepOutputs& outputs;
   const StepPlan& plan;

@@ -113,7 +113,9 @@ void FeedForward::run_chunk(const GateUpStage& stage, Range tiles, LinearInput r
     const int block =
         (rows.first_row + rows.quantized_rows - stage.input.quantized_rows) / rows.rounded.height;
     const Bf16Rows out = stage.inner.rounded.part(block, block + rows.rounded.blocks());
-    context_.kernels.gate_up_bf16({gate.weight, up.weight, gates, ups}, rows.rounded, out, col_begin);
+    team_.multiply([&] {
+      context_.kernels.gate_up_bf16({gate.weight, up.weight, gates, ups}, rows.rounded, out, col_begin);
+    });
     rows.rounded.rows = 0;
     rows.floats.rows = rows.quantized_rows;
     if (rows.quantized_rows == 0) return;

@@ -198,6 +198,13 @@ void Model::release_memory() {
 
 size_t Model::activation_bytes() const { return workspace_->bytes(); }
 
+std::array<StageTicks, kStages>* Model::profile_of(const Batch& batch) {
+  if (!is_profiled_) return nullptr;
+  const size_t kind = size_t(batch.prompts > 0 ? StepKind::kPrompt : StepKind::kDecode);
+  ++profile_.steps[kind];
+  return &profile_.ticks[kind];
+}
+
 void Model::run(const Batch& given, const StepOutputs& outputs) {
   check_sizes(given);
   const Batch& batch = batch_.copy(with_layers(given));
@@ -223,7 +230,7 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
             .pages_per_sequence = pages_per_sequence_,
             .pool = pool_,
             .workspace = *workspace_,
-            .profile = profile_,
+            .profile = profile_of(batch),
             .batch = batch,
             .outputs = outputs,
             .plan = plan,

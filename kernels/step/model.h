@@ -84,7 +84,12 @@ class Model {
   WeightMemory weight_memory() const { return file_.memory(); }
   size_t activation_bytes() const;
   const StepProfile& profile() const { return profile_; }
-  void reset_profile() { profile_ = {}; }
+  // Records where the time of steps goes, from zero on. Without it a step pays nothing for that.
+  void start_profile() {
+    profile_ = {};
+    is_profiled_ = true;
+  }
+  void stop_profile() { is_profiled_ = false; }
 
   // As copy_page_turned (model/kv_turn.h).
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);
@@ -100,6 +105,8 @@ class Model {
   void run(const Batch& given, const StepOutputs& outputs);
 
  private:
+  // Where a step with this batch records its time; null if nobody wants to know.
+  std::array<StageTicks, kStages>* profile_of(const Batch& batch);
   size_t page_table_entries() const;
   std::unique_ptr<Workspace> new_workspace() const;
   void check_sizes(const Batch& batch) const;
@@ -134,6 +141,7 @@ class Model {
   std::vector<bool> slot_taken_;
   std::unique_ptr<Workspace> workspace_;
   StepProfile profile_;
+  bool is_profiled_ = false;
 };
 
 }  // namespace redoubt

@@ -55,6 +55,11 @@ void Products::multiply_range(std::span<const Segment> segments, Range mine, Row
 
 void Products::multiply(const LinearInput& input, const Linear& linear, const Target& target,
                         Range tiles) const {
+  team_.multiply([&] { multiply_tiles(input, linear, target, tiles); });
+}
+
+void Products::multiply_tiles(const LinearInput& input, const Linear& linear, const Target& target,
+                              Range tiles) const {
   const KernelTable& kernels = context_.kernels;
   LinearOutput output = {.values = target.values,
                          .stride = target.stride,

@@ -42,6 +42,8 @@ class Products {
   SharedWork work_of(std::span<const Segment> segments) const;
   // Multiplies the part of the segments' tiles in `mine`, on this thread's node.
   void multiply_range(std::span<const Segment> segments, Range mine, RowPart part) const;
+  void multiply_tiles(const LinearInput& input, const Linear& linear, const Target& target,
+                      Range tiles) const;
 
   const StepContext& context_;
   Team& team_;

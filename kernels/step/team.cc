@@ -1,8 +1,6 @@
 // Barriers, their times, and what is fetched in them (contract: step/team.h).
 #include "step/team.h"
 
-#include <x86intrin.h>
-
 #include <algorithm>
 
 namespace redoubt {
@@ -38,17 +36,21 @@ Upcoming Team::upcoming(int32_t rows, std::initializer_list<const PackedMatrix*>
 }
 
 void Team::barrier(Upcoming upcoming) {
-  if (thread_ != 0) return pool_.barrier(upcoming);
+  if (profile_ == nullptr) return pool_.barrier(upcoming);
   const uint64_t began = __rdtsc();
   pool_.barrier(upcoming);
-  context_.profile.barrier_ticks += __rdtsc() - began;
+  in_stage_.barriers += __rdtsc() - began;
 }
 
 void Team::finish_stage(Stage stage, Upcoming upcoming) {
   barrier(upcoming);
-  if (thread_ != 0) return;
+  if (profile_ == nullptr) return;
   const uint64_t now = __rdtsc();
-  context_.profile.stage_ticks[size_t(stage)] += now - stage_began_;
+  StageTicks& ticks = (*profile_)[size_t(stage)];
+  ticks.all += now - stage_began_;
+  ticks.products += in_stage_.products;
+  ticks.barriers += in_stage_.barriers;
+  in_stage_ = {};
   stage_began_ = now;
 }
 

@@ -6,6 +6,9 @@
 // After a failure, which StepContext::failure keeps, no work is done any more.
 #pragma once
 
+#include <x86intrin.h>
+
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +31,7 @@ class Team {
         thread_(thread),
         node_(context.nodes.node_of(thread)),
         node_threads_(context.nodes.threads_of(node_)),
+        profile_(thread == 0 ? context.profile : nullptr),
         stage_began_(context.began_ticks) {
     claims_.reset(thread);  // used after the first barrier
   }
@@ -85,6 +89,15 @@ class Team {
   Upcoming upcoming(int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
                     int unit_tiles = 1) const;
 
+  // Calls work(), which is matrix products.
+  template <typename Work>
+  void multiply(const Work& work) {
+    if (profile_ == nullptr) return work();
+    const uint64_t began = __rdtsc();
+    work();
+    in_stage_.products += __rdtsc() - began;
+  }
+
   // Waits for the other threads, prefetching meanwhile what this one will read next.
   void barrier(Upcoming upcoming = {});
   // The barrier at a stage's end; also records the stage's time.
@@ -114,6 +127,8 @@ class Team {
   const int thread_;
   const int node_;
   const Range node_threads_;
+  std::array<StageTicks, kStages>* const profile_;  // thread 0's only
+  StageTicks in_stage_;                             // since the last stage's end
   uint64_t stage_began_;
 };
 

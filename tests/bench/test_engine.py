@@ -10,7 +10,7 @@ from tests.kernels.tiny_model import LLAMA, write_random_model
 def test_one_json_object_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_random_model(tmp_path / "tiny", LLAMA, "sym_int4")
     sizes = ["--prompt", "40", "--generate", "5", "--batch", "1,3", "--decode-context", "9", "--repeats", "2"]
-    assert main([str(folder), "--threads", "1", "--json", *sizes]) == 0
+    assert main([str(folder), "--threads", "1", "--json", "--stages", *sizes]) == 0
     printed = capsys.readouterr()
     result = json.loads(printed.out)
     assert printed.out.count("\n") == 1
@@ -20,6 +20,13 @@ def test_one_json_object_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert result["load_s"] > 0
     assert result["resident_bytes"] > sum(result["resident_bytes_by_owner"].values())
     assert result["threads"] == 1
+    assert [times["steps"] for times in result["stages"].values()][:1] == [2]  # one a round
+    for work, times in result["stages"].items():
+        assert sum(times["types_s"].values()) == pytest.approx(times["step_s"], rel=0.01)
+        assert sum(times["stages_s"].values()) == pytest.approx(times["step_s"], rel=0.01)
+        assert min(times["types_s"]["products"], times["types_s"]["attention"], times["types_s"]["rest"]) > 0
+        assert work in printed.err
+    assert {"qkv", "attention", "gate_up", "head"} <= times["stages_s"].keys()
     assert {"cpu", "tier", "commit", "kv_type", "model", "repeats"} <= set(result)
 
 

@@ -241,16 +241,29 @@ def test_options_that_do_not_fit_are_refused_by_name(tmp_path: Path, option: str
 
 def test_memory_and_time_are_accounted_for(make: MakeModel) -> None:
     model = make()
+    native = model.model
     model.logits({0: tokens(9)})
-    resident = model.model.resident_bytes()
+    resident = native.resident_bytes()
     head_dim, layers, kv_heads, fp32_bytes = 16, 2, 2, 4
     assert resident["kv"] == 4 * 256 * layers * kv_heads * head_dim * 2 * fp32_bytes
     assert resident["weights"] > 0
     assert resident["activations"] > 0
-    profile = model.model.profile()
-    assert profile["qkv"] > 0
-    model.model.reset_profile()
-    assert not any(model.model.profile().values())
+    unrecorded = native.profile()
+    assert [steps for steps, _ in unrecorded.values()] == [0, 0]
+    assert not any(seconds for _, stages in unrecorded.values() for times in stages.values() for seconds in times)
+    native.start_profile()
+    model.logits({0: tokens(3)})
+    native.stop_profile()
+    profile = native.profile()
+    model.logits({0: tokens(3)})
+    assert native.profile()["prompt"][0] == profile["prompt"][0] == 1
+    assert profile["decode"][0] == 0
+    seconds, products, barriers = profile["prompt"][1]["qkv"]
+    assert 0 < products < seconds
+    assert products + barriers <= seconds
+    assert profile["prompt"][1]["rope"][1] == 0
+    native.start_profile()
+    assert native.profile()["prompt"][0] == 0
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])

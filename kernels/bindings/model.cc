@@ -374,9 +374,9 @@ class BoundModel {
       nb::dict stages;
       for (size_t stage = 0; stage < kStages; ++stage) {
         const StageTicks& ticks = profile.ticks[kind][stage];
-        stages[kStageNames[stage]] = nb::make_tuple(double(ticks.all) * seconds_per_tick,
-                                                    double(ticks.products) * seconds_per_tick,
-                                                    double(ticks.barriers) * seconds_per_tick);
+        stages[kStageNames[stage]] =
+            nb::make_tuple(double(ticks.all) * seconds_per_tick, double(ticks.products) * seconds_per_tick,
+                           double(ticks.barriers) * seconds_per_tick);
       }
       kinds[kStepKindNames[kind]] = nb::make_tuple(profile.steps[kind], stages);
     }

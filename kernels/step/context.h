@@ -40,7 +40,7 @@ struct StepContext {
   ThreadPool& pool;
   Workspace& workspace;
   std::array<StageTicks, kStages>* profile;  // null: nobody wants to know where the time goes
-  const Batch& batch;  // checked, and nobody else's to change
+  const Batch& batch;                        // checked, and nobody else's to change
   const StepOutputs& outputs;
   const StepPlan& plan;
   FirstFailure& failure;

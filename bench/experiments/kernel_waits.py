@@ -57,7 +57,8 @@ class _Clock:
         self.measured = threading.Event()
         self._steps: list[dict[str, float]] = []
         """Seconds of each step by phase; "kernels" and "wall" besides."""
-        self._model, self._streams, self._left = runner.model, streams, WARM_STEPS + steps
+        self._model: Any = runner.model
+        self._streams, self._left = streams, WARM_STEPS + steps
         self._now: dict[str, float] = defaultdict(float)
         self._inner: list[float] = []  # seconds in timed calls within each open one
         self._ended_s = 0.0
@@ -107,7 +108,7 @@ class _Clock:
         if hasattr(self._model, "start_profile"):
             self._model.start_profile()
             return sum(seconds for _, stages in profile.values() for seconds, _, _ in stages.values())
-        self._model.reset_profile()  # a checkout from before November 28
+        self._model.reset_profile()  # of a checkout whose profile is always on
         return float(sum(profile.values()) - profile["barriers"])
 
     def result(self) -> dict[str, float]:

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -213,7 +214,7 @@ def _stages(bench: EngineBench, options: EngineBenchOptions) -> dict[str, object
     times: dict[str, dict[str, object]] = {}
     for work in options.works():
         kind = "prompt" if work.kind == "prefill" else "decode"
-        rounds = [bench.profile(lambda work=work: bench.measure(work))[kind] for _ in range(options.repeats)]
+        rounds = [bench.profile(partial(bench.measure, work))[kind] for _ in range(options.repeats)]
         times[work.name] = step_times(rounds)
     print(described(times), file=sys.stderr)
     return {"stages": times}

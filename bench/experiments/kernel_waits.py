@@ -107,7 +107,7 @@ class _Clock:
         profile = self._model.profile()
         if hasattr(self._model, "start_profile"):
             self._model.start_profile()
-            return sum(seconds for _, stages in profile.values() for seconds, _, _ in stages.values())
+            return float(sum(seconds for _, stages in profile.values() for seconds, _, _ in stages.values()))
         self._model.reset_profile()  # of a checkout whose profile is always on
         return float(sum(profile.values()) - profile["barriers"])
 

@@ -18,6 +18,12 @@ ENCODER: Final = "redoubt_encoder"
 """The key of a converted configuration."""
 
 
+_SHORTER: Final = {"gemma3_text": [128, 256, 512]}
+"""Numbers to which vectors may be cut, by the models' cards; their configurations don't say it."""
+_SHORTEST_OF_QWEN: Final = 32
+"""The same: any number from this on."""
+
+
 def scores(config: Config) -> bool:
     """Whether the checkpoint gives a text, or a pair of texts, one number."""
     architectures = config.get("architectures")
@@ -59,7 +65,9 @@ def encoder_config(config: Config, decoder: Decoder) -> dict[str, Any]:
         "normalized": encoder.normalized,
         "max_tokens": longest,
     }
-    shorter = config.get("matryoshka_dimensions")
+    shorter = config.get("matryoshka_dimensions", _SHORTER.get(str(config.get("model_type"))))
+    if config.get("model_type") == "qwen3":
+        result["shortest"] = _SHORTEST_OF_QWEN
     if isinstance(shorter, list):
         result["shorter"] = [each for each in shorter if type(each) is int and 0 < each < size]
     return result | {key: found[key] for key in ("prompts", "default_prompt", "lower_case") if key in found}

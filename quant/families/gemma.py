@@ -5,12 +5,14 @@ A folder of Gemma 3 that also sees pictures is read as its language model; the v
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from quant.codes.bf16 import bf16_to_fp32, fp32_to_bf16
 from quant.families.description import Activation, Attention, Decoder, Layer, Mlp, Rope
+from quant.families.encoders import embedder
 from quant.families.family import Config, Family, Tensor
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
 from quant.families.rope import rope_of, rope_of_layers
@@ -76,8 +78,20 @@ def _gemma3(config: Config, where: str) -> Decoder:
         _layer(settings, sizes, each, rope=0 if each == "full_attention" else 1, softcap=0.0, qk_norm=True)
         for each in types
     ]
+    if settings.flag("use_bidirectional_attention", False):  # EmbeddingGemma
+        layers = [_seeing_all(layer) for layer in layers]
+        return _decoder(
+            settings, text, sizes, layers, _ropes(settings, sizes), encoder=embedder(config, settings.where)
+        )
     final = softcap_of(text, settings, "final_logit_softcapping", 0.0)
     return _decoder(settings, text, sizes, layers, _ropes(settings, sizes), logit_softcap=final)
+
+
+def _seeing_all(layer: Layer) -> Layer:
+    """The layer without a causal mask; a window is half before and half behind a token."""
+    assert layer.attention is not None
+    window = layer.attention.window // 2 + 1 if layer.attention.window else 0
+    return replace(layer, attention=replace(layer.attention, window=window, causal=False))
 
 
 def text_config(config: Config, where: str) -> Mapping[str, Any]:
@@ -94,7 +108,8 @@ def softcap_of(config: Config, settings: Settings, key: str, default: float) -> 
 
 
 def _layer(settings: Settings, sizes: Sizes, kind: str, *, rope: int, softcap: float, qk_norm: bool) -> Layer:
-    settings.only("use_bidirectional_attention", False)
+    if not qk_norm:  # Gemma 2
+        settings.only("use_bidirectional_attention", False)
     bias = settings.flag("attention_bias", False)
     attention = Attention(
         settings.positive("query_pre_attn_scalar") ** -0.5,
@@ -182,6 +197,11 @@ def _wrapped_before(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     return prefixed(_tensors(config, decoder), "", "language_model.")
 
 
+def _bare(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
+    """Tensors saved from the model without a head, as an encoder's are."""
+    return prefixed(_tensors(config, decoder), "model.", "")
+
+
 _BUFFERS: Final = ("*rotary_emb.inv_freq",)
 _PICTURES: Final = ("*vision_tower.*", "*multi_modal_projector.*")
 
@@ -193,5 +213,5 @@ GEMMA3: Final = Family(
     _gemma3,
     _tensors,
     (*_BUFFERS, *_PICTURES),
-    alternatives=(_wrapped, _wrapped_before),
+    alternatives=(_wrapped, _wrapped_before, _bare),
 )

@@ -11,6 +11,7 @@ from quant.families.settings import Settings
 from quant.families.standard import (
     Sizes,
     activation_of,
+    bare_names,
     layer_types,
     norm_epsilon,
     read_sizes,
@@ -92,4 +93,4 @@ def _qwen3(config: Config, where: str) -> Decoder:
 LLAMA: Final = Family(("llama",), "LlamaForCausalLM", _llama, same_names, (ROTARY_BUFFERS,))
 MISTRAL: Final = Family(("mistral",), "MistralForCausalLM", _mistral, same_names, (ROTARY_BUFFERS,))
 QWEN2: Final = Family(("qwen2",), "Qwen2ForCausalLM", _qwen2, same_names, (ROTARY_BUFFERS,))
-QWEN3: Final = Family(("qwen3",), "Qwen3ForCausalLM", _qwen3, same_names, (ROTARY_BUFFERS,))
+QWEN3: Final = Family(("qwen3",), "Qwen3ForCausalLM", _qwen3, same_names, (ROTARY_BUFFERS,), alternatives=(bare_names,))

@@ -22,6 +22,7 @@ from quant.families.granite import GRANITE
 from quant.families.lfm2 import LFM2, LFM2_MOE
 from quant.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from quant.families.ministral3 import MINISTRAL3
+from quant.families.modernbert import MODERNBERT
 from quant.families.mpt import MPT
 from quant.families.olmo2 import OLMO2, OLMO3
 from quant.families.opt import OPT
@@ -58,6 +59,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     LFM2,
     LFM2_MOE,
     MINISTRAL3,
+    MODERNBERT,
     MPT,
     OLMO2,
     OLMO3,

@@ -134,6 +134,11 @@ def assembled(decoder: Decoder, pieces_of: PiecesOf) -> dict[str, Tensor]:
     }
 
 
+def bare_names(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
+    """Maps every tensor to a stored one without "model.": saved from the model without a head, as encoders are."""
+    return assembled(decoder, lambda name: (Piece(name.removeprefix("model.")),))
+
+
 def same_names(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     """Maps every tensor to a stored one of the same name."""
     return assembled(decoder, lambda name: (Piece(name),))

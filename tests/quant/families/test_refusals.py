@@ -39,7 +39,6 @@ QWEN: dict[str, Any] = {"model_type": "qwen", "seq_length": 512, "kv_channels": 
 GPTJ: dict[str, Any] = {"model_type": "gptj", "rotary_dim": 8, **_SIZES}
 QWEN3_6: dict[str, Any] = QWEN3_6_35B["text_config"]
 UNSUPPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "use_bidirectional_attention": (GEMMA3_270M, {"use_bidirectional_attention": True}),
     "attn_logit_softcapping": (GEMMA3_270M, {"attn_logit_softcapping": 50.0}),
     "hidden_activation": (GEMMA3_270M, {"hidden_activation": "quick_gelu"}),
     "layer_types": (GEMMA3_270M, {"layer_types": ["chunked_attention"] * 18}),

@@ -78,7 +78,7 @@ async def test_it_makes_vectors_on_the_cores_of_another(worker: EncoderWorker, m
     assert report.computed_tokens >= 54
     assert report.running == report.waiting == 0
     assert (await worker.flush_memory("")).unsaved_pages == 0
-    assert worker_deployment(settings_of(packed)).func_or_class.__name__ == "EncoderWorker"
+    assert worker_deployment(settings_of(packed)).func_or_class is EncoderWorker
 
 
 async def test_what_it_refuses(worker: EncoderWorker) -> None:

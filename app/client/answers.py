@@ -11,6 +11,7 @@ import httpx
 from openai import APIConnectionError, APIError, APIStatusError, Omit, OpenAIError, Stream, omit
 from openai.types.chat import ChatCompletionChunk
 
+from app.client import attached
 from app.client.turns import Asking, Context, Ended, Message, Pieces, Thought, Usage
 
 Event = TypeVar("Event")
@@ -33,7 +34,7 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
     """Streams the next answer; the service keeps nothing. cache_key: the conversation whose saved pages are used."""
     knobs = asking.knobs
     system = [{"role": "system", "content": knobs.system}] if knobs.system else []
-    messages: Any = [*system, *({"role": one.role, "content": one.text} for one in said)]
+    messages: Any = [*system, *({"role": one.role, "content": _content(one)} for one in said)]
     with asking.client.chat.completions.create(
         model=asking.model,
         messages=messages,
@@ -75,7 +76,7 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
     with asking.client.responses.create(
         model=asking.model,
         conversation=conversation_id,
-        input=question,
+        input=_input(asking, question),
         instructions=knobs.system or None,
         temperature=_or_omit(knobs.temperature),
         top_p=_or_omit(knobs.top_p),
@@ -98,6 +99,16 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
         if end is None:
             raise AnswerError(_BROKEN_OFF, None, _request_id(events))
         yield end
+
+
+def _content(message: Message) -> Any:
+    return attached.parts(message.files, message.text, is_item=False) if message.files else message.text
+
+
+def _input(asking: Asking, question: str) -> Any:
+    if not asking.files:
+        return question
+    return [{"role": "user", "content": attached.parts(asking.files, question, is_item=True)}]
 
 
 def _pieces_of(chunk: ChatCompletionChunk) -> Iterator[Thought | str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from openai import NotFoundError
 
-from app.client import kept_chat, thinking, v1, wordings
+from app.client import attached, kept_chat, thinking, v1, wordings
 from app.client.account import ChatError
 from app.client.talk import Talk
 
@@ -57,6 +57,8 @@ def completions(typed: str) -> Iterable[str]:
         word = f"/{command.name}"
         if word.startswith(typed) and word != typed:
             yield word
+    if typed.startswith("/attach "):
+        yield from (f"/attach {path}" for path in attached.completions(typed.removeprefix("/attach ")))
     for mode in thinking.MODES:
         line = f"/think {mode}"
         if typed.startswith("/think ") and line.startswith(typed) and line != typed:
@@ -176,6 +178,18 @@ def _think(talk: Talk, argument: str) -> None:
         talk.screen.say(thinking.described(talk.knobs.thinking, talk.model))
 
 
+def _attach(talk: Talk, argument: str) -> None:
+    if argument == "none":
+        talk.files = ()
+    elif argument and (talk.model is not None or talk.find_model()):
+        assert talk.model is not None
+        file, line = attached.read(talk.account.client, talk.model.id, argument)
+        talk.files = [*talk.files, file]
+        talk.screen.say(line)
+    names = ", ".join(file.name for file in talk.files)
+    talk.screen.say(f"With your next question: {names or 'no file'}.")
+
+
 def _continue(talk: Talk, _: str) -> None:
     talk.go_on()
 
@@ -263,6 +277,7 @@ COMMANDS = (
     Command("system", "[TEXT]", "the system prompt; none: without one", _system),
     Command("set", "[NAME VALUE]", f"{', '.join(_SETTINGS)}; default: as the model has it", _set),
     Command("think", "[off|short|full]", "how much the model thinks before it answers, in this chat", _think),
+    Command("attach", "[FILE]", "sends a file with the next question; none: without files", _attach),
     Command("continue", "", "goes on with an answer that was stopped or cut", _continue),
     Command("retry", "", "asks the last question again, with another seed", _retry),
     Command("edit", "", "changes the last question and asks it instead", _edit),

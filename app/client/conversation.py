@@ -10,6 +10,7 @@ from typing import Protocol
 from openai import OpenAI
 
 from app.client import answers, kept_chat
+from app.client.attached import named
 from app.client.turns import Asking, Message, Pieces
 
 _GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it."
@@ -23,7 +24,7 @@ class Conversation(Protocol):
         """Streams the next turn's answer."""
         ...
 
-    def answered(self, question: str, answer: str, instead_of: str | None) -> None:
+    def answered(self, asked: Message, answer: str, instead_of: str | None) -> None:
         """Records a turn with its answer, complete or not. instead_of: the question that it replaces."""
         ...
 
@@ -35,11 +36,11 @@ class Conversation(Protocol):
         """Streams the continuation of the last answer, which is incomplete."""
         ...
 
-    def went_on(self, client: OpenAI, question: str, answer: str) -> None:
+    def went_on(self, client: OpenAI, asked: Message, answer: str) -> None:
         """Records the continued last answer."""
         ...
 
-    def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
+    def last_turn(self, client: OpenAI) -> tuple[Message, str] | None:
         """Returns the last question and its answer."""
         ...
 
@@ -59,34 +60,36 @@ class OwnConversation:
         self.said: list[Message] = []
 
     def answer(self, asking: Asking, question: str) -> Pieces:
-        return answers.completed(asking, [*_sent(self.said), Message("user", question)])
+        return answers.completed(asking, [*_sent(self.said), Message("user", question, asking.files)])
 
-    def answered(self, question: str, answer: str, instead_of: str | None) -> None:
+    def answered(self, asked: Message, answer: str, instead_of: str | None) -> None:
         if instead_of is not None:
             self.said = self._before(instead_of)
         if answer.strip():
-            self.said += [Message("user", question), Message("assistant", answer)]
+            self.said += [asked, Message("assistant", answer)]
 
     def answer_instead(self, asking: Asking, old_question: str, question: str) -> Pieces:
-        return answers.completed(asking, [*_sent(self._before(old_question)), Message("user", question)])
+        return answers.completed(asking, [*_sent(self._before(old_question)), Message("user", question, asking.files)])
 
     def go_on(self, asking: Asking, question: str, answer: str) -> Pieces:
-        return answers.completed(asking, _to_go_on(self._before(question), question, answer))
+        return answers.completed(
+            asking, _to_go_on(self._before(question), Message("user", question, asking.files), answer)
+        )
 
-    def went_on(self, client: OpenAI, question: str, answer: str) -> None:
-        self.answered(question, answer, question)
+    def went_on(self, client: OpenAI, asked: Message, answer: str) -> None:
+        self.answered(asked, answer, asked.text)
 
-    def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
-        return (self.said[-2].text, self.said[-1].text) if self.said else None
+    def last_turn(self, client: OpenAI) -> tuple[Message, str] | None:
+        return (self.said[-2], self.said[-1].text) if self.said else None
 
     def question(self, client: OpenAI, number: int) -> str | None:
         return _question(self.said, number)
 
     def exported(self, client: OpenAI, form: str) -> bytes:
         if form == "json":
-            messages = [{"role": one.role, "content": one.text} for one in self.said]
+            messages = [{"role": one.role, "content": named(one.files, one.text)} for one in self.said]
             return json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode()
-        parts = [f"## {_SPEAKERS[one.role]}\n\n{one.text}\n" for one in self.said]
+        parts = [f"## {_SPEAKERS[one.role]}\n\n{named(one.files, one.text)}\n" for one in self.said]
         return "\n".join(["# Conversation\n", *parts]).encode()
 
     def _before(self, question: str) -> list[Message]:
@@ -107,7 +110,7 @@ class KeptConversation:
     def answer(self, asking: Asking, question: str) -> Pieces:
         yield from kept_chat.answer(asking, self._begun(asking.client), question)
 
-    def answered(self, question: str, answer: str, instead_of: str | None) -> None:
+    def answered(self, asked: Message, answer: str, instead_of: str | None) -> None:
         """Does nothing: the service has stored the turn."""
 
     def answer_instead(self, asking: Asking, old_question: str, question: str) -> Pieces:
@@ -115,16 +118,17 @@ class KeptConversation:
 
     def go_on(self, asking: Asking, question: str, answer: str) -> Pieces:
         before = self._before(asking.client, question)
-        yield from answers.completed(asking, _to_go_on(before, question, answer), cache_key=self.id)
+        said = _to_go_on(before, Message("user", question, asking.files), answer)
+        yield from answers.completed(asking, said, cache_key=self.id)
 
-    def went_on(self, client: OpenAI, question: str, answer: str) -> None:
-        turn = [Message("user", question), Message("assistant", answer)]
-        kept_chat.settle(client, self._begun(client), [*self._before(client, question), *turn])
+    def went_on(self, client: OpenAI, asked: Message, answer: str) -> None:
+        turn = [asked, Message("assistant", answer)]
+        kept_chat.settle(client, self._begun(client), [*self._before(client, asked.text), *turn])
 
-    def last_turn(self, client: OpenAI) -> tuple[str, str] | None:
+    def last_turn(self, client: OpenAI) -> tuple[Message, str] | None:
         said = kept_chat.last_turns(client, self.id, 2) if self.id is not None else self._own.said[-2:]
         is_turn = [one.role for one in said] == ["user", "assistant"]
-        return (said[0].text, said[1].text) if is_turn else None
+        return (said[0], said[1].text) if is_turn else None
 
     def question(self, client: OpenAI, number: int) -> str | None:
         return _question(self._own.said if self.id is None else kept_chat.said(client, self.id), number)
@@ -156,6 +160,5 @@ def _sent(said: Sequence[Message]) -> list[Message]:
     return [Message(one.role, one.text.strip()) if one.role == "assistant" else one for one in said]
 
 
-def _to_go_on(before: Sequence[Message], question: str, answer: str) -> list[Message]:
-    so_far = [Message("user", question), Message("assistant", answer)]
-    return [*_sent(before), *so_far, Message("user", _GO_ON)]
+def _to_go_on(before: Sequence[Message], asked: Message, answer: str) -> list[Message]:
+    return [*_sent(before), asked, Message("assistant", answer), Message("user", _GO_ON)]

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import httpx
 from openai import APIError, OpenAI, OpenAIError, omit
 
-from app.client import answers
-from app.client.turns import Asking, Message, Pieces
+from app.client import answers, attached
+from app.client.turns import Asking, File, Message, Pieces
 
 _MOST_NEW_ITEMS = 20
 """The most items per request, as with OpenAI."""
@@ -167,7 +167,7 @@ def _note(client: OpenAI, conversation_id: str, **changes: str) -> None:
 
 def _add(client: OpenAI, conversation_id: str, said: Sequence[Message], parent: str = _ROOT) -> None:
     """Stores messages. parent: the item that the first of them follows."""
-    items = [{"type": "message", "role": one.role, "content": one.text} for one in said]
+    items: list[Any] = [{"type": "message", "role": one.role, "content": _content(one)} for one in said]
     for first in range(0, len(items), _MOST_NEW_ITEMS):
         body = {"items": items[first : first + _MOST_NEW_ITEMS], "parent": parent}
         added: Any = client.post(f"{_path(conversation_id)}/items", body=body, cast_to=object)
@@ -237,11 +237,20 @@ def _message(item: dict[str, Any]) -> Message | None:
     """The item's message; None if it is no message."""
     if item["type"] != "message" or item["role"] not in ("user", "assistant"):
         return None
-    return Message(item["role"], _text(item))
+    files = [File(one["filename"], one["text"], one.get("pages")) for one in item["content"] if _is_file(one)]
+    return Message(item["role"], _text(item), files)
+
+
+def _content(message: Message) -> Any:
+    return attached.parts(message.files, message.text, is_item=True) if message.files else message.text
 
 
 def _text(item: dict[str, Any]) -> str:
-    return "\n".join(part["text"] for part in item.get("content", ()) if part.get("text"))
+    return "\n".join(part["text"] for part in item.get("content", ()) if part.get("text") and not _is_file(part))
+
+
+def _is_file(part: dict[str, Any]) -> bool:
+    return str(part["type"]) == "input_file"
 
 
 def _agree(item: dict[str, Any], message: Message) -> bool:

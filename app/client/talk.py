@@ -6,7 +6,7 @@ kept, to be asked again.
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -14,11 +14,12 @@ from openai import AuthenticationError, NotFoundError, OpenAIError
 
 from app.client import kept_chat, login, thinking, v1, wordings
 from app.client.account import Account, ChatError, chat_error, reason
+from app.client.attached import named
 from app.client.conversation import Conversation, KeptConversation, OwnConversation
 from app.client.reader import Reader
 from app.client.screen import Screen
 from app.client.stop import stoppable
-from app.client.turns import Asking, Context, Ended, Knobs, Pieces, Thought, Usage
+from app.client.turns import Asking, Context, Ended, File, Knobs, Message, Pieces, Thought, Usage
 
 _SHOWN_TURNS = 4
 _SEEDS = 2**31
@@ -26,9 +27,9 @@ _SEEDS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The last question, and as much of its answer as there is."""
+    """The last question with its files, and as much of its answer as there is."""
 
-    question: str
+    asked: Message
     answer: str = ""
     instead_of: str | None = None
     """The question that it replaces, while it has no answer; None: no question."""
@@ -70,6 +71,8 @@ class Talk:
         self.knobs = knobs
         self.model: v1.Model | None = None
         """None: not chosen yet, which may need a login first."""
+        self.files: Sequence[File] = ()
+        """What goes with the next question."""
         self.usage: Usage | None = None
         """Token usage of the last answer."""
         self.context: Context | None = None
@@ -89,24 +92,24 @@ class Talk:
 
     def ask(self, question: str) -> None:
         """Asks one question and shows its answer."""
+        turn, self.files = _Turn(Message("user", question, self.files)), ()
         if not self._is_ready():
-            self._last = _Turn(question)
-            self.has_failed = True
+            self._last, self.has_failed = turn, True
             return
-        self._write(_Turn(question), lambda conversation, asking: conversation.answer(asking, question))
+        self._write(turn, lambda conversation, asking: conversation.answer(asking, question))
 
     def retry(self) -> None:
         """Asks the last question again with another seed; the new answer replaces the old one."""
         turn = self._last_turn()
         if turn is not None and self._is_ready():
-            self._ask_again(turn, turn.question)
+            self._ask_again(turn, turn.asked.text)
 
     def edit(self) -> None:
         """Lets the user edit the last question, and asks it in place of the old one."""
         turn = self._last_turn()
         if turn is None:
             return
-        question = self.reader.message(turn.question).strip()
+        question = self.reader.message(turn.asked.text).strip()
         if question and self._is_ready():
             self._ask_again(turn, question)
 
@@ -118,7 +121,7 @@ class Talk:
         if not turn.answer:
             self.screen.say("The last question has no answer yet: /retry asks it again.")
             return
-        self._write(turn, lambda conversation, asking: conversation.go_on(asking, turn.question, turn.answer))
+        self._write(turn, lambda conversation, asking: conversation.go_on(asking, turn.asked.text, turn.answer))
 
     def new(self) -> None:
         """Begins another conversation; a guest's earlier messages are dropped."""
@@ -172,7 +175,7 @@ class Talk:
         self._kept.id = conversation_id
         self.knobs = replace(self.knobs, thinking=kept_chat.thinking(self.account.client, conversation_id))
         for turn in turns:
-            self.screen.say(f"{'> ' if turn.role == 'user' else ''}{wordings.shortened(turn.text)}")
+            self.screen.say(f"{'> ' if turn.role == 'user' else ''}{wordings.shortened(named(turn.files, turn.text))}")
         warmed = kept_chat.warm(self.account.client, conversation_id, self.model.id, self.knobs.system)
         self.screen.say(f"{warmed.remembered_tokens:,} of {warmed.tokens:,} tokens remembered.")
 
@@ -180,7 +183,8 @@ class Talk:
 
     def begin(self) -> None:
         """Greets, and opens the user's conversation, if the service keeps any. Raises ChatError."""
-        self.screen.say(self._greeting())
+        assert self.model is not None
+        self.screen.say(wordings.greeting(self.model.id, self.account.url, self.account.session))
         self._is_begun = True
         has_gone_on = self._kept.id is not None and self._last is not None
         try:
@@ -258,16 +262,17 @@ class Talk:
         """Shows and stores an answer as it is made. turn: the part that exists already."""
         assert self.model is not None
         knobs = self.knobs if seed is None else replace(self.knobs, seed=seed)
-        asking = Asking(self.account.client, self.model.id, knobs, thinking.fields(knobs.thinking, self.model))
+        how = thinking.fields(knobs.thinking, self.model)
+        asking = Asking(self.account.client, self.model.id, knobs, how, turn.asked.files)
         written = self._shown(lambda: begin(self.conversation(), asking), turn.answer)
         self._last = turn
         if written.text:
-            self._last = _Turn(turn.question, turn.answer + written.text)
+            self._last = _Turn(turn.asked, turn.answer + written.text)
             try:
                 if turn.answer:
-                    self.conversation().went_on(asking.client, turn.question, self._last.answer)
+                    self.conversation().went_on(asking.client, turn.asked, self._last.answer)
                 else:
-                    self.conversation().answered(turn.question, written.text, turn.instead_of)
+                    self.conversation().answered(turn.asked, written.text, turn.instead_of)
             except OpenAIError as error:
                 self.screen.say(f"The answer could not be stored: {reason(error, self.account.url)}")
         self._say_end(written)
@@ -300,14 +305,15 @@ class Talk:
         return _Written(text, end, seconds, is_stopped, failure)
 
     def _ask_again(self, turn: _Turn, question: str) -> None:
-        instead_of = turn.question if turn.answer else turn.instead_of
+        instead_of = turn.asked.text if turn.answer else turn.instead_of
 
         def begin(conversation: Conversation, asking: Asking) -> Pieces:
             if instead_of is None:
                 return conversation.answer(asking, question)
             return conversation.answer_instead(asking, instead_of, question)
 
-        self._write(_Turn(question, instead_of=instead_of), begin, seed=random.randrange(_SEEDS))
+        asked = replace(turn.asked, text=question)
+        self._write(_Turn(asked, instead_of=instead_of), begin, seed=random.randrange(_SEEDS))
 
     def _last_turn(self) -> _Turn | None:
         """The last turn of this chat, or of the stored conversation; shows a notice if there is none.
@@ -384,8 +390,7 @@ class Talk:
     def _forget_turns(self) -> None:
         self._own = OwnConversation()
         self._kept = KeptConversation(None, self._own, self.knobs.thinking)
-        self._last = None
-        self.usage = self.context = None
+        self._last, self.files, self.usage, self.context = None, (), None, None
         self._is_new = False
 
     def _has_users(self) -> bool:
@@ -393,8 +398,3 @@ class Talk:
             return login.has_users(self.account.client)
         except OpenAIError as error:
             raise chat_error(error, self.account.url) from error
-
-    def _greeting(self) -> str:
-        assert self.model is not None
-        user = "" if self.account.session is None else f", logged in as {self.account.session.name}"
-        return f"{self.model.id} at {self.account.url}{user}. Ctrl-C stops an answer; /help says more; exit leaves."

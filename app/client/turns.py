@@ -3,11 +3,20 @@
 Knows no service and no terminal.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from openai import OpenAI
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that goes with a question, as the service has read it."""
+
+    name: str
+    text: str = field(repr=False)
+    pages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +25,7 @@ class Message:
 
     role: str
     text: str
+    files: Sequence[File] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,8 @@ class Asking:
     knobs: Knobs
     thinking: Mapping[str, Any] = field(default_factory=dict)
     """The fields that say how much to think."""
+    files: Sequence[File] = ()
+    """What goes with the question."""
 
 
 @dataclass(frozen=True, slots=True)

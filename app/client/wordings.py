@@ -3,6 +3,7 @@
 from openai import APIConnectionError, APIError, OpenAIError
 
 from app.client import login, v1
+from app.client.session_file import SavedSession
 from app.client.turns import Context, Ended, Usage
 
 _SHOWN_CHARS = 300
@@ -10,6 +11,11 @@ _SHOWN_CHARS = 300
 _SHOWN_QUESTION_CHARS = 40
 _TIMED_S = 0.5
 """Shorter answers say nothing of the speed."""
+
+
+def greeting(model: str, url: str, session: SavedSession | None) -> str:
+    user = "" if session is None else f", logged in as {session.name}"
+    return f"{model} at {url}{user}. Ctrl-C stops an answer; /help says more; exit leaves."
 
 
 def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:

@@ -17,6 +17,7 @@ from app.client.reader import PlainReader
 from app.client.screen import PlainScreen
 from app.client.terminal import TerminalChat
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
+from tests.app.documents.files import FOLDER
 from tests.app.fake_worker import deltas
 from tests.app.interface.thinking.families import thinking_model
 from tests.app.interface.users.here import PASSWORD, Site
@@ -65,7 +66,43 @@ def test_what_is_no_command(fake: FakeV1, type_in: TypeIn, capsys: pytest.Captur
     assert [body["messages"][-1]["content"] for body in fake.asked] == ["/usr/bin is what?", "what is /help?"]
 
 
-def test_tab_completes() -> None:
+def test_a_file_goes_with_the_next_question(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    site, url = make_site(guests=True)
+    long = tmp_path / "long.txt"
+    long.write_text("word " * 500)
+    pdf = FOLDER / "contract.pdf"
+    type_in(
+        *(f"/attach {pdf}", f"/attach {long}", "/attach /nowhere.txt", f"/attach {FOLDER / 'locked.pdf'}"),
+        *("When?", "/retry", "And?", *LOGIN, "So?", "/retry", "/new", f"/attach {pdf}", "/attach none", "Hm?", "exit"),
+    )
+    printed = chat(url, capsys)
+    assert printed[0].startswith("contract.pdf: 3 pages, ")
+    assert printed[0].endswith(" of 512 tokens. Page 2 has no text: pictures of text, such as scans, are not read.")
+    assert printed[1] == "With your next question: contract.pdf."
+    assert printed[2].startswith("long.txt has ")
+    assert printed[2].endswith("and the context of tiny 512: with a question it does not fit. Attach a part of it.")
+    assert printed[3] == "/nowhere.txt: there is no such file."
+    assert printed[4].endswith('"locked.pdf" is protected by a password: save it without one.')
+    prompts = [
+        reference_tokenizer().decode(list(one.prompt_token_ids), skip_special_tokens=False)
+        for one in site.worker.requests
+    ]
+    assert [prompt.count('<document name="contract.pdf">\n[page 1]') for prompt in prompts] == [1, 1, 1, 1, 1, 0]
+    assert prompts[0] == prompts[1]
+    assert prompts[4].count("When?") == prompts[4].count("So?") == 1
+
+
+def test_tab_completes(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for name in ("notes.md", "other.md", ".hidden"):
+        (tmp_path / name).touch()
+    start = f"/attach {tmp_path}/"
+    assert list(completions(f"{start}no")) == [f"{start}notes/", f"{start}notes.md"]
+    assert list(completions(start)) == [f"{start}notes/", f"{start}notes.md", f"{start}other.md"]
+    assert list(completions("/attach /nowhere/at/all")) == []
+
     assert list(completions("/re")) == ["/retry"]
     assert list(completions("/set t")) == ["/set temperature ", "/set top_p "]
     assert list(completions("/think s")) == ["/think short"]

@@ -16,6 +16,7 @@ _HIDDEN: Final = "\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff0-\ufff
 _NOT_IN_NAMES: Final = re.compile(rf'[\x00-\x1f\x7f-\x9f"<>\ud800-\udfff\u2028\u2029{_HIDDEN}]')
 _NOT_IN_TEXTS: Final = re.compile(rf"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff{_HIDDEN}]")
 _LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_FRAMES: Final = re.compile(r'(?:<document name="[^"\n]*">\n.*?\n</document>\n+)+', re.DOTALL)
 _FRAME_ENDS: Final = re.compile(r"<(?=/?document\b)", re.IGNORECASE)
 
 
@@ -74,6 +75,12 @@ def clean_text(text: str) -> str:
     text = _NOT_IN_TEXTS.sub("", _LINE_ENDS.sub("\n", text))
     text = re.sub(r"[ \t]+\n", "\n", text)
     return re.sub(r"\n{4,}", "\n\n\n", text).strip("\n ")
+
+
+def frames_end(text: str, start: int) -> int:
+    """Returns where the documents end that a prompt has from `start` on; `start` if there is none."""
+    found = _FRAMES.match(text, start)
+    return start if found is None else found.end()
 
 
 def framed(name: str, text: str) -> str:

@@ -26,7 +26,7 @@ def sequences(
 
     prompt_tokens: of the request, each prompt counted once. record: notes tokens for the access log. stored: collects
     the answer's tokens. conversation: the user's conversation whose saved KV pages are used; None: the default one.
-    shared_tokens: of system prompt and tools at the beginning of each prompt; None: no saved KV pages are used.
+    shared_tokens: of system prompt, tools and files at the beginning of each prompt; None: no saved KV pages are used.
     """
     meter = caller.meter
     observers = (

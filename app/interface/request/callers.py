@@ -65,7 +65,7 @@ class Caller:
     def permit(self, conversation: str | None, shared_tokens: int) -> Permit | None:
         """Grants access to the saved KV pages of a conversation of the user; None: the default one.
 
-        shared_tokens: of system prompt and tools at the beginning of each prompt.
+        shared_tokens: of system prompt, tools and files at the beginning of each prompt.
         """
         if self.identity is None or self.grants is None:
             return None

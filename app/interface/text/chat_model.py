@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from tokenizers import Encoding, Tokenizer
 
 from app.control_tokens import Aliases, control_tokens
+from app.documents.document import frames_end
 from app.interface.functions.dialects import SPECIAL_TOKENS, grammar_dialects, parsed_dialects
 from app.interface.request import errors
 from app.interface.text.begun_answer import Begun
@@ -61,6 +62,8 @@ class Conversation:
     token_ids: list[int]
     system_tokens: int
     """The number of first tokens that do not depend on what follows the system messages."""
+    shared_tokens: int
+    """Those and the files with which the first message begins: a user's other chats may begin alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,18 +260,23 @@ class ChatModel:
         leading = list(takewhile(is_system, messages))
         if len(leading) == len(messages):
             token_ids = self.chat_prompt(messages, tools, form, options=options)
-            return Conversation(token_ids, len(token_ids))
+            return Conversation(token_ids, len(token_ids), len(token_ids))
         text = self._rendered(messages, tools, form, marks_start=True, options=options)
         assert self._template is not None
         start = text.find(self._template.start_mark)
         if start < 0:  # the template does not show the first message's text, or changes it
             token_ids = self.chat_prompt(messages, tools, form, bounded=bounded, options=options)
-            return Conversation(token_ids, self._probed_system_tokens(leading, tools, form, options))
+            system_tokens = self._probed_system_tokens(leading, tools, form, options)
+            return Conversation(token_ids, system_tokens, system_tokens)
         self._check_length(text if bounded else text[:start], "messages")
         text = text.replace(self._template.start_mark, "")
         encoding = self._encode(text)
-        system_tokens = next((i for i, (_, end) in enumerate(encoding.offsets) if end > start), len(encoding.ids))
-        return Conversation(self._with_answers(messages, text, encoding) or encoding.ids, system_tokens)
+        system_tokens, shared_tokens = (
+            next((i for i, (_, end) in enumerate(encoding.offsets) if end > place), len(encoding.ids))
+            for place in (start, frames_end(text, start))
+        )
+        token_ids = self._with_answers(messages, text, encoding) or encoding.ids
+        return Conversation(token_ids, system_tokens, shared_tokens)
 
     def message_sizes(self, messages: Sequence[Message]) -> list[MessageSize]:
         """Returns about how many tokens of a prompt each message is, whatever comes before and after it.

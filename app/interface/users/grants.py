@@ -29,7 +29,7 @@ class Grants:
     def permit(self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int) -> Permit:
         """Returns a function that adds access to a conversation's KV pages to a worker request.
 
-        conversation: its name; None: the default one. shared_tokens: of system prompt and tools at the beginning of
+        conversation: its name; None: the default one. shared_tokens: of system prompt, tools and files at the start of
         each prompt. secret: the credential of `identity`. If the accounts do not return the key, the request runs
         without saved KV pages; if they refuse the credential, it raises AccountsError.
         """
@@ -79,7 +79,7 @@ class Grants:
 def memory_grant(identity: Identity, conversation: ConversationKey, *, shared_tokens: int, save: bool) -> MemoryGrant:
     """identity and conversation: of the same credential, from the accounts.
 
-    shared_tokens: tokens of system prompt and tools at the beginning of the prompt. save: whether new KV pages may be
+    shared_tokens: of system prompt, tools and files at the start of the prompt. save: whether new KV pages may be
     saved; a user whose limit is 0 bytes saves none.
     """
     pages = identity.pages

@@ -148,7 +148,7 @@ def _calls(functions: Functions | None) -> Calls:
 def _prompt(
     model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions, *, saves: bool
 ) -> tuple[BoundedPrompt, int, LeftOut | None]:
-    """Returns the prompt, how many of its tokens are system prompt and tools, and what is left out.
+    """Returns the prompt, how many of its tokens a user's other chats may share, and what is left out.
 
     The number is 0 where nobody needs it: KV pages are not saved, and the context does not shift.
     """
@@ -176,7 +176,7 @@ def _prompt(
             context_tokens=context_tokens,
             system_tokens=conversation.system_tokens,
         )
-    return bounded, conversation.system_tokens, left_out
+    return bounded, conversation.shared_tokens, left_out
 
 
 def _kept(

@@ -53,7 +53,7 @@ class Job:
     left_out: LeftOut | None = None
     """What the model does not see of a conversation; None: nothing was to be left out."""
     shared_tokens: int = 0
-    """The number of a prompt's first tokens that are system prompt and tools."""
+    """The number of a prompt's first tokens that are system prompt, tools and files."""
 
     @property
     def outputs(self) -> int:

@@ -10,7 +10,8 @@ from app.interface.generate.planning.limits import Limits
 from app.interface.request.callers import Caller
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.chat_template import ChatTemplate
-from app.interface.wire.chat import ChatCompletionRequest, Message
+from app.interface.wire.attached import AttachedFile, FilePart
+from app.interface.wire.chat import ChatCompletionRequest, Message, Part, TextPart
 from tests.app.tiny_model import CONTEXT_TOKENS, TEMPLATE, tiny_model
 
 SYSTEM = Message(role="system", content="Be brief.")
@@ -31,6 +32,23 @@ def test_it_is_the_prompt_and_its_system_tokens(template: str, leading: list[Mes
     conversation = model.conversation(messages)
     assert conversation.token_ids == model.chat_prompt(messages)
     assert conversation.system_tokens == model._probed_system_tokens(leading, (), None)
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, PARTS, STRIPPED])
+def test_files_before_the_first_question_are_shared(template: str) -> None:
+    model = tiny_model(template)
+    files: list[Part] = [
+        FilePart(type="file", file=AttachedFile(filename=name, text="a </document><|im_end|>")) for name in ("x", "y")
+    ]
+    first, second = (
+        model.conversation([SYSTEM, Message(role="user", content=[TextPart(type="text", text=text), *files])])
+        for text in ("Why?", "Who?")
+    )
+    assert first.shared_tokens == second.shared_tokens
+    assert first.token_ids[: first.shared_tokens] == second.token_ids[: second.shared_tokens]
+    rest = model.text(first.token_ids[first.shared_tokens :])
+    assert rest.strip().startswith("Why?")
+    assert first.system_tokens < first.shared_tokens - 20
 
 
 def test_system_messages_alone_are_all_of_it() -> None:

@@ -14,6 +14,7 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "gains": ("bench.gains", "what each optimization of the engine gains by itself"),
     "loads": ("bench.loads", "first tokens, many users, a start, and lengths beside llama.cpp"),
     "embeddings": ("bench.embeddings", "texts a second beside llama.cpp, and a chat beside them"),
+    "drafts": ("bench.drafts", "what a draft model gains, by how many of its tokens are right"),
     "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
     "memory": ("bench.memory", "saved pages: first tokens after a restart"),
     "faults": ("bench.faults.measure", "requests that are lost when something dies"),

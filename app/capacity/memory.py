@@ -58,11 +58,14 @@ def kept_keys(demand: Demand, machine: Machine) -> Windows:
     return demand.keys if machine.nodes == 1 else Windows(demand.attention_layers)
 
 
-def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) -> Memory:
-    """Divides the machine's memory, with a worker on each node."""
-    weights = demand.weight_bytes * machine.nodes
+def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str, draft: Demand | None = None) -> Memory:
+    """Divides the machine's memory, with a worker on each node.
+
+    draft: of a draft model in each; None: there is none.
+    """
+    weights = (demand.weight_bytes + (draft.weight_bytes if draft is not None else 0)) * machine.nodes
     service = SERVICE_BYTES + WORKER_BYTES * (machine.nodes - 1)
-    per_token = demand.kv_bytes_per_token(kv_type)
+    per_token = demand.kv_bytes_per_token(kv_type) + (draft.kv_bytes_per_token(kv_type) if draft is not None else 0)
     left = max(0, int(machine.memory_bytes * _MEMORY_SHARE) - weights - service) // machine.nodes
     states = demand.states.answer_bytes
     kept = math.ceil(kept_keys(demand, machine).seen(median_request_tokens(traffic)))

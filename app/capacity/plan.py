@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from app.capacity.demand import CapacityError, Demand
+from app.capacity.drafts import DraftPlan, draft_plan
 from app.capacity.machine import Machine
 from app.capacity.memory import Memory, memory_of
 from app.capacity.processors import most_sockets, processor_names, table_machine
@@ -64,6 +65,8 @@ class Plan:
     wanted_users: int | None
     serves_wanted: bool | None
     candidates: tuple[Candidate, ...]
+    draft: DraftPlan | None = None
+    """The draft model, which the users are not planned with; None: there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,8 +135,9 @@ def make_plan(
     slo: Slo | None = None,
     kv_type: str | None = None,
     wanted_users: int | None = None,
+    draft: Demand | None = None,
 ) -> Plan:
-    """Makes the plan. kv_type: None: the tier's default. Raises CapacityError."""
+    """Makes the plan. kv_type: None: the tier's default. draft: of a draft model. Raises CapacityError."""
     weight_type = demand.matrices.weight_type
     if weight_type in _FLOAT_TYPES:
         raise CapacityError(
@@ -152,9 +156,10 @@ def make_plan(
         traffic=traffic,
         promise=slo,
         speeds=speeds_of(demand, machine, traffic, kind),
-        memory=memory_of(demand, machine, traffic, kind),
+        memory=memory_of(demand, machine, traffic, kind, draft),
         users=users,
         wanted_users=wanted_users,
         serves_wanted=None if wanted_users is None else wanted_users <= users.users,
         candidates=() if wanted_users is None else candidates_for(demand, traffic, slo, wanted_users, kv_type),
+        draft=None if draft is None else draft_plan(demand, draft, machine, traffic, kind),
     )

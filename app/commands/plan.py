@@ -45,6 +45,10 @@ def plan(
         str | None,
         typer.Option(help="Of keys and values: int16, bf16, int8 or fp32. [default: the tier's]", show_default=False),
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="A smaller model that drafts, as qwen3-0.6b.", show_default=False),
+    ] = None,
     memory_gb: Annotated[
         float | None, typer.Option(help="The machine's memory in GiB, instead of its own.", show_default=False)
     ] = None,
@@ -82,6 +86,7 @@ def plan(
             raise CapacityError(f"--memory-gb must be above 0 and below a million, not {memory_gb:g}")
         traffic = Traffic(prompt_tokens, answer_tokens, context_tokens, seconds_between)
         demand = None if model is None else read_demand(model, type_ and type_.value, group_size)
+        drafting = None if draft is None else read_demand(draft, None, None)
         tokens = context_tokens + prompt_tokens + answer_tokens
         if demand is not None and tokens > demand.context_tokens:
             raise CapacityError(
@@ -94,7 +99,7 @@ def plan(
             save_machine(found, save)
         if demand is None:
             return
-        made = make_plan(demand, found, traffic, kv_type=kv_type, wanted_users=users)
+        made = make_plan(demand, found, traffic, kv_type=kv_type, wanted_users=users, draft=drafting)
         if json_:
             print(json.dumps(made.to_dict()))
         else:

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.capacity.demand import Demand
+from app.capacity.drafts import DraftPlan
 from app.capacity.machine import Machine
 from app.capacity.plan import Plan, Speed
 from app.capacity.shares import measured_on, measured_types
@@ -57,6 +58,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         f" {size(memory.service_bytes)}, and up to {size(memory.kv_bytes_per_worker)} of KV cache a worker:"
         f" {memory.kv_tokens_per_worker:,} tokens, {memory.answers_per_worker:,} answers at once."
     )
+    if plan.draft is not None:
+        _print_draft(plan.draft, plan.kv_type, console)
     _print_users(plan, console)
     if plan.wanted_users is not None:
         _print_candidates(plan, console)
@@ -99,6 +102,19 @@ def _print_speeds(speeds: Iterable[Speed], nodes: int, console: Console) -> None
         table.add_row(*cells, *([rate(speed.expected_tokens_per_s * nodes)] if nodes > 1 else []))
     console.print(table)
     console.print()
+
+
+def _print_draft(draft: DraftPlan, kv_type: str, console: Console) -> None:
+    speeds = []
+    for speed in draft.speeds:
+        answers = f"{speed.streams} answer{'s' if speed.streams > 1 else ''} at once"
+        gain = f"{rate(speed.expected_tokens_per_s)} tokens/s, {speed.gain:.2f} times as many as without"
+        speeds.append(f"{answers} {gain}" if speed.draft_tokens else f"{answers} as without")
+    console.print(
+        f"{escape(draft.name)} drafts: {size(draft.weight_bytes)} of those weights are its, and"
+        f" {size(draft.kv_bytes_per_token)} of a token's KV cache ({kv_type}). If {draft.right_share:.0%} of drafts"
+        f" are right: {'; '.join(speeds)}."
+    )
 
 
 def _print_users(plan: Plan, console: Console) -> None:

@@ -56,6 +56,18 @@ def test_without_a_model_all_shapes_and_machines_are_listed() -> None:
     assert "xeon-6980p" in names["machines"]
 
 
+def test_a_draft_model_takes_memory_and_makes_answers_faster() -> None:
+    alone, drafted = (planned("qwen3-8b", *FAST, *more) for more in ((), ("--draft", "qwen3-0.6b")))
+    draft = drafted["draft"]
+    assert drafted["memory"]["weight_bytes"] - alone["memory"]["weight_bytes"] == draft["weight_bytes"]
+    assert drafted["memory"]["kv_tokens_per_worker"] < alone["memory"]["kv_tokens_per_worker"]
+    one, *more = draft["speeds"]
+    assert one["gain"] > 1.3
+    assert all(1 <= speed["gain"] < one["gain"] for speed in more)
+    assert "qwen3-0.6b drafts: 394.4 MB" in run("qwen3-8b", *FAST, "--draft", "qwen3-0.6b")[1]
+    assert run("qwen3-8b", *FAST, "--draft", "qwen3.5-9b")[0] == 2
+
+
 def test_the_text_has_speeds_memory_users_and_sources() -> None:
     status, output = run("qwen3-1.7b", *FAST, "--users", "20")
     assert status == 0, output

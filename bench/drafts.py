@@ -217,11 +217,12 @@ def made(shape: str, folder: Path, layers: int | None) -> Path:
 def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
     """The table by streams and rates, and by depth."""
     target = load(made(options.target, options.folder, options.layers), options.threads)
-    draft = load(made(options.draft, options.folder, None), options.threads)
+    draft = load(made(options.draft, options.folder, options.draft_layers), options.threads)
     result: dict[str, Any] = {
         "target": options.target,
         "layers": options.layers,
         "draft": options.draft,
+        "draft_layers": options.draft_layers,
         "step_s": {"target": step_times(target, ROWS), "draft": step_times(draft, (1, 2, 4, 8))},
         "rates": [],
     }
@@ -279,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="qwen3-8b", help="a shape of redoubt synth (qwen3-8b)")
     parser.add_argument("--layers", type=at_least(1), help="only the first layers of the target")
     parser.add_argument("--draft", default="qwen3-0.6b", help="likewise (qwen3-0.6b)")
+    parser.add_argument("--draft-layers", type=at_least(1), help="only the first layers of the draft model")
     parser.add_argument("--pair", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="two converted models instead")
     parser.add_argument("--folder", type=Path, default=Path("models"), help="where shapes are made (models)")
     parser.add_argument("--threads", type=at_least(1), default=2)

@@ -30,6 +30,7 @@ from app.engine.speculative.draft_source import DraftToken
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 from bench.common import OneLineParser, at_least, machine, number_list, print_result
+from bench.drafts_peer import decode_speed, server
 from quant.conversion.synth import synth
 from quant.errors import QuantError
 
@@ -49,6 +50,9 @@ QUESTIONS: Final = (
     "Explain photosynthesis to a child.",
 )
 """What real models are asked."""
+
+_QUESTIONS_ALONE: Final = 4
+"""So many are asked one after another where one answer is made at a time."""
 
 Prompts = Sequence[tuple[int, ...]]
 Texts = tuple[tuple[int, ...], ...]
@@ -85,6 +89,8 @@ class RatedDrafts(DraftModel):
 class Run:
     """One run of several requests at once."""
 
+    made: int
+    """Tokens after the first ones."""
     tokens_per_s: float
     texts: Texts
     steps: int
@@ -138,6 +144,7 @@ class Rig:
         after = self._engine.statistics()
         made = sum(map(len, outputs)) - tokens_then
         return Run(
+            made,
             made / (ended_s - began_s),
             tuple(map(tuple, outputs)),
             after.steps - before.steps,
@@ -147,6 +154,17 @@ class Rig:
 
     def close(self) -> None:
         self._engine.stop()
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Runs one after the other."""
+    made = sum(run.made for run in runs)
+    return Run(
+        made,
+        made / sum(run.made / run.tokens_per_s for run in runs),
+        tuple(text for run in runs for text in run.texts),
+        *(sum(counts) for counts in zip(*((run.steps, run.drafted, run.right) for run in runs), strict=True)),
+    )
 
 
 def step_times(runner: NativeRunner, rows: Sequence[int]) -> dict[str, float]:
@@ -173,13 +191,19 @@ def step_times(runner: NativeRunner, rows: Sequence[int]) -> dict[str, float]:
     return times
 
 
-def compared(rig: Rig, prompts: Prompts, new_tokens: int, rounds: int, temperature: float = 0.0) -> dict[str, Any]:
-    """Runs without and with drafts in turns; the first pair, in which step times are learned, does not count."""
-    rig.run(prompts, new_tokens, drafts=True, temperature=temperature)
-    pairs = []
-    for _ in range(rounds):
-        without = rig.run(prompts, new_tokens, drafts=False, temperature=temperature)
-        pairs.append((without, rig.run(prompts, new_tokens, drafts=True, temperature=temperature)))
+def compared(
+    rig: Rig, groups: Sequence[Prompts], new_tokens: int, rounds: int, temperature: float = 0.0
+) -> dict[str, Any]:
+    """Runs without and with drafts in turns, one group after another; step times are learned in a run before.
+
+    groups: of prompts that are answered at the same time.
+    """
+
+    def run(*, drafts: bool) -> Run:
+        return joined([rig.run(group, new_tokens, drafts=drafts, temperature=temperature) for group in groups])
+
+    run(drafts=True)
+    pairs = [(run(drafts=False), run(drafts=True)) for _ in range(rounds)]
     assert all(one.texts == other.texts for one, other in pairs), "drafts changed a text"
     ratios = sorted(other.tokens_per_s / one.tokens_per_s for one, other in pairs)
     last = pairs[-1][1]
@@ -239,7 +263,7 @@ def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
                 drafts = RatedDrafts(draft, rate / 100, by_prompt)
                 drafts.most_tokens = most_tokens
                 rig = Rig(target, drafts)
-                row = compared(rig, prompts, options.tokens, options.rounds)
+                row = compared(rig, [prompts], options.tokens, options.rounds)
                 rig.close()
                 result["rates"].append({"streams": streams, "right_percent": rate, "most_tokens": most_tokens, **row})
                 print(result["rates"][-1], file=sys.stderr)
@@ -264,14 +288,45 @@ def measure_pair(options: argparse.Namespace) -> dict[str, Any]:
     }
     for streams in options.streams:
         for temperature in (0.0, 1.0):
-            asked = [QUESTIONS[number % len(QUESTIONS)] for number in range(streams)]
+            asked = [
+                QUESTIONS[number % len(QUESTIONS)] for number in range(streams if streams > 1 else _QUESTIONS_ALONE)
+            ]
             prompts = [tuple(chat.chat_prompt([Message(role="user", content=text)])) for text in asked]
+            groups = [prompts] if streams > 1 else [[prompt] for prompt in prompts]
             rig = Rig(target, DraftModel(draft, target_vocab_size=target.vocab_size, most_tokens=8, cost_share=0.3))
-            row = compared(rig, prompts, options.tokens, options.rounds, temperature)
+            row = compared(rig, groups, options.tokens, options.rounds, temperature)
             rig.close()
             result["answers"].append({"streams": streams, "temperature": temperature, **row})
             print(result["answers"][-1], file=sys.stderr)
+        if streams == 1 and options.peer is not None:
+            result["llama_server"] = measure_peer(options, prompts)
     return result
+
+
+def measure_peer(options: argparse.Namespace, prompts: Prompts) -> list[dict[str, Any]]:
+    """llama.cpp's server with the same two models in turns without and with its drafts; medians."""
+    target, draft = options.ggufs
+    kinds: dict[str, tuple[str, ...]] = {
+        "without": (),
+        "default": ("--draft", str(draft)),
+        "8 at once": ("--draft", str(draft), "--draft-tokens", "8"),
+    }
+    found = []
+    for temperature in (0.0, 1.0):
+        runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+        for _ in range(options.rounds):
+            for kind, more in kinds.items():
+                with server(options.peer, target, options.threads, more) as url:
+                    decode_speed(url, prompts[:1], 8, temperature)
+                    runs[kind].append(decode_speed(url, prompts, options.tokens, temperature))
+        without = statistics.median(one["tokens_per_s"] for one in runs["without"])
+        for kind, of_it in runs.items():
+            speed = statistics.median(one["tokens_per_s"] for one in of_it)
+            counts = {name: of_it[-1][name] for name in ("drafted", "right")}
+            row = {"drafts": kind, "temperature": temperature, "tokens_per_s": speed}
+            found.append({**row, "ratio": round(speed / without, 3), **counts})
+            print(found[-1], file=sys.stderr)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -282,6 +337,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft", default="qwen3-0.6b", help="likewise (qwen3-0.6b)")
     parser.add_argument("--draft-layers", type=at_least(1), help="only the first layers of the draft model")
     parser.add_argument("--pair", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="two converted models instead")
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="of an environment with xllamacpp: also its server")
+    parser.add_argument("--ggufs", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="the pair, for --peer")
     parser.add_argument("--folder", type=Path, default=Path("models"), help="where shapes are made (models)")
     parser.add_argument("--threads", type=at_least(1), default=2)
     parser.add_argument("--streams", type=number_list, default=(1, 4, 8), help="answers at a time (1,4,8)")
@@ -292,6 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
+    if options.peer is not None and (options.pair is None or options.ggufs is None):
+        parser.error("--peer needs --pair and --ggufs")
 
     def measure() -> dict[str, Any]:
         found = measure_rates(options) if options.pair is None else measure_pair(options)

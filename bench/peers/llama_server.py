@@ -50,6 +50,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--kv", choices=tuple(KV), default="split")
     parser.add_argument("--cache-ram-mib", type=int, default=0)
+    parser.add_argument("--draft", help="the GGUF of a model that drafts")
+    parser.add_argument("--draft-tokens", type=int, help="the most at once, instead of the server's default")
     options = parser.parse_args()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -64,6 +66,13 @@ def main() -> None:
     params.n_batch = BATCH_TOKENS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.n_threads_http = options.slots + 8  # a connection holds one while it streams
+    if options.draft is not None:
+        params.speculative.types = [library.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        draft = params.speculative.draft
+        draft.mparams.path = options.draft
+        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = options.threads
+        if options.draft_tokens is not None:
+            draft.n_max = options.draft_tokens
     params.verbosity = 1
     server = library.Server(params)  # serves as long as it is referenced
     assert server.listening_address

@@ -159,3 +159,5 @@ def print_catalogue() -> None:
         console.print(f"{machine.name}, {size(machine.memory_bytes)} of memory; tokens/s expected for one request:")
         console.print(table)
         console.print("redoubt serve NAME fetches, converts and serves one.")
+        drafted = ", ".join(entry.name for entry in catalogue().values() if entry.draft is not None)
+        console.print(f"With --draft auto a small model drafts its answers, which come faster: {drafted}.")

@@ -41,7 +41,7 @@ def config(service_config: Path, service_model: Path, tmp_path_factory: pytest.T
     """For JSON in the log, and all that Serve says at a start."""
     values = yaml.safe_load(service_config.read_text())
     args = values["applications"][0]["args"]
-    args["model"] = {"folder": str(service_model), "served_name": "first"}
+    args["model"] = {"folder": str(service_model), "served_name": "first", "draft": str(service_model)}
     args["worker"]["count"] = 1
     args["ingress"] = {"model_search_period_s": 0.5}
     values["logging_config"] |= {"log_level": "INFO", "encoding": "JSON"}
@@ -116,6 +116,7 @@ def test_a_model_comes_and_goes(
         wait_until(lambda: len(small_service.alive()) == 2, "both workers")
         first, second = sorted(small_service.alive(), key=lambda row: row["model_names"])
         assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
+        assert (first["draft"], second["draft"]) == (service_model.name, None)
         assert not set(first["cpus"]) & set(second["cpus"])
         wait_until(lambda: asleep(small_service) == ["second"], "the second model asleep")
         assert ask(small_service, "second").json()["choices"] == answer.json()["choices"]

@@ -2,7 +2,8 @@
 
 It has read a text as far as its pages have it: that is compared with the text before each use, so wrong drafts,
 preemptions and answers that were drafted in other ways need no word. Its pages are named like the target's, so a prompt
-that begins alike is not computed again. A sequence for which there is no page or slot gets no drafts.
+that begins alike is not computed again; those of users whose pages are saved are not kept, for they must be gone when
+their user is. A sequence for which there is no page or slot gets no drafts.
 
 It draws with the request's own options and random numbers: where it agrees with the target on the probabilities, it
 draws the same token.
@@ -34,6 +35,8 @@ class _Text:
     """What the draft model has read of one sequence."""
 
     slot: int
+    is_kept: bool
+    """Whether its full pages stay cached."""
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     """Tokens in the pages, the drafted ones included."""
@@ -132,7 +135,7 @@ class DraftModel:
         kept = set(sequences)
         for sequence in [known for known in self._texts if known not in kept]:
             text = self._texts.pop(sequence)
-            self._pool.release(reversed(text.pages))
+            self._release(text)
             self._free_slots.append(text.slot)
 
     def release_memory(self) -> None:
@@ -147,13 +150,14 @@ class DraftModel:
         if text is None:
             if not self._free_slots:
                 return None
-            text = self._texts[sequence] = _Text(self._free_slots.pop())
+            is_kept = sequence.chain is not None and sequence.grant is None
+            text = self._texts[sequence] = _Text(self._free_slots.pop(), is_kept)
         too_long = len(generation.tokens) + self.most_tokens > self._runner.max_context_tokens
         if sequence.dropped or too_long or text.is_lost:
             self._lose(text)
             return None
         chain, page_tokens = sequence.chain, self._runner.page_tokens
-        if not text.pages and chain is not None:
+        if not text.pages and chain is not None and text.is_kept:
             found = self._cache.longest(chain, 0, (len(generation.tokens) - 1) // page_tokens)
             text.pages = self._cache.find(chain, 0, found)
             text.computed = text.begin = found * page_tokens
@@ -164,6 +168,12 @@ class DraftModel:
 
     def _lose(self, text: _Text) -> None:
         text.is_lost = True
+        self._release(text)
+
+    def _release(self, text: _Text) -> None:
+        if not text.is_kept:
+            for page in text.pages:
+                self._runner.clear_page(page)
         self._pool.release(reversed(text.pages))
         text.pages, text.computed = [], 0
 
@@ -197,7 +207,7 @@ class DraftModel:
         """Caches the pages that are full of the text's tokens."""
         chain = generation.sequence.chain
         full = min(text.computed, len(generation.tokens)) // self._runner.page_tokens
-        if chain is not None and text.kept_pages < full:
+        if chain is not None and text.is_kept and text.kept_pages < full:
             self._cache.cache(chain, text.pages, text.kept_pages, full)
             text.kept_pages = full
         text.begin = max(text.begin, min(text.computed, len(generation.tokens)))

@@ -26,6 +26,9 @@ class StepCost:
     """How far other points, if they were ever measured, move back to the prior in each step, so that a row count that
     once took long is tried again."""
 
+    _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5
+    """Bounds of what rows that were never measured cost, relative to the prior."""
+
     def __init__(self, experts: ExpertReads | None = None) -> None:
         """Starts with the prior, as if one row took a second. experts: None if the model has none."""
         self._prior: Sequence[float] = self.PRIOR
@@ -58,10 +61,23 @@ class StepCost:
         scale = self._RATE * error / ((1 - share) ** 2 + share**2)
         self._seconds[low] += (1 - share) * scale
         self._seconds[low + 1] += share * scale
-        found = _between(self._seconds, low, share) / prior
-        for point in range(len(self.ROWS)):
+        self._extrapolate()
+
+    def _extrapolate(self) -> None:
+        """Sets the points where nothing was measured: rows cost as much more, or less, than the prior as measured ones.
+
+        So more rows are tried where the first ones were cheap.
+        """
+        first, last = min(self._measured), max(self._measured)
+        base, prior = self._seconds[first], self._prior[first]
+        share = 1.0
+        if last > first:
+            share = (self._seconds[last] / base - 1) / (self._prior[last] / prior - 1)
+            share = min(max(share, self._LEAST_SHARE), self._MOST_SHARE)
+        for point, value in enumerate(self._prior):
             if point not in self._measured:
-                self._seconds[point] = found * self._prior[point]
+                near = last if point > last else first
+                self._seconds[point] = self._seconds[near] + share * base * (value - self._prior[near]) / prior
 
     def _place(self, rows: int) -> tuple[int, float]:
         """The index of the point at or before `rows`, and the fraction of the way from there to the next point."""

@@ -7,11 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
+from app.engine.generation import Generation
 from app.engine.model_runner import TokenSampler
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.requests import GenerateRequest, SamplingParams
+from tests.app.memory.pages import grant_for
+from tests.engine.memory.stores import DictStore
 from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
 from tests.fakes import FakeDraftSampler, FakeRunner
 
@@ -152,3 +155,33 @@ def test_a_draft_model_of_another_kind_is_refused() -> None:
         drafting(FakeRunner(group_windows=(0, 5)))
     with pytest.raises(ValueError, match="at least 1 token, not 0"):
         drafting(FakeRunner(), most_tokens=0)
+
+
+def test_nothing_is_kept_of_a_user_whose_pages_are_saved() -> None:
+    """They must be gone when the user is: from the prefix cache, and from memory."""
+    runner, draft = FakeRunner(), FakeDraftRunner(right=1.0)
+    source = drafting(draft)
+    store = DictStore(runner.gathered_page_bytes)
+    engine, receiver = Engine(runner, drafts=source, page_store=store), Receiver()
+    engine.start()
+    sampling = SamplingParams(seed=1)
+    receiver.submit(engine, GenerateRequest("1", tuple(range(40)), 20, sampling, tenant=b"", memory=grant_for("ada")))
+    receiver.tokens("1")
+    engine.stop()
+    store.close()
+    assert engine.statistics().drafted_tokens > 0
+    assert source._pool.used_count > 0, "until another step"
+    assert source._pool.cached_count == 0
+
+
+def test_pages_that_are_not_kept_are_overwritten() -> None:
+    draft = FakeDraftRunner(right=1.0)
+    source = drafting(draft)
+    request = GenerateRequest("1", tuple(range(40)), 20, SamplingParams(seed=1), tenant=b"")
+    sampler = draft.make_sampler(request.prompt_token_ids, request.sampling, 1)
+    generation = Generation.of(request, sampler, lambda _: None, "1", page_tokens=4, salt=None)
+    source.lag(generation)
+    source.follow(generation, 39)
+    assert (draft._pages >= 0).sum() == draft.max_step_tokens
+    source.keep_only(())
+    assert (draft._pages >= 0).sum() == 0

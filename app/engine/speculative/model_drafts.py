@@ -27,8 +27,11 @@ _FIRST_EXPECTED: Final = 0.6
 _PROBE_SHARE: Final = 0.01
 """Of the time, the most that probes lose."""
 _FREE_PROBES: Final = 6
-"""The first probes may cost what they like: a worker makes them in its warm-up."""
-_PROBED_DEPTHS: Final = (1, 3, 2)
+"""The first probes may cost what they like, and come before any plan: a worker makes them in its warm-up."""
+_PROBED_DEPTHS: Final = (1, 7, 3, 5, 2, 4)
+"""So many tokens are drafted in probes, in turns: steps of all these rows are measured."""
+_STEPS_OFF: Final = 8
+"""Where drafts don't pay, it is looked at again after so many steps: looking takes time too."""
 _MOST_PROBED_ROWS: Final = 24
 _PAUSE_S: Final = 0.1
 """About how long what a source lags behind is computed between two steps of the target."""
@@ -128,6 +131,7 @@ class ModelDrafts:
         self._lagging: list[Generation] = []
         self._probe: Generation | None = None  # to follow, so that it can be drafted for
         self._probes = 0
+        self._off = 0, 0  # steps until it is planned again, while so many rows are beside
         self._probed_s: float | None = None  # what this step would take without its probe; None: it has none
         self._spent_s = 0.0
         self.most_tokens = source.most_tokens
@@ -158,18 +162,28 @@ class ModelDrafts:
 
         able: those that may have drafts, with the chances of the lookup's tokens, which are free.
         """
+        steps, beside = self._off
+        if steps and beside == rows:
+            self._off = steps - 1, rows
+            self._credit_s += _PROBE_SHARE * self._target.seconds(rows)
+            return []
         lags = [(lag, generation) for generation in able if (lag := self.source.lag(generation)) is not None]
         ready = [generation for lag, generation in lags if not lag]
         behind = sorted(((lag, g) for lag, g in lags if lag), key=lambda pair: pair[0])
         base = rows / self._target.seconds(rows)
         chosen = [generation for generation in ready if self._beats_lookup(generation, able[generation], rows, base)]
         depth, self._rate = self._depth(chosen, rows)
+        if lags and self._probes < _FREE_PROBES:
+            return self._plan_probe(ready, behind, rows)
         if behind:
             self._plan_to_follow(chosen, behind, rows, base)
         if depth:
             self._credit_s = 0.0
             return chosen
-        return [] if self._lagging or not lags else self._plan_probe(ready, behind, rows)
+        probed = [] if self._lagging or not lags else self._plan_probe(ready, behind, rows)
+        if not self._lagging and not probed and self._probe is None:
+            self._off = _STEPS_OFF - 1, rows
+        return probed
 
     def _depth(self, drafted: Sequence[Generation], rows: int) -> tuple[int, float]:
         """How many tokens deep drafts for all of them at once give the most tokens per second, and how many those are.

@@ -23,8 +23,8 @@ class StepCost:
     _RATE = 0.15
     """How far a point moves towards a measurement (0 to 1)."""
     _FORGET = 0.003
-    """How far other points, if they were ever measured, move back to the prior in each step, so that a row count that
-    once took long is tried again."""
+    """How far points that were measured and are slower than the prior move back to it in each step, so that a row count
+    that once took long is tried again."""
 
     _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5
     """Bounds of what rows that were never measured cost, relative to the prior."""
@@ -47,7 +47,9 @@ class StepCost:
         low, share = self._place(rows)
         prior = _between(self._prior, low, share)
         is_first = not self._measured
-        self._measured |= {low, low + 1} if share else {low}
+        near = {low, low + 1} if share else {low}
+        is_new = not near <= self._measured
+        self._measured |= near
         if is_first:
             self._seconds = [seconds * value / prior for value in self._prior]
             return
@@ -57,8 +59,8 @@ class StepCost:
         keep = 1 - self._FORGET
         for point, value in enumerate(self._prior):
             if not low <= point <= low + 1:
-                self._seconds[point] = keep * self._seconds[point] + forget * value
-        scale = self._RATE * error / ((1 - share) ** 2 + share**2)
+                self._seconds[point] = min(self._seconds[point], keep * self._seconds[point] + forget * value)
+        scale = (1.0 if is_new else self._RATE) * error / ((1 - share) ** 2 + share**2)
         self._seconds[low] += (1 - share) * scale
         self._seconds[low + 1] += share * scale
         self._extrapolate()

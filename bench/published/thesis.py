@@ -50,7 +50,8 @@ def _responses(file: File) -> str:
     cells = []
     for base in BASES:
         ratios = [ratio for _, _, ratio in _ratios(file.result["types"], base)]
-        cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else NONE)
+        low, high = f"{min(ratios, default=0):.2f}", f"{max(ratios, default=0):.2f}"
+        cells.append(NONE if not ratios else low if low == high else f"{low} to {high}")
     return "; ".join(cells)
 
 

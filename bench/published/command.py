@@ -54,6 +54,25 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "loads-start-embedded": (*_LOADS, "start", "--model", "embedded", *_END),
     "loads-lengths-embedded": (*_LOADS, "lengths", "--model", "embedded", *_END),
     "loads-lengths-1.1b": (*_LOADS, "lengths", "--model", "1.1b", *_END),
+    "stages-embedded": (
+        *(
+            *_BENCH,
+            "engine",
+            "MODEL",
+            "--threads",
+            "THREADS",
+            "--stages",
+            "--prompt",
+            "512",
+            "--batch",
+            "1,16,64",
+            "--json",
+        ),
+    ),
+    "stages-17-embedded": (
+        *(*_BENCH, "engine", "MODEL", "--threads", "THREADS", "--stages", "--prompt", "17", "--decode-context", "17"),
+        *("--batch", "1", "--json"),
+    ),
     "confidential-embedded": (*_BENCH, "confidential", "MODEL", "--repeats", "5", "--json", "--threads", "THREADS"),
     "kernels-4096x4096": (
         *("python", "-m", "bench.kernels", "--only", "4096x4096-g", "--batch", "1,2,4,8,16,32,64,128,512"),

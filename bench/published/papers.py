@@ -7,7 +7,7 @@ from bench.eval.comparison import METRICS
 from bench.eval.comparison_page import conversion
 from bench.published.results import NONE, Json, Results, mib, seconds, spread, table
 from bench.published.thesis import NAMES, UNMEASURED
-from quant.conversion.shapes import SHAPES, of_layers
+from quant.conversion.shapes import SHAPES
 
 Lines = list[str]
 RUST_MS: Final = {"QKV": (1.58, 10.18), "attention": (1.47, 6.94), "MLP": (11.64, 65.42), "layer": (14.32, 82.61)}
@@ -18,6 +18,7 @@ STAGES: Final = {
     "layer": ("qkv", "rope", "attention", "output", *_MLP),
 }  # fmt: skip
 """What theirs are of the native profile's."""
+TYPES_S: Final = {"products": "by type: products", "attention": "attention", "rest": "the rest", "barriers": "waiting"}
 LENGTHS: Final = ("loads-lengths-embedded", "loads-lengths-1.1b")
 GAINS: Final = {
     "batching, over one at a time": "dynamic batching: +100 % requests/s",
@@ -124,14 +125,34 @@ def stages(results: Results) -> Lines:
     """Time of a layer by stage and type."""
     rows = [["published, fp32", *(f"{RUST_MS[stage][0]:.2f} ms" for stage in STAGES)],
             ["published, fp16", *(f"{RUST_MS[stage][1]:.2f} ms" for stage in STAGES)]]  # fmt: skip
+    spent: dict[str, Json] = {}
     for file in results.of("original-135m")[-1:]:
-        layers = of_layers(SHAPES[file.result["shape"]], file.result["layers"])["num_hidden_layers"]
         for name in NAMES:
-            spent = file.result["types"].get(name, {}).get("stages_s", {}).get("prompt")
-            if spent is not None:
-                by_stage = {title: sum(spent[part] for part in parts) / layers for title, parts in STAGES.items()}
-                rows.append([f"ours, {name}", *(seconds(value) for value in by_stage.values())])
+            if "stages_s" in file.result["types"].get(name, {}):
+                spent[name] = file.result["types"][name]["stages_s"]["prompt"]
+    for file in results.of("stages-17-embedded")[-1:]:
+        spent["asym_int4, embedded model"] = file.result["stages"]["prefill 17"]["stages_s"]
+    layers = SHAPES["smollm2-135m"]["num_hidden_layers"]
+    for name, each in spent.items():
+        by_stage = (sum(each[part] for part in parts) / layers for parts in STAGES.values())
+        rows.append([f"ours, {name}", *map(seconds, by_stage)])
     return table(["a layer, 17 tokens", *STAGES], rows)
+
+
+def shares(results: Results) -> Lines:
+    """Shares of a step by stage and by type, for prompts and streams."""
+    files = results.of("stages-embedded")
+    if not files:
+        return UNMEASURED
+    rows = []
+    for name, work in files[-1].result["stages"].items():
+        parts = [
+            sum(work["stages_s"][part] for part in parts)
+            for parts in (*list(STAGES.values())[:3], ("head",), ("sample",))
+        ]
+        types = [work["types_s"][each] for each in TYPES_S]
+        rows.append([name, seconds(work["step_s"]), *(f"{each / work['step_s']:.1%}" for each in (*parts, *types))])
+    return table(["ours: embedded model", "a step", *list(STAGES)[:3], "head", "sampling", *TYPES_S.values()], rows)
 
 
 def float_types(results: Results) -> Lines:

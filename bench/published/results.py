@@ -12,7 +12,12 @@ from bench.table.markdown import heading, row
 
 NONE: Final = "—"
 Json = Mapping[str, Any]
-_OLD_MACHINES: Final = {"quality-": "Zen 4", "kernels-4096x4096": "Zen 4", "confidential-embedded-zen5": "Zen 5"}
+_OLD_MACHINES: Final = {
+    "quality-": "Zen 4",
+    "stages-": "Zen 4",
+    "kernels-4096x4096": "Zen 4",
+    "confidential-embedded-zen5": "Zen 5",
+}
 """Of results that don't say theirs: bench/results/README.md does."""
 
 

@@ -28,7 +28,11 @@ Lines = list[str]
 
 def summary(results: Results) -> Lines:
     """What its abstract promises, in one table: sym_int4 over the original."""
-    files = [file for file in originals(results) if not file.result.get("layers")]
+    files = [
+        file
+        for file in originals(results)
+        if not file.result.get("layers") and any("inputs" in file.result["types"].get(base, {}) for base in BASES)
+    ]
     rows = [
         ["memory saved", "about 75 % (85 % by table 4.1)", *(_saved(file, "resident_bytes") for file in files)],
         ["load time saved", "85 % (95 % for 7B by figure 4-1)", *(_saved(file, "load_s") for file in files)],

@@ -126,13 +126,17 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[
 
 
 def rates_of_searches(searches: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """The rates that each server's searches found, and ours over its: each a median with the extremes."""
+    """The rates that each server's searches found, and ours over its: each a median with the extremes.
+
+    A search in which a server kept the promise at no rate has no ratio; `compared` says how many have one.
+    """
     rates = {name: [float(one["conversations_per_s"]) for one in some] for name, some in searches.items()}
     result: dict[str, dict[str, Any]] = {}
     for name, found in rates.items():
         result[name] = {"conversations_per_s": extremes(found, 3), "searches": list(searches[name])}
         if name != OURS and OURS in rates:
-            result[name]["ours_over_its"] = _spread(list(zip(rates[OURS], found, strict=False)))
+            pairs = [(ours, its) for ours, its in zip(rates[OURS], found, strict=False) if ours and its]
+            result[name] |= {"ours_over_its": _spread(pairs), "compared": len(pairs)}
     return result
 
 

@@ -93,6 +93,8 @@ def _found_rates(result: Mapping[str, Any]) -> list[str]:
         for number_of_search, search in enumerate(one["searches"], start=1):
             if search["not_reached"]:
                 lines.append(f"- {name}, search {number_of_search}: {search['not_reached']}.")
+        if one.get("compared", len(one["searches"])) < len(one["searches"]):
+            lines.append(f"- {name}: ours over its is of {one['compared']} of {len(one['searches'])} searches.")
         repeated = one["searches"][-1]["conversations_repeated"]
         if repeated:
             lines.append(f"- {name}: {repeated} conversations were sent again, for lack of others.")

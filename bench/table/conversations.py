@@ -62,7 +62,8 @@ def _read(path: Path) -> Conversations:
         result = json.loads(path.read_text(encoding="utf-8"))
         machine = Machine(result["machine"]["name"], int(result["threads"]))
         searches = [len(one["searches"]) for one in result["found_rates"].values()]
-        fewest = min([*map(len, result["rounds"].values()), *searches])
+        compared = [one["compared"] for one in result["found_rates"].values() if one.get("ours_over_its")]
+        fewest = min([*map(len, result["rounds"].values()), *searches, *compared])
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(
             f"{path} is no result of `redoubt bench conversations` ({error!r}): measure it again"
@@ -147,7 +148,7 @@ def _rates(runs: Sequence[Conversations]) -> str:
                 run.file,
                 SERVERS.get(name, name),
                 spread(found["conversations_per_s"], "{:.2f}"),
-                over(name, found.get("ours_over_its")),
+                _over_in_searches(name, found),
                 "; ".join(
                     f"{one['conversations_per_s']:.2f} kept, {number(one['broken_at'], 1, '{:.2f}')} broken"
                     for one in found["searches"]
@@ -159,6 +160,12 @@ def _rates(runs: Sequence[Conversations]) -> str:
     ]
     head = heading(["file", "server", "conversations/s that keep the promise", "ours over its", "each search"], left=1)
     return "\n".join([*head, *rows]) if rows else ""
+
+
+def _over_in_searches(name: str, found: Mapping[str, Any]) -> str:
+    ratio, searches = over(name, found.get("ours_over_its")), len(found["searches"])
+    few = ratio and found.get("compared", searches) < searches
+    return f"{ratio}; {found['compared']} of {searches} searches" if few else ratio
 
 
 def _file_line(run: Conversations) -> str:

@@ -79,12 +79,13 @@ def test_found_rates_are_a_table(tmp_path: Path) -> None:
     rate = {"median": 2.0, "lowest": 1.9, "highest": 2.1}
     searches = [{"conversations_per_s": 1.9, "broken_at": 2.0}, {"conversations_per_s": 2.1, "broken_at": None}]
     ours = {"conversations_per_s": rate, "searches": searches}
-    found = {"redoubt": ours, "llama_cpp": {**ours, "ours_over_its": rate}}
+    found = {"redoubt": ours, "llama_cpp": {**ours, "ours_over_its": rate, "compared": 2}}
+    searches.append(searches[0])
     write(tmp_path, "a", result(**none, found_rates=found))
     read = read_conversations(tmp_path)
     text = details(read)
-    assert "| Redoubt | 2.00 (1.90 to 2.10) |  | 1.90 kept, 2.00 broken; 2.10 kept, - broken |" in text
-    assert "| 2.00 (1.90 to 2.10) | **2.00 (1.90 to 2.10), aim 4** |" in text
+    assert "| Redoubt | 2.00 (1.90 to 2.10) |  | 1.90 kept, 2.00 broken; 2.10 kept, - broken; " in text
+    assert "| 2.00 (1.90 to 2.10) | **2.00 (1.90 to 2.10), aim 4**; 2 of 3 searches |" in text
     assert "; the promise: the first token within 3 s and a token each 200 ms for 95%; prompts of 46 tokens" in text
     *_, line = short_table(read).splitlines()
     assert line == (

@@ -128,7 +128,8 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[
 def rates_of_searches(searches: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """The rates that each server's searches found, and ours over its: each a median with the extremes.
 
-    A search in which a server kept the promise at no rate has no ratio; `compared` says how many have one.
+    A search in which a server kept the promise at no rate has no ratio; `compared` says how many have one, and with a
+    single one none is told.
     """
     rates = {name: [float(one["conversations_per_s"]) for one in some] for name, some in searches.items()}
     result: dict[str, dict[str, Any]] = {}
@@ -136,7 +137,7 @@ def rates_of_searches(searches: Mapping[str, Sequence[Mapping[str, Any]]]) -> di
         result[name] = {"conversations_per_s": extremes(found, 3), "searches": list(searches[name])}
         if name != OURS and OURS in rates:
             pairs = [(ours, its) for ours, its in zip(rates[OURS], found, strict=False) if ours and its]
-            result[name] |= {"ours_over_its": _spread(pairs), "compared": len(pairs)}
+            result[name] |= {"ours_over_its": _spread(pairs) if len(pairs) > 1 else None, "compared": len(pairs)}
     return result
 
 

@@ -62,8 +62,7 @@ def _read(path: Path) -> Conversations:
         result = json.loads(path.read_text(encoding="utf-8"))
         machine = Machine(result["machine"]["name"], int(result["threads"]))
         searches = [len(one["searches"]) for one in result["found_rates"].values()]
-        compared = [one["compared"] for one in result["found_rates"].values() if one.get("ours_over_its")]
-        fewest = min([*map(len, result["rounds"].values()), *searches, *compared])
+        fewest = min([*map(len, result["rounds"].values()), *searches])
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(
             f"{path} is no result of `redoubt bench conversations` ({error!r}): measure it again"

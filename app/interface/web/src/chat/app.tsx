@@ -4,6 +4,8 @@ import { useEffect, useLayoutEffect, useMemo, useReducer, useState } from "preac
 import { Aloud } from "./aloud";
 import { Composer } from "./composer";
 import type { Chat } from "./chat";
+import { Drop } from "./drop";
+import { FileView } from "./file_view";
 import { Icon } from "./icons";
 import * as service from "./service";
 import { Settings } from "./settings";
@@ -88,7 +90,9 @@ export function App({ chat }: { chat: Chat }) {
         <Thread chat={chat} />
         <Composer chat={chat} />
         <Aloud chat={chat} />
+        <Drop chat={chat} />
       </main>
+      {state.viewed && <FileView file={state.viewed} close={() => chat.set({ viewed: null })} />}
       {isSetting && <Settings chat={chat} close={() => setSetting(false)} />}
     </div>
   );

@@ -28,8 +28,8 @@ export function useKey(key: string): void {
   apiKey = key;
 }
 
-function headers(): Record<string, string> {
-  const common = { "Content-Type": "application/json", ...asUser() };
+function headers(isForm: boolean): Record<string, string> {
+  const common = { ...(isForm ? {} : { "Content-Type": "application/json" }), ...asUser() };
   return apiKey ? { ...common, Authorization: `Bearer ${apiKey}` } : common;
 }
 
@@ -39,12 +39,13 @@ export async function ask<Answer>(method: string, path: string, body?: object, s
   return (await response.json()) as Answer;
 }
 
-/** Returns a successful response. `keepalive`: the request is sent even if the page is left now. */
+/** Returns a successful response. body: JSON's, or a form. `keepalive`: the request is sent even if the page is left now. */
 export async function send(method: string, path: string, body?: object, signal?: AbortSignal, keepalive = false): Promise<Response> {
   let response: Response;
+  const isForm = body instanceof FormData;
   try {
-    const text = body === undefined ? null : JSON.stringify(body);
-    response = await fetch(path, { method, headers: headers(), body: text, signal: signal ?? null, keepalive });
+    const content = body === undefined ? null : isForm ? body : JSON.stringify(body);
+    response = await fetch(path, { method, headers: headers(isForm), body: content, signal: signal ?? null, keepalive });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new AnswerFailure("The service cannot be reached.", 0, null, "");

@@ -3,9 +3,10 @@ import * as session from "../common/session";
 import { type Settings, knobsOf } from "./chat_settings";
 import { Connection, LOOK_AGAIN_MS } from "./connection";
 import { Conversations, isKeptHere } from "./conversations";
+import { Files } from "./reading";
 import { KEY as KEPT_KEY, type Shelf, TabShelf, titleOf } from "./shelf";
 import * as service from "./service";
-import { PLAIN, STORED, type State, type User, idOf, name, newId } from "./state";
+import { PLAIN, STORED, type State, type User, areRead, idOf, name, newId } from "./state";
 import { StoredShelf } from "./stored";
 import { EMPTY, path, remembered, restored, switched } from "./tree";
 import { Writing } from "./writing";
@@ -18,6 +19,7 @@ export class Chat {
   readonly conversations = new Conversations(this);
   readonly connection = new Connection(this);
   readonly writing = new Writing(this);
+  readonly files = new Files(this);
   readonly tab: TabShelf;
   private readonly stored = new StoredShelf(newId);
   /** Tells the other tabs which stored conversation has changed. */
@@ -31,7 +33,7 @@ export class Chat {
   private setting: ReturnType<typeof setTimeout> | undefined;
   private isKnown = () => {};
   /** Resolves when the user and the conversation in the address are known. */
-  private readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
+  readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
   /** Counts the user's choices of a conversation: one that is loaded after a later choice is not shown. */
   private choices = 0;
   /** Resolves when the conversation chosen last is loaded. */
@@ -45,7 +47,7 @@ export class Chat {
     this.tab = new TabShelf(isKept ? localStorage : storage, newId);
     this.state = {
       user: null, models: [], model: "", isReachable: true, needsKey: false, knobs: PLAIN, key: "", id: "", tree: EMPTY, draft: "",
-      writing: "", entries: [], hasMore: false, words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
+      files: [], viewed: null, writing: "", entries: [], hasMore: false, words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
       refused: null,
     };
     // What a user has left in the tab is hidden until it is known that the user is here.
@@ -54,14 +56,14 @@ export class Chat {
   }
 
   /** Loads this tab's storage. */
-  private left(): Pick<State, "model" | "knobs" | "key" | "id" | "draft"> {
+  private left(): Pick<State, "model" | "knobs" | "key" | "id" | "draft" | "files" | "notice"> {
     const { storage } = this;
     const kept = storage.getItem("redoubt.settings");
     this.usual = { model: storage.getItem("redoubt.model") ?? "", knobs: knobsOf(kept) };
     const key = storage.getItem("redoubt.key") ?? "";
     service.useKey(key);
     const [id, draft] = [storage.getItem("redoubt.open") ?? "", storage.getItem("redoubt.draft") ?? ""];
-    return { ...(this.tab.settingsOf(id) ?? this.usual), key, id, draft };
+    return { ...(this.tab.settingsOf(id) ?? this.usual), key, id, draft, ...this.files.left() };
   }
 
   subscribe(listener: () => void): () => void {
@@ -123,10 +125,11 @@ export class Chat {
     const question = text.trim();
     await this.known; // else a user's question would be sent as a guest's
     const { writing, refused, tree } = this.state;
-    if (!question || writing || this.isOver) return; // over: it stays a draft
+    if (!question || writing || this.isOver || !areRead(this.state)) return; // over: it stays a draft
+    const files = this.files.take();
     this.draft("");
     const last = path(tree).at(-1)?.id ?? "";
-    await this.writing.ask(refused && !refused.question && !refused.goOn ? refused.parent : last, question);
+    await this.writing.ask(refused && !refused.question && !refused.goOn ? refused.parent : last, question, files);
   }
 
   /** Asks again for what the service has refused. */
@@ -141,7 +144,8 @@ export class Chat {
   async edit(id: string, text: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old === undefined || !text.trim() || this.state.writing) return;
-    await this.writing.ask(old.parent, text.trim());
+    this.files.hold(old.files ?? []);
+    await this.writing.ask(old.parent, text.trim(), old.files);
   }
 
   /** Generates another version of an answer, by this model or by the chat's. */
@@ -178,6 +182,14 @@ export class Chat {
     if (this.isOver) return; // it is a draft for the next login
     this.pending = question;
     this.keepDraft();
+    if (!question) this.files.taken();
+  }
+
+  /** Makes a question that the service has not taken a draft again. */
+  unask(question: string): void {
+    this.files.giveBack();
+    this.pending = "";
+    this.draft([question, this.state.draft].filter(Boolean).join("\n\n"));
   }
 
   private keepDraft(): void {
@@ -244,7 +256,7 @@ export class Chat {
     this.writing.running = null;
     clearTimeout(this.setting);
     this.set({
-      id: "", tree: EMPTY, entries: [], hasMore: false, words: "", notice: "", draft: "", writing: "", leaving: null, knobs: PLAIN,
+      id: "", tree: EMPTY, entries: [], hasMore: false, words: "", notice: "", draft: "", files: [], viewed: null, writing: "", leaving: null, knobs: PLAIN,
       refused: null,
     });
   }
@@ -318,7 +330,7 @@ export class Chat {
     session.watch(() => this.over());
     if (wasNobodys) return;
     const left = this.left();
-    this.set({ ...left, draft: this.state.draft || left.draft });
+    this.set({ ...left, draft: this.state.draft || left.draft, files: [...left.files, ...this.state.files] });
   }
 
   /** Handles a change made in another tab. */
@@ -367,9 +379,7 @@ export class Chat {
   /** Stops following an answer. One that the service stores continues; a question that it has not taken is a draft again. */
   private leave(): void {
     if (this.setting !== undefined) this.sendSettings();
-    const { pending } = this;
-    this.pending = "";
-    if (pending) this.draft([pending, this.state.draft].filter(Boolean).join("\n\n"));
+    if (this.pending) this.unask(this.pending);
     this.writing.leave();
   }
 

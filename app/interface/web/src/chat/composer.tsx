@@ -1,10 +1,13 @@
 // The input for messages, with what it costs below.
 import { useEffect, useRef } from "preact/hooks";
 
+import { Attaching, ClipButton, costOf } from "./attaching";
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
 import { Meter } from "./meter";
+import { MOST_PASTED } from "./reading";
 import { isMute } from "./service";
+import { areRead } from "./state";
 import { ThinkSwitch } from "./think";
 import { isSending, isTouched } from "./touch";
 
@@ -21,13 +24,25 @@ export function Composer({ chat }: { chat: Chat }) {
     if (!isTouched()) box.current?.focus();
   }, []);
 
-  const send = () => void chat.ask(draft);
+  const mute = isMute(models, model);
+  const mayBeSent = areRead(chat.state) && !costOf(chat.state).isTooLong;
+  const send = () => void (mayBeSent && chat.ask(draft));
+  const onPaste = (event: ClipboardEvent & { currentTarget: HTMLTextAreaElement }) => {
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (text.length > MOST_PASTED) chat.files.paste(text, event.currentTarget.selectionStart);
+    else if (!text && files.length) chat.files.add(files); // a table that was copied comes as a picture too
+    else return;
+    event.preventDefault();
+  };
   return (
     <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
+      <Attaching chat={chat} />
       <div class="box">
+        <ClipButton chat={chat} disabled={mute} />
         <textarea
           id="message" ref={box} rows={1} dir="auto" aria-label="Message" placeholder="Message…" value={draft} enterkeyhint={isTouched() ? "enter" : "send"}
-          disabled={isMute(models, model)}
+          disabled={mute} onPaste={onPaste}
           onInput={(event) => chat.draft(event.currentTarget.value)}
           onKeyDown={(event) => {
             if (!isSending(event)) return;
@@ -41,7 +56,7 @@ export function Composer({ chat }: { chat: Chat }) {
             <Icon name="stop" />
           </button>
         ) : (
-          <button key="send" class="main round" aria-label="Send" disabled={!draft.trim() || isMute(models, model)}>
+          <button key="send" class="main round" aria-label="Send" disabled={!draft.trim() || mute || !mayBeSent} aria-describedby="cost">
             <Icon name="send" />
           </button>
         )}

@@ -3,18 +3,18 @@ import type { Chat } from "./chat";
 import { type Turn, path } from "./tree";
 
 /** A guess where no answer of the chat says how many characters its tokens have. */
-const USUAL_CHARS = 4;
+export const USUAL_CHARS = 4;
 /** A question between others counts for more than its text. */
-const AROUND_TOKENS = 8;
+export const AROUND_TOKENS = 8;
 
 export function Meter({ chat }: { chat: Chat }) {
-  const { tree, models, model, draft } = chat.state;
+  const { tree, models, model, draft, files } = chat.state;
   const turns = path(tree);
   const last = turns.filter((one) => one.usage).at(-1);
   const size = last?.context?.limitTokens ?? models.find((one) => one.id === model)?.max_context_tokens;
   if (!last?.usage || !size) return <span />;
   const used = last.usage.promptTokens + last.usage.answerTokens;
-  const left = leaves(turns, last, size, draft);
+  const left = leaves(turns, last, size, draft) - files.reduce((sum, one) => sum + (one.tokens ?? 0), 0);
   const remembered = last.usage.rememberedTokens ? `, ${short(last.usage.rememberedTokens)} remembered` : "";
   const next = left > 0 ? `, ${short(left)} left` : ". The next question leaves out the oldest turns";
   return (
@@ -25,11 +25,13 @@ export function Meter({ chat }: { chat: Chat }) {
   );
 }
 
+const charsOf = ({ text, files = [] }: Turn): number => files.reduce((sum, one) => sum + one.text.length, text.length);
+
 /** The tokens that a question leaves of the context; negative: the oldest turns are left out for it. */
 export function leaves(turns: Turn[], last: Turn, size: number, question: string): number {
   const { promptTokens, answerTokens } = last.usage!;
   const isSeen = !last.context?.leftOut;
-  const chars = turns.slice(0, turns.indexOf(last) + 1).reduce((sum, one) => sum + one.text.length, 0);
+  const chars = turns.slice(0, turns.indexOf(last) + 1).reduce((sum, one) => sum + charsOf(one), 0);
   const each = isSeen && chars ? Math.max(1, chars / (promptTokens + answerTokens)) : USUAL_CHARS;
   const tokens = question.trim() ? Math.ceil(question.length / each) + AROUND_TOKENS : 0;
   return size - promptTokens - answerTokens - tokens;

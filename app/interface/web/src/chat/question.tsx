@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import type { Chat } from "./chat";
 import { CopyButton } from "./copy";
+import { FileChips } from "./chips";
 import { Icon } from "./icons";
 import { isSending } from "./touch";
 import type { Turn } from "./tree";
@@ -29,6 +30,7 @@ export const Question = memo(function Question({ chat, turn, place, count, isBus
     const done = () => (setText(null), void chat.edit(turn.id, text));
     return (
       <form class="question editing" onSubmit={(event) => (event.preventDefault(), done())}>
+        <FileChips files={turn.files} view={(file) => chat.set({ viewed: file })} />
         <textarea
           aria-label="Edit the question" dir="auto" ref={editor} data-id={`edit ${turn.id}`} rows={Math.min(12, text.split("\n").length + 1)} value={text}
           onInput={(event) => setText(event.currentTarget.value)}
@@ -51,6 +53,7 @@ export const Question = memo(function Question({ chat, turn, place, count, isBus
   }
   return (
     <article class="question" aria-label="You asked">
+      <FileChips files={turn.files} view={(file) => chat.set({ viewed: file })} />
       <div class="bubble" dir="auto">{turn.text}</div>
       <div class="tools">
         <button class="bare" aria-label="Edit" title="Edit" data-id={`edit ${turn.id}`} disabled={isBusy} onClick={() => setText(turn.text)}>

@@ -34,6 +34,7 @@ async function all(pieces: AsyncGenerator<Piece>): Promise<Piece[]> {
 afterEach(() => vi.unstubAllGlobals());
 
 const END = { kind: "end", cut: null, isStopped: false };
+const said = (content: string) => ({ role: "user", content }) as const;
 const ASKED = { model: "m", knobs: PLAIN, seed: 1, shortTokens: null };
 const there = () => Promise.resolve();
 
@@ -59,7 +60,7 @@ describe("what comes before the first word", () => {
       { type: "response.output_text.delta", delta: "Hi" },
       { type: "response.completed", response: { status: "completed" } },
     ]);
-    const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hello", signal));
+    const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, said("Hello"), signal));
     expect(pieces).toEqual([{ kind: "admitted" }, ...PROGRESS, { kind: "text", text: "Hi" }, END]);
     expect(asked[0]).toMatchObject({ return_progress: true, on_overflow: "shift" });
   });
@@ -84,7 +85,7 @@ describe("what comes before the first word", () => {
       { type: "response.output_text.delta", delta: "Hi" },
       { type: "response.completed", response: { status: "completed", output } },
     ]);
-    const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hello", signal));
+    const pieces = await all(responded(ASKED, { id: "conv_1", parent: "root" }, said("Hello"), signal));
     const item = { kind: "item", id: "msg_1" };
     expect(pieces).toEqual([
       { kind: "admitted" }, { kind: "thought", text: "hm" }, item, { kind: "text", text: "Hi" }, item,
@@ -117,7 +118,7 @@ describe("what comes before the first word", () => {
     expect(pieces.slice(2)).toEqual([{ kind: "thoughtCut" }, { kind: "text", text: "Hi" }, told, { kind: "end", cut: "context", isStopped: false }]);
     const response = { status: "incomplete", incomplete_details: { reason: "max_output_tokens" }, context, output: [{ id: "rs_1", type: "reasoning", cut: "budget" }] };
     serving([{ type: "response.incomplete", response }]);
-    const stored = await all(responded(ASKED, { id: "conv_1", parent: "root" }, "Hi", signal));
+    const stored = await all(responded(ASKED, { id: "conv_1", parent: "root" }, said("Hi"), signal));
     expect(stored.slice(1)).toEqual([{ kind: "thoughtCut" }, told, { kind: "end", cut: "context", isStopped: false }]);
   });
 
@@ -155,7 +156,7 @@ describe("an answer that the service keeps", () => {
       if (!Array.isArray(part)) throw new TypeError("away");
       return new Response(part.map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""));
     });
-    const pieces = await all(responded(ASKED, place, "Hi", new AbortController().signal));
+    const pieces = await all(responded(ASKED, place, said("Hi"), new AbortController().signal));
     vi.useRealTimers();
     expect(pieces.map((one) => one.kind)).toEqual(["admitted", "response", "text", "lost", "admitted", "text", "item", "whole", "end"]);
     expect(pieces.find((one) => one.kind === "whole")).toEqual({ kind: "whole", text: "Hello", thought: "" });
@@ -169,14 +170,14 @@ describe("an answer that the service keeps", () => {
     const parts = [away, new Response([created, end].map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""))];
     vi.stubGlobal("fetch", async () => parts.shift());
     const { signal } = new AbortController();
-    const pieces = await all(whenThere((given) => responded(ASKED, place, "Hi", given), signal, there));
+    const pieces = await all(whenThere((given) => responded(ASKED, place, said("Hi"), given), signal, there));
     expect(pieces.map((one) => one.kind)).toEqual(["lost", "admitted", "response", "end"]);
   });
 
   test("is no item of the conversation where it has failed without a word", async () => {
     const failed = event(1, { type: "response.failed", response: { id: "resp_1", status: "failed", output: [], error: { message: "Gone." } } });
     vi.stubGlobal("fetch", async () => new Response([created, failed].map((data) => `data: ${JSON.stringify(data)}\n\n`).join("")));
-    const pieces = responded(ASKED, place, "Hi", new AbortController().signal);
+    const pieces = responded(ASKED, place, said("Hi"), new AbortController().signal);
     const kinds: unknown[] = [];
     await expect((async () => { for await (const one of pieces) kinds.push(one); })()).rejects.toThrow("Gone.");
     expect(kinds.at(-1)).toEqual({ kind: "item", id: "" });
@@ -185,6 +186,6 @@ describe("an answer that the service keeps", () => {
   test("that the service has lost is told so", async () => {
     const parts = [new Response(`data: ${JSON.stringify(created)}\n\n`), new Response("{}", { status: 404 })];
     vi.stubGlobal("fetch", async () => parts.shift());
-    await expect(all(responded(ASKED, place, "Hi", new AbortController().signal))).rejects.toThrow(/It may have been deleted/);
+    await expect(all(responded(ASKED, place, said("Hi"), new AbortController().signal))).rejects.toThrow(/It may have been deleted/);
   });
 });

@@ -1,6 +1,7 @@
 // The chat's calls to /v1: models, health, streamed answers. Knows no page.
 import { AnswerFailure, ask, send, worded } from "./calls";
 import { eventsOf } from "./events";
+import { chatContent, itemContent } from "./files";
 import type { Context, Cut, Progress, Said, Usage } from "./tree";
 
 export { AnswerFailure, ask, isLoggedOut, onOver, send, useKey } from "./calls";
@@ -141,7 +142,7 @@ export async function* completed(asked: Asked, said: Said[], signal: AbortSignal
   const { knobs } = asked;
   const system: Said[] = knobs.system.trim() ? [{ role: "system", content: knobs.system }] : [];
   const body = {
-    ...settings(asked), messages: [...system, ...said], stream_options: { include_usage: true },
+    ...settings(asked), messages: [...system, ...said].map((one) => ({ role: one.role, content: chatContent(one) })), stream_options: { include_usage: true },
     ...(knobs.maxTokens === null ? {} : { max_completion_tokens: knobs.maxTokens }),
   };
   const response = await send("POST", "/v1/chat/completions", body, signal);
@@ -215,11 +216,13 @@ const COME_BACK_MS = 1000;
  * connection is resumed. Throws AnswerFailure.
  */
 export async function* responded(
-  asked: Asked, conversation: { id: string; parent: string }, question: string, signal: AbortSignal,
+  asked: Asked, conversation: { id: string; parent: string }, question: Said, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
   const { knobs } = asked;
+  const content = itemContent(question);
   const body = {
-    ...settings(asked), conversation, input: question, background: true,
+    ...settings(asked), conversation, background: true,
+    input: typeof content === "string" ? content : [{ type: "message", role: "user", content }],
     ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
     ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
   };
@@ -229,7 +232,7 @@ export async function* responded(
 }
 
 /** Waits. Rejects when `signal` is aborted. */
-function pause(ms: number, signal: AbortSignal): Promise<void> {
+export function pause(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted();
     setTimeout(resolve, ms);

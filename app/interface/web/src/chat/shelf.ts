@@ -194,16 +194,20 @@ export class TabShelf implements Shelf {
 
 /** The beginning of the first question. */
 export function titleOf(tree: Tree): string {
-  const first = path(tree)[0]?.text.replace(/\s+/g, " ").trim() ?? "";
+  const question = path(tree)[0];
+  const first = (question?.text || question?.files?.[0]?.name || "").replace(/\s+/g, " ").trim();
   return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first || "New chat";
 }
 
 /** Finds lower-case words in a conversation: the entry, with the passage if the title does not have them. */
 function foundIn(one: Kept, wanted: string): Entry[] {
   if (one.title.toLowerCase().includes(wanted)) return [one];
-  for (const { text } of Object.values(one.tree.turns)) {
-    const place = text.toLowerCase().indexOf(wanted);
-    if (place >= 0) return [{ ...one, passage: passage(text, place) }];
+  for (const turn of Object.values(one.tree.turns)) {
+    const texts = [turn.text, ...(turn.files ?? []).flatMap(({ name, text }) => [name, text])];
+    for (const text of texts) {
+      const place = text.toLowerCase().indexOf(wanted);
+      if (place >= 0) return [{ ...one, passage: passage(text, place) }];
+    }
   }
   return [];
 }

@@ -1,7 +1,7 @@
 // The chat's state and its helpers. Knows no page.
 import type * as service from "./service";
 import type { Entry } from "./shelf";
-import type { Failure, Tree } from "./tree";
+import type { Attached, Failure, Tree } from "./tree";
 
 export { PLAIN } from "./chat_settings";
 
@@ -26,6 +26,10 @@ export interface State {
   id: string;
   tree: Tree;
   draft: string;
+  /** The files that are attached to the draft. */
+  files: DraftFile[];
+  /** The file that is looked at; null: none. */
+  viewed: Attached | null;
   /** The answer that is being generated; empty: none. */
   writing: string;
   entries: Entry[];
@@ -45,6 +49,28 @@ export interface State {
   refused: Refused | null;
 }
 
+/** A file of the draft. */
+export interface DraftFile extends Attached {
+  id: string;
+  status: "reading" | "ready" | "failed";
+  /** Why it could not be read. */
+  error: string;
+  /** Whether it may be read at another time. */
+  mayRetry?: boolean;
+  /** Sentences about what of it could not be read. */
+  notes: string[];
+  /** Null: not counted for this model yet. */
+  tokens: number | null;
+  /** Those of the model for which they were counted. */
+  contextTokens: number;
+  /** The model for which they were counted. */
+  model: string;
+  /** Seconds until the first token if all of it must be computed; null: unknown. */
+  expectedS: number | null;
+  /** Of a pasted text: its place in the draft. */
+  pastedAt?: number;
+}
+
 /** A question, or another answer, that the service has refused. */
 export interface Refused {
   failure: Failure;
@@ -55,6 +81,9 @@ export interface Refused {
   /** The answer that was to be continued. */
   goOn?: string;
 }
+
+/** Whether the draft's files can be sent: none is still being read, and none failed. */
+export const areRead = ({ files }: State): boolean => files.every((one) => one.status === "ready");
 
 export const newId = () => crypto.getRandomValues(new Uint32Array(3)).reduce((text, part) => text + part.toString(36), "");
 export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0]! & 0x7fffffff;

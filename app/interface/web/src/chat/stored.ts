@@ -6,8 +6,9 @@ import {
   AnswerFailure, type Asked, type Piece, type WireContext, type WireResponseUsage, ask, cancelled, contextOf, placeOf, responded, resumed,
   send, usageOf,
 } from "./service";
+import { type Part, filesOf, isSame, itemContent, textOf } from "./files";
 import { apart } from "./thought";
-import { EMPTY, type Said, type Tree, type Turn, added, history, turn } from "./tree";
+import { EMPTY, type Said, type Tree, type Turn, added, history, saidOf, turn } from "./tree";
 
 interface Conversation {
   id: string;
@@ -26,7 +27,7 @@ export interface Item {
   id: string;
   type: string;
   role?: string;
-  content?: string | { text?: string }[] | null;
+  content?: string | Part[] | null;
   status?: string;
   /** The item's parent, or "root"; absent: the item before it. */
   parent?: string;
@@ -147,7 +148,7 @@ export class StoredShelf implements Shelf {
         one = first === undefined ? undefined : tree.turns[first];
       }
       const parent = line[0]?.parent ?? "";
-      const ids = await put(id, line.map((one) => ({ role: one.role, content: one.text })), places[parent] ?? ROOT);
+      const ids = await put(id, line.map((one) => saidOf(one)), places[parent] ?? ROOT);
       line.forEach((one, place) => (places[one.id] = ids[place] ?? ROOT));
     }
   }
@@ -188,7 +189,7 @@ const END = turn({ id: "", parent: "", role: "user", text: "." });
 
 /** Answers the last of these turns, which is a question. It continues if nobody listens any more. */
 export async function* turnOf(id: string, turns: Turn[], asked: Asked, signal: AbortSignal): AsyncGenerator<Piece> {
-  const question = turns.at(-1)?.text ?? "";
+  const question = saidOf(turns.at(-1)!);
   for (let attempt = 1; ; attempt += 1) {
     try {
       const parent = await placed(id, turns.slice(0, -1));
@@ -209,10 +210,10 @@ export async function* turnOf(id: string, turns: Turn[], asked: Asked, signal: A
 export async function* turnAgain(
   id: string, turns: Turn[], asked: Asked, versions: number, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
-  const question = turns.at(-1)?.text ?? "";
+  const question = saidOf(turns.at(-1)!);
   const parent = turns.slice(0, -1).filter((one) => one.itemId).at(-1)?.itemId ?? ROOT;
   const { response_id } = await ask<Conversation>("GET", address(id));
-  if (response_id && (await placeOf(response_id)) === parent && (await questionOf(response_id)) === question) {
+  if (response_id && (await placeOf(response_id)) === parent && isSame(await questionOf(response_id), question)) {
     yield* resumed(response_id, signal);
     return;
   }
@@ -224,18 +225,18 @@ export async function* turnAgain(
   }
   yield { kind: "admitted" };
   yield { kind: "item", id: answer.id };
-  yield { kind: "whole", text: textOf(answer), thought: "" };
+  yield { kind: "whole", text: textOf(answer.content), thought: "" };
   yield { kind: "end", cut: null, isStopped: answer.status === "incomplete" };
 }
 
 /** The answers to a question that follows an item, oldest first. */
-function answersOf(stored: Item[], parent: string, question: string): Item[] {
+function answersOf(stored: Item[], parent: string, question: Said): Item[] {
   const found: Item[] = [];
   let isAsked = false;
   stored.forEach((item, place) => {
-    const said = saidOf(item);
+    const said = messageOf(item);
     const isBelow = (item.parent ?? stored[place - 1]?.id ?? ROOT) === parent;
-    if (said?.role === "user") isAsked = isBelow && said.content === question;
+    if (said?.role === "user") isAsked = isBelow && isSame(said, question);
     else if (said?.role === "assistant" && isAsked) {
       found.push(item);
       isAsked = false;
@@ -257,9 +258,9 @@ export async function ended(id: string): Promise<void> {
 }
 
 /** The question that a response answers. */
-export async function questionOf(responseId: string): Promise<string> {
+export async function questionOf(responseId: string): Promise<Said> {
   const asked = await items(`/v1/responses/${encodeURIComponent(responseId)}`, "input_items");
-  return asked.flatMap((item) => saidOf(item) ?? []).at(-1)?.content ?? "";
+  return asked.flatMap((item) => messageOf(item) ?? []).at(-1) ?? { role: "user", content: "" };
 }
 
 /**
@@ -277,11 +278,11 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
     if (item.type === "reasoning") thoughts.set(item.id, item);
     last = item.id;
     const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places.get(item.parent) ?? before);
-    const said = saidOf(item);
-    const same = (tree.children[parent] ?? []).find((id) => said?.role === "user" && tree.turns[id]?.text === said.content);
+    const said = messageOf(item);
+    const same = (tree.children[parent] ?? []).find((id) => said?.role === "user" && isSame(saidOf(tree.turns[id]!), said));
     if (item.type === "reasoning" && item.response) { // all that came
       before = newId();
-      tree = added(tree, turn({ id: before, parent, role: "assistant", thought: textOf(item), ...toldOf(item), itemId: item.id }));
+      tree = added(tree, turn({ id: before, parent, role: "assistant", thought: textOf(item.content), ...toldOf(item), itemId: item.id }));
     } else if (said === null) before = parent;
     else if (same !== undefined) {
       tree = { ...tree, chosen: { ...tree.chosen, [parent]: same } };
@@ -289,8 +290,9 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
     } else {
       before = newId();
       const told = toldOf(item);
-      const thought: Partial<Turn> = thinking ? { thought: textOf(thinking), ...(thinking.cut === "budget" && { isThoughtCut: true }) } : {};
-      const texts = said.role === "user" ? { text: said.content } : thought.thought ? { text: said.content, ...thought } : apart(said.content);
+      const thought: Partial<Turn> = thinking ? { thought: textOf(thinking.content), ...(thinking.cut === "budget" && { isThoughtCut: true }) } : {};
+      const { content, files } = said;
+      const texts = said.role === "user" ? { text: content, ...(files && { files }) } : thought.thought ? { text: content, ...thought } : apart(content);
       tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, ...told, itemId: item.id }));
     }
     places.set(item.id, before);
@@ -317,7 +319,7 @@ const address = (id: string) => `/v1/conversations/${encodeURIComponent(id)}`;
 async function put(id: string, said: Said[], parent: string): Promise<string[]> {
   const ids: string[] = [];
   for (let at = 0; at < said.length; at += MOST_NEW) {
-    const some = said.slice(at, at + MOST_NEW).map(({ role, content }) => ({ type: "message", role, content }));
+    const some = said.slice(at, at + MOST_NEW).map((one) => ({ type: "message", role: one.role, content: itemContent(one) }));
     const { data } = await ask<List<Item>>("POST", `${address(id)}/items`, { items: some, parent: ids.at(-1) ?? parent });
     ids.push(...data.map((one) => one.id));
   }
@@ -336,11 +338,8 @@ async function items(owner: string, kind = "items"): Promise<Item[]> {
 }
 
 /** Converts an item to a message; null: the item is something else. */
-function saidOf(item: Item): { role: "user" | "assistant"; content: string } | null {
-  if (item.type !== "message" || (item.role !== "user" && item.role !== "assistant")) return null;
-  return { role: item.role, content: textOf(item) };
-}
-
-function textOf({ content }: Item): string {
-  return typeof content === "string" ? content : (content ?? []).map((part) => part.text ?? "").join("");
+function messageOf({ type, role, content }: Item): (Said & { role: "user" | "assistant" }) | null {
+  if (type !== "message" || (role !== "user" && role !== "assistant")) return null;
+  const files = filesOf(content);
+  return { role, content: textOf(content), ...(files.length && { files }) };
 }

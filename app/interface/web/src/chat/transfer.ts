@@ -1,7 +1,8 @@
 // Conversations as files: our format, and exports of other chat clients. Knows no page and no service.
+import { type Part, filesOf, itemContent, pagesOf, textOf } from "./files";
 import { type Item, treeOfItems } from "./stored";
 import { apart } from "./thought";
-import { EMPTY, type Tree, added, path, treeOf, turn } from "./tree";
+import { type Attached, EMPTY, type Tree, added, path, saidOf, treeOf, turn } from "./tree";
 
 /** The service's limit of messages per conversation. */
 const MOST_MESSAGES = 2048;
@@ -15,7 +16,7 @@ export interface Imported {
 export function exported(title: string, tree: Tree): string {
   const items = Object.values(tree.turns).flatMap((one): object[] => {
     const parent = one.parent || "root";
-    const message = { id: one.id, type: "message", role: one.role, content: one.text };
+    const message = { id: one.id, type: "message", role: one.role, content: itemContent(saidOf(one)) };
     if (!one.thought) return [{ ...message, parent }];
     const id = `rs_${one.id}`;
     return [{ id, type: "reasoning", content: [{ type: "reasoning_text", text: one.thought }], parent }, { ...message, parent: id }];
@@ -27,10 +28,14 @@ export function exported(title: string, tree: Tree): string {
 export function asMarkdown(title: string, tree: Tree): string {
   const parts = path(tree).flatMap((one) => {
     const thought = one.thought ? ["## Thought", one.thought] : [];
-    return [...thought, `## ${one.role === "user" ? "You" : "Answer"}`, one.text];
+    const files = one.files ? [`Files: ${one.files.map(named).join(", ")}`] : [];
+    return [...thought, `## ${one.role === "user" ? "You" : "Answer"}`, ...files, one.text];
   });
   return [`# ${title}`, ...parts].join("\n\n") + "\n";
 }
+
+/** "contract.pdf (12 pages)". */
+const named = (file: Attached): string => (file.pages === null ? file.name : `${file.name} (${pagesOf(file)})`);
 
 /**
  * Reads the conversations of a file: exports of Redoubt, llama-server or Open WebUI, or a list of messages as for
@@ -54,6 +59,7 @@ interface Message {
   parent: string | null;
   role: "user" | "assistant";
   text: string;
+  files?: Attached[];
 }
 
 const isFields = (value: unknown): value is Fields => typeof value === "object" && value !== null && !Array.isArray(value);
@@ -83,18 +89,19 @@ const whole = (title: string, tree: Tree): Imported | null => (path(tree).length
 
 function messageOf(value: unknown): Message | null {
   if (!isFields(value) || (value.role !== "user" && value.role !== "assistant")) return null;
-  const content = isList(value.content)
-    ? value.content.map((part) => (isFields(part) ? words(part.text) : "")).join("\n")
-    : words(value.content);
+  const parts = isList(value.content) ? (value.content.filter(isFields) as Part[]) : null;
+  const content = parts ? parts.map((part) => textOf([part])).filter(Boolean).join("\n") : words(value.content);
+  const files = filesOf(parts);
   const parent = "parentId" in value ? value.parentId : value.parent;
-  return content ? { id: words(value.id), parent: parent === undefined ? null : words(parent), role: value.role, text: content } : null;
+  if (!content && !files.length) return null;
+  return { id: words(value.id), parent: parent === undefined ? null : words(parent), role: value.role, text: content, ...(files.length && { files }) };
 }
 
 /** Messages with explicit parents, or in a sequence. */
 function treeOfMessages(messages: Message[], newId: () => string): Tree {
   const ids = new Set(messages.map((one) => one.id));
   if (!messages.some((one) => one.id && one.parent && ids.has(one.parent))) {
-    return treeOf(messages.map(({ role, text }) => ({ role, content: text })), newId);
+    return treeOf(messages.map(({ role, text, files }) => ({ role, content: text, ...(files && { files }) })), newId);
   }
   let tree = EMPTY;
   const places = new Map<string, string>();
@@ -102,7 +109,8 @@ function treeOfMessages(messages: Message[], newId: () => string): Tree {
     const id = newId();
     const parent = places.get(one.parent ?? "") ?? "";
     if (one.id) places.set(one.id, id);
-    const texts = one.role === "assistant" ? apart(one.text) : { text: one.text };
+    const { text, files } = one;
+    const texts = one.role === "assistant" ? apart(text) : { text, ...(files && { files }) };
     tree = added(tree, turn({ id, parent, role: one.role, ...texts, status: "done" }));
   }
   return tree;

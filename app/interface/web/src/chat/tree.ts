@@ -41,12 +41,26 @@ export interface Progress {
   total: number;
 }
 
+/** A file of a question, as the model reads it. */
+export interface Attached {
+  name: string;
+  /** Pages, slides or sheets; null: it has none. */
+  pages: number | null;
+  text: string;
+  /** Sentences about what of it could not be read; absent: unknown. */
+  notes?: string[];
+  /** Absent or null: unknown. */
+  tokens?: number | null;
+}
+
 export interface Turn {
   id: string;
   /** Empty: the conversation begins with it. */
   parent: string;
   role: "user" | "assistant";
   text: string;
+  /** Of a question; absent: none. */
+  files?: Attached[];
   /** The thought before an answer; absent or empty: none. */
   thought?: string;
   status: Status;
@@ -80,6 +94,8 @@ export interface Tree {
 export interface Said {
   role: "system" | "user" | "assistant";
   content: string;
+  /** Of a question; absent: none. */
+  files?: Attached[];
 }
 
 export const EMPTY: Tree = { turns: {}, children: {}, chosen: {} };
@@ -187,10 +203,13 @@ export function history(turns: Turn[]): Said[] {
     const content = one.role === "assistant" ? one.text.trim() : one.text;
     const next = turns[index + 1];
     const isAnswered = next === undefined || (next.role === "assistant" && next.text.trim() !== "");
-    if (content !== "" && (one.role === "assistant" || isAnswered)) said.push({ role: one.role, content });
+    if ((content !== "" || one.files) && (one.role === "assistant" || isAnswered)) said.push(saidOf(one, content));
   });
   return said;
 }
+
+/** A turn as a message. */
+export const saidOf = ({ role, text, files }: Turn, content = text): Said => ({ role, content, ...(files && { files }) });
 
 /** How many questions from the beginning of a branch the model did not see for its last answer, and has not seen since. */
 export function leftOut(turns: Turn[]): number {
@@ -224,9 +243,9 @@ export function restored(kept: unknown, isOpenKept = false): Tree | null {
 export function treeOf(said: Said[], newId: () => string): Tree {
   let tree = EMPTY;
   let parent = "";
-  for (const { role, content } of said) {
+  for (const { role, content, files } of said) {
     if (role === "system") continue;
-    const texts = role === "assistant" ? apart(content) : { text: content };
+    const texts = role === "assistant" ? apart(content) : { text: content, ...(files && { files }) };
     const one = turn({ id: newId(), parent, role, ...texts, status: "done" });
     tree = added(tree, one);
     parent = one.id;

@@ -3,11 +3,12 @@
 import { withoutWait } from "../common/words";
 import { asMetadata } from "./chat_settings";
 import type { Connection } from "./connection";
+import { isSame } from "./files";
 import type { Conversations } from "./conversations";
 import * as service from "./service";
 import { STORED, type State, name, newId, newSeed } from "./state";
 import { created, discarded, ended, placed, questionOf, turnAgain, turnOf } from "./stored";
-import { type Failure, type Said, type Turn, added, changed, history as asSent, path, pathTo, removed, turn } from "./tree";
+import { type Attached, type Failure, type Said, type Turn, added, changed, history as asSent, path, pathTo, removed, saidOf, turn } from "./tree";
 
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
 const REDRAW_MS = 40;
@@ -51,6 +52,8 @@ interface Open {
   set(values: Partial<State>): void;
   /** Keeps a question until the service has taken it. */
   unsent(question: string): void;
+  /** Makes a question that the service has not taken a draft again. */
+  unask(question: string): void;
   save(): void;
   flush(): void;
   readAgain(id: string): Promise<void>;
@@ -62,16 +65,16 @@ export class Writing {
   constructor(private readonly chat: Open) {}
 
   /** Asks a question below a turn. A refused one becomes a draft again, and the chat is as it was. */
-  async ask(parent: string, question: string): Promise<void> {
+  async ask(parent: string, question: string, files: Attached[] = []): Promise<void> {
     const { chat } = this;
     const { id: before, tree } = chat.state;
-    const asked = turn({ id: newId(), parent, role: "user", text: question, askedAtMs: Date.now() });
+    const asked = turn({ id: newId(), parent, role: "user", text: question, askedAtMs: Date.now(), ...(files.length && { files }) });
     chat.unsent(question);
     chat.set({ tree: added(tree, asked), id: before || newId() });
     await this.answer(asked.id, chat.state.model, (failure, answer) => {
       const now = chat.state;
-      chat.set({ tree: removed(removed(now.tree, answer), asked.id, tree.chosen[parent]), draft: [question, now.draft].filter(Boolean).join("\n\n") });
-      chat.unsent("");
+      chat.set({ tree: removed(removed(now.tree, answer), asked.id, tree.chosen[parent]) });
+      chat.unask(question);
       if (failure) chat.set({ refused: { failure: failureOf(failure), parent, question: "" } });
       if (before) return;
       chat.set({ id: "" });
@@ -147,10 +150,10 @@ export class Writing {
     let { tree } = chat.state;
     const last = path(tree).at(-1)?.id ?? "";
     const parent = found === "root" ? "" : (Object.values(tree.turns).find((one) => one.itemId === found)?.id ?? last);
-    let asked = (tree.children[parent] ?? []).find((each) => tree.turns[each]?.text === question);
+    let asked = (tree.children[parent] ?? []).find((each) => isSame(saidOf(tree.turns[each]!), question));
     if (asked === undefined) {
       asked = newId();
-      tree = added(tree, turn({ id: asked, parent, role: "user", text: question }));
+      tree = added(tree, turn({ id: asked, parent, role: "user", text: question.content, ...(question.files && { files: question.files }) }));
     }
     const answer = turn({ id: newId(), parent: asked, role: "assistant", model: chat.state.model });
     chat.set({ tree: added({ ...tree, chosen: { ...tree.chosen, [parent]: asked } }, answer) });

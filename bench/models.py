@@ -42,6 +42,7 @@ FEWER_LAYERS: Mapping[str, int] = {"a3b-12": 12, "gpt-oss-12": 12, "hybrid-8": 8
 """Models that are the first layers of their shape, for machines that can't hold two forms of the whole."""
 NAMES = ("embedded", *RANDOM_SHAPES)
 EMBEDDED_NAME = "smollm2-135m-instruct"
+_EMBEDDED_SHAPE = "smollm2-135m"
 Q4_0_GROUP, Q4_0_BYTES = 32, 18  # ggml's block_q4_0: an fp16 scale and 16 bytes of codes
 LONGEST_CONTEXT_TOKENS = 16384
 """The context length in random models' metadata, so that no engine refuses a long context."""
@@ -108,6 +109,25 @@ def bench_model(name: str, models: Path, made: Path) -> BenchModel:
     return BenchModel(name, packed, made / f"{shape}-random.Q4_0.gguf", made / f"{shape}-random-bf16")
 
 
+def long_context_model(layers: int, context_tokens: int, made: Path) -> BenchModel:
+    """Random weights in the embedded model's shape, of any number of layers and any context; made now, unless there."""
+    shape = {**of_layers(SHAPES[_EMBEDDED_SHAPE], layers), "max_position_embeddings": context_tokens}
+    name = f"{_EMBEDDED_SHAPE}-{layers}-layers-{context_tokens}"
+    model = BenchModel(name, made / f"{name}-synth", made / f"{name}-random.Q4_0.gguf", made / f"{name}-random-bf16")
+    if not model.packed.exists():
+        partial = made / f".{name}-partial"
+        synth(_EMBEDDED_SHAPE, partial, layers=layers, force=True)
+        config = partial / "config.json"
+        lengths = {"max_position_embeddings": context_tokens}
+        config.write_text(json.dumps(json.loads(config.read_text()) | lengths, indent=2))
+        partial.rename(model.packed)
+    if not model.gguf.exists():
+        partial = model.gguf.with_suffix(".partial")
+        write_random_gguf(shape, partial)
+        partial.rename(model.gguf)
+    return model
+
+
 def shape_of(name: str) -> Mapping[str, Any]:
     """The config.json of a random model, one of RANDOM_SHAPES."""
     return of_layers(SHAPES[RANDOM_SHAPES[name]], FEWER_LAYERS.get(name))
@@ -118,7 +138,7 @@ def weights_of(name: str) -> int:
 
     name: one of NAMES.
     """
-    shape = shape_of(name) if name in RANDOM_SHAPES else SHAPES["smollm2-135m"]
+    shape = shape_of(name) if name in RANDOM_SHAPES else SHAPES[_EMBEDDED_SHAPE]
     weights = {tensor: math.prod(sizes) for tensor, sizes in _tensor_shapes(shape).items()}
     for tensor in weights:
         if "_exps." in tensor:
@@ -192,7 +212,7 @@ def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
     head_dim = shape.get("head_dim") or hidden // heads
     writer.add_name("random")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
-    writer.add_context_length(LONGEST_CONTEXT_TOKENS)
+    writer.add_context_length(max(LONGEST_CONTEXT_TOKENS, shape["max_position_embeddings"]))
     writer.add_embedding_length(hidden)
     writer.add_block_count(shape["num_hidden_layers"])
     writer.add_feed_forward_length(shape["intermediate_size"])

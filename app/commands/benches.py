@@ -17,6 +17,7 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "drafts": ("bench.drafts", "what a draft model gains, by how many of its tokens are right"),
     "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
     "memory": ("bench.memory", "saved pages: first tokens after a restart"),
+    "documents": ("bench.documents", "questions about documents: the first, the second, after a restart"),
     "faults": ("bench.faults.measure", "requests that are lost when something dies"),
     "overload": ("bench.faults.overload", "who waits how long under a flood"),
     "soak": ("bench.faults.soak", "whether a busy service grows"),

@@ -42,6 +42,11 @@ PEER = HttpPeer(
 )
 
 
+def slot_file_options(folder: Path) -> tuple[str, ...]:
+    """Options behind the start's command with which slots are saved to files in a folder, and restored, by orders."""
+    return ("--slot-files", str(folder))
+
+
 def main() -> None:
     """The process, in the peer's environment; SIGTERM ends it."""
     parser = argparse.ArgumentParser()
@@ -52,6 +57,7 @@ def main() -> None:
     parser.add_argument("--cache-ram-mib", type=int, default=0)
     parser.add_argument("--draft", help="the GGUF of a model that drafts")
     parser.add_argument("--draft-tokens", type=int, help="the most at once, instead of the server's default")
+    parser.add_argument("--slot-files")
     options = parser.parse_args()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -63,6 +69,8 @@ def main() -> None:
     params.n_ctx = options.slots * round_up(options.context)
     params.kv_unified = KV[options.kv]
     params.cache_ram_mib = options.cache_ram_mib
+    if options.slot_files:
+        params.endpoint_slots, params.slot_save_path = True, f"{options.slot_files}/"
     params.n_batch = BATCH_TOKENS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.n_threads_http = options.slots + 8  # a connection holds one while it streams

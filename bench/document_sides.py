@@ -32,6 +32,7 @@ _SAVE_AFTER_S: Final = 1.0
 _STILL_S: Final = 3.0
 """How long nothing more was saved when all is."""
 _NAME: Final = "contract.txt"
+_ONE_TOKEN: Final[Mapping[str, object]] = {"max_tokens": 1, "temperature": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,10 @@ class OurService:
         self._chats += 1
         file = {"type": "file", "file": {"filename": _NAME, "text": document}}
         content = [file, {"type": "text", "text": question}]
-        body = {"messages": [{"role": "user", "content": content}], "prompt_cache_key": f"chat {self._chats}"}
+        messages = [{"role": "user", "content": content}]
+        body = {"model": self._model, "messages": messages, "prompt_cache_key": f"chat {self._chats}", **_ONE_TOKEN}
         began_s = time.perf_counter()
-        answer = self._call("POST", "/v1/chat/completions", body | {"model": self._model} | _ONE_TOKEN)
+        answer = self._call("POST", "/v1/chat/completions", body)
         return _asked(time.perf_counter() - began_s, answer)
 
     def keep(self, name: str) -> None:
@@ -134,9 +136,6 @@ class OurService:
     def _call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         url, headers = self._service.url + path, self._service.headers
         return _json(httpx.request(method, url, json=body, headers=headers, timeout=_ANSWER_TIMEOUT_S))
-
-
-_ONE_TOKEN: Final = {"max_tokens": 1, "temperature": 0}
 
 
 @contextmanager
@@ -198,9 +197,10 @@ class LlamaServer:
 
     def ask(self, document: str, question: str) -> Asked:
         content = f'<document name="{_NAME}">\n{document}\n</document>\n\n{question}'
-        body = {"messages": [{"role": "user", "content": content}], "cache_prompt": True, "id_slot": 0}
+        messages = [{"role": "user", "content": content}]
         began_s = time.perf_counter()
-        answer = self._call("/v1/chat/completions", body | _ONE_TOKEN)
+        body = {"messages": messages, "cache_prompt": True, "id_slot": 0, **_ONE_TOKEN}
+        answer = self._call("/v1/chat/completions", body)
         return _asked(time.perf_counter() - began_s, answer)
 
     def keep(self, name: str) -> None:

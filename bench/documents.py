@@ -40,29 +40,7 @@ from bench.places import shown_command
 _BESIDE_TOKENS: Final = 512
 """Room for the template, the question and the answer."""
 _EMBEDDED_CONTEXT_TOKENS: Final = 8192
-_WORDS: Final = tuple(
-    [
-        "the",
-        "tenant",
-        "owner",
-        "rent",
-        "house",
-        "month",
-        "pays",
-        "until",
-        "year",
-        "notice",
-        "and",
-        "of",
-        "in",
-        "to",
-        "a",
-        "is",
-        "may",
-        "clause",
-        "by",
-    ]
-)
+_WORDS: Final = "the tenant owner rent house month pays until year notice and of in to a is may clause by"
 _SAMPLE_WORDS: Final = 2000
 _SECOND_QUESTIONS: Final = 3
 
@@ -150,9 +128,9 @@ def _figures(kinds: Mapping[str, Sequence[Asked]]) -> dict[str, Any]:
 def _documents(lengths: Sequence[int], service: OurService) -> dict[int, str]:
     """A text of about as many tokens for each length."""
     rng = random.Random(1)
-    sample = " ".join(rng.choices(_WORDS, k=_SAMPLE_WORDS))
+    sample = " ".join(rng.choices(_WORDS.split(), k=_SAMPLE_WORDS))
     words_per_token = _SAMPLE_WORDS / service.tokens_of(sample)
-    return {tokens: " ".join(rng.choices(_WORDS, k=int(tokens * words_per_token))) for tokens in lengths}
+    return {tokens: " ".join(rng.choices(_WORDS.split(), k=int(tokens * words_per_token))) for tokens in lengths}
 
 
 def _model(options: DocumentsBenchOptions) -> BenchModel:

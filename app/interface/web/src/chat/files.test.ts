@@ -159,6 +159,15 @@ test("that cannot be read say why, and hold the question back", async () => {
   await readAll(chat);
   expect(states(chat)).toEqual(["photo.png: failed", "contract.pdf: ready"]);
   expect(asked.map((one) => one.name)).toEqual(["photo.png", "contract.pdf", "contract.pdf"]);
+  answers = [failed(413, "The request body is larger than 33554432 bytes."), failed(500, "No.")];
+  chat.files.add([file("large.pdf"), file("unlucky.pdf")]);
+  await readAll(chat);
+  const [large, unlucky] = chat.state.files.slice(2);
+  expect([large!.error, large!.mayRetry, unlucky!.mayRetry]).toEqual([expect.stringContaining("too large to be read"), false, true]);
+  chat.files.remove(large!.id);
+  chat.files.again(unlucky!.id);
+  await readAll(chat);
+  expect(states(chat)).toEqual(["photo.png: failed", "contract.pdf: ready", "unlucky.pdf: ready"]);
   expect(chat.state.files[0]).toMatchObject({ error: "photo.png is a picture, which has no text.", mayRetry: false });
   await chat.ask("What is the rent?");
   expect(questions).toEqual([]);

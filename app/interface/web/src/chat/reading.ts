@@ -10,6 +10,7 @@ export const MOST_PASTED = 4000;
 /** How often a file is sent again to a service that reads too many. */
 const ATTEMPTS = 6;
 const BUSY_S = 2;
+const TOO_LARGE = "This file is too large to be read here. Attach the part that matters.";
 
 /** A file as the service reads it. */
 interface Read {
@@ -152,8 +153,9 @@ export class Files {
     } catch (error) {
       if (abort.signal.aborted) return;
       if (service.isLoggedOut(error)) this.chat.loggedOut();
-      const message = error instanceof Error ? error.message : "It could not be read.";
-      this.change(id, { status: "failed", error: message, mayRetry: error instanceof service.AnswerFailure && isPassing(error.status) });
+      const failure = error instanceof service.AnswerFailure ? error : null;
+      const message = failure?.status === 413 ? TOO_LARGE : (failure?.message ?? "It could not be read.");
+      this.change(id, { status: "failed", error: message, mayRetry: failure !== null && isPassing(failure.status) });
     } finally {
       this.aborts.delete(id);
     }

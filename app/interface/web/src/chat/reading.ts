@@ -27,6 +27,7 @@ interface Read {
 interface Open {
   readonly state: State;
   readonly storage: Storage;
+  readonly isOver: boolean;
   /** Resolves when it is known who asks. */
   readonly known: Promise<void>;
   set(values: Partial<State>): void;
@@ -187,7 +188,8 @@ export class Files {
 
   /** Keeps the files in the tab; where there is no room their names, so that a reload can say what is lost. */
   private keep(): void {
-    const { storage } = this.chat;
+    const { storage, isOver } = this.chat;
+    if (isOver) return; // what is there is for the next login
     const all = [...this.pending, ...this.chat.state.files];
     storage.removeItem(KEY);
     if (!all.length) return;

@@ -4,9 +4,10 @@ import { useEffect, useState } from "preact/hooks";
 
 import type { Chat } from "./chat";
 import { CopyButton } from "./copy";
+import { placeOf } from "./files";
 import { Outcome } from "./outcome";
 import { Retry } from "./retry";
-import type { Progress, Turn } from "./tree";
+import type { Progress, Source, Turn } from "./tree";
 import { Versions } from "./versions";
 
 interface Props {
@@ -26,7 +27,7 @@ export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, i
     <article class="answer" aria-label="Answer" aria-busy={isOpen} data-status={turn.status}>
       {turn.thought && <Thought text={turn.thought} turn={turn} isThinking={isOpen && turn.text === ""} />}
       <div class="body">
-        <Text text={turn.text} isGrowing={isOpen} />
+        <Text text={turn.text} isGrowing={isOpen} sources={turn.sources} view={(source) => chat.set({ viewed: { name: placeOf(source), pages: null, text: source.text } })} />
       </div>
       {isOpen && turn.text === "" && !turn.thought && <Waiting turn={turn} isReachable={isReachable} />}
       <Outcome chat={chat} turn={turn} isBusy={isBusy} isLast={isLast} />
@@ -45,7 +46,7 @@ export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, i
 let Markdown: typeof import("./text").Markdown | null = null;
 
 /** An answer's plain text until the Markdown parser is loaded, which is fetched with the first answer. */
-function Text({ text, isGrowing }: { text: string; isGrowing: boolean }) {
+function Text({ text, isGrowing, sources, view }: { text: string; isGrowing: boolean; sources: Source[] | undefined; view: (source: Source) => void }) {
   const [, redraw] = useState(Markdown !== null);
   useEffect(() => {
     if (Markdown !== null) return;
@@ -54,7 +55,7 @@ function Text({ text, isGrowing }: { text: string; isGrowing: boolean }) {
       redraw(true);
     }, () => undefined); // of a service that has another build by now
   }, []);
-  return Markdown === null ? <div class="plain">{text}</div> : <Markdown text={text} isGrowing={isGrowing} />;
+  return Markdown === null ? <div class="plain">{text}</div> : <Markdown text={text} isGrowing={isGrowing} sources={sources} view={view} />;
 }
 
 /** What an empty answer is waiting for. Screen readers read it whenever it changes, so the percentage is not in it. */

@@ -25,6 +25,7 @@ export class Chat {
   /** Tells the other tabs which stored conversation has changed. */
   readonly others = new BroadcastChannel("redoubt");
   isOver = false;
+  private hasCollections = false;
   /** The settings of new chats. */
   private usual: Settings = { model: "", knobs: PLAIN };
   /** The question that the service has not taken yet: until then it is kept as a draft. */
@@ -47,7 +48,7 @@ export class Chat {
     this.tab = new TabShelf(isKept ? localStorage : storage, newId);
     this.state = {
       user: null, models: [], model: "", isReachable: true, needsKey: false, knobs: PLAIN, key: "", id: "", tree: EMPTY, draft: "",
-      files: [], viewed: null, writing: "", entries: [], hasMore: false, words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
+      files: [], collections: [], viewed: null, writing: "", entries: [], hasMore: false, words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
       refused: null,
     };
     // What a user has left in the tab is hidden until it is known that the user is here.
@@ -174,7 +175,16 @@ export class Chat {
 
   draft(draft: string): void {
     this.set({ draft });
+    if (draft && !this.hasCollections) void this.loadCollections();
     this.keepDraft();
+  }
+
+  /** Loads the user's collections: not with the page, which comes sooner without. */
+  async loadCollections(): Promise<void> {
+    if (this.state.user === null || this.isOver) return;
+    this.hasCollections = true;
+    const collections = await service.collections();
+    if (!this.isOver) this.set({ collections });
   }
 
   /** Keeps a question until the service has taken it; empty: it has. */
@@ -256,7 +266,7 @@ export class Chat {
     this.writing.running = null;
     clearTimeout(this.setting);
     this.set({
-      id: "", tree: EMPTY, entries: [], hasMore: false, words: "", notice: "", draft: "", files: [], viewed: null, writing: "", leaving: null, knobs: PLAIN,
+      id: "", tree: EMPTY, entries: [], hasMore: false, words: "", notice: "", draft: "", files: [], collections: [], viewed: null, writing: "", leaving: null, knobs: PLAIN,
       refused: null,
     });
   }

@@ -8,7 +8,7 @@ export interface Settings {
   knobs: Knobs;
 }
 
-export const PLAIN: Knobs = { system: "", temperature: null, topP: null, maxTokens: null, seed: null, think: null };
+export const PLAIN: Knobs = { system: "", temperature: null, topP: null, maxTokens: null, seed: null, think: null, collection: "" };
 
 /** The service's limits of metadata: characters of a value, and values besides title, pin, model and thinking. */
 const VALUE_CHARS = 512;
@@ -54,6 +54,6 @@ export function knobsOf(text: string | null): Knobs {
   const think = THINKING.includes(String(kept.think)) ? (kept.think as Think) : null;
   return {
     system: typeof kept.system === "string" ? kept.system : "", temperature: number(kept.temperature), topP: number(kept.topP),
-    maxTokens: number(kept.maxTokens), seed: number(kept.seed), think,
+    maxTokens: number(kept.maxTokens), seed: number(kept.seed), think, collection: typeof kept.collection === "string" ? kept.collection : "",
   };
 }

@@ -3,6 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 
 import { Attaching, ClipButton, costOf } from "./attaching";
 import type { Chat } from "./chat";
+import { CollectionChoice } from "./collection";
 import { Icon } from "./icons";
 import { Meter } from "./meter";
 import { MOST_PASTED } from "./reading";
@@ -63,6 +64,7 @@ export function Composer({ chat }: { chat: Chat }) {
       </div>
       <div class="row apart small quiet below">
         <ThinkSwitch chat={chat} />
+        <CollectionChoice chat={chat} />
         <Meter chat={chat} />
         <span class="hint">Enter sends, Shift+Enter: new line</span>
       </div>

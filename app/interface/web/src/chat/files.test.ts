@@ -8,6 +8,7 @@ import { Chat } from "./chat";
 import { partsOf } from "./file_view";
 import { chatContent, filesOf, isSame, itemContent, pagesOf, textOf } from "./files";
 import { TabShelf } from "./shelf";
+import { Markdown } from "./text";
 import { treeOfItems } from "./stored";
 import { asMarkdown, exported, imported } from "./transfer";
 import { EMPTY, type Said, added, path, turn } from "./tree";
@@ -114,6 +115,30 @@ test("are exported, imported, named and searched", async () => {
   expect([await found("rent?"), await found("contract"), await found("is 900"), await found("no such")]).toEqual([
     ["What is the rent?"], ["contract.pdf"], ["The rent is 900."], [],
   ]);
+});
+
+test("are cited by an answer, which opens the passage", () => {
+  const results = [{ filename: "a.pdf", page: 3, text: "The rent is 900." }, { filename: "b.txt", page: null, text: "Call Ann." }];
+  const stored = [
+    { id: "q", type: "message", role: "user", content: "Rent?", parent: "root" },
+    { id: "fs", type: "file_search_call", results, parent: "q" },
+    { id: "rs", type: "reasoning", content: [{ text: "hm" }], parent: "fs" },
+    { id: "m", type: "message", role: "assistant", content: [{ text: "It is 900 [1], says Ann [2][9]." }], parent: "rs" },
+    { id: "q2", type: "message", role: "user", content: "Sure?", parent: "m" },
+    { id: "m2", type: "message", role: "assistant", content: "Yes [1].", parent: "q2" },
+  ];
+  const [, answer, , last] = path(treeOfItems(stored, newId));
+  expect([answer!.thought, answer!.sources, last!.sources]).toEqual([
+    "hm", [{ name: "a.pdf", page: 3, text: "The rent is 900." }, { name: "b.txt", page: null, text: "Call Ann." }], undefined,
+  ]);
+  const opened: string[] = [];
+  const place = document.createElement("div");
+  render(h(Markdown, { text: answer!.text, isGrowing: false, sources: answer!.sources, view: ({ name }) => opened.push(name) }), place);
+  const links = [...place.querySelectorAll<HTMLElement>(".cite")];
+  expect(links.map((one) => one.getAttribute("aria-label"))).toEqual(["Source 1: a.pdf, page 3", "Source 2: b.txt"]);
+  expect(place.textContent).toBe("It is 900 [1], says Ann [2][9].");
+  links[1]!.click();
+  expect(opened).toEqual(["b.txt"]);
 });
 
 test("are read one after the other, by the chat's model, and sent", async () => {

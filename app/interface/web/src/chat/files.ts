@@ -1,6 +1,6 @@
 // The files of a question: their parts in requests and in stored items. Knows no page and no service.
 import { counted } from "../common/numbers";
-import type { Attached, Said } from "./tree";
+import type { Attached, Said, Source } from "./tree";
 
 /** A part of a message, of chat completions (`text`, `file`) or of items (`input_text`, `output_text`, `input_file`). */
 export interface Part {
@@ -40,6 +40,19 @@ export function filesOf(content: string | Part[] | null | undefined): Attached[]
     return { name: String(filename || "File"), text: String(text ?? ""), pages: typeof pages === "number" ? pages : null };
   });
 }
+
+/** A passage of a search in collections, as the service tells it. */
+export interface Passage {
+  filename?: string;
+  page?: number | null;
+  text?: string;
+}
+
+export const sourcesOf = (results: Passage[]): Source[] => results.map(({ filename, page, text }) => (
+  { name: filename || "File", page: page ?? null, text: text ?? "" }));
+
+/** "contract.pdf, page 3". */
+export const placeOf = ({ name, page }: Source): string => (page === null ? name : `${name}, page ${page}`);
 
 /** "12 pages", "3 slides", "1 sheet"; empty: it has none. */
 export function pagesOf({ name, pages }: Attached): string {

@@ -4,18 +4,27 @@ import { type ComponentChild, h } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { Code } from "./code";
+import { placeOf } from "./files";
+import type { Source } from "./tree";
+
+/** What `[1]`, `[2]` in the text cite, and what a click on one does. */
+export interface Cited {
+  sources: Source[];
+  view: (source: Source) => void;
+}
 
 interface Place {
   /** Begins the ids of the text's footnotes; those of no other text on the page begin so. */
   prefix: string;
   /** The code that may still grow. */
   open: Element | null;
+  cited: Cited | undefined;
 }
 
 /** `isOpen`: the content may still grow at its end. */
-export function nodesOf(content: DocumentFragment, prefix: string, isOpen: boolean): ComponentChild[] {
+export function nodesOf(content: DocumentFragment, prefix: string, isOpen: boolean, cited?: Cited): ComponentChild[] {
   const codes = isOpen ? [...content.querySelectorAll("pre")] : [];
-  const place = { prefix, open: codes.at(-1) ?? null };
+  const place = { prefix, open: codes.at(-1) ?? null, cited };
   return [...content.childNodes].map((node) => nodeOf(node, place, { dir: "auto" }));
 }
 
@@ -28,7 +37,7 @@ function childrenOf(element: Element, place: Place): ComponentChild[] {
 }
 
 function nodeOf(node: Node, place: Place, more: Record<string, string> = {}): ComponentChild {
-  if (!(node instanceof Element)) return node.textContent;
+  if (!(node instanceof Element)) return citing(node.textContent ?? "", place.cited);
   const name = node.tagName.toLowerCase();
   const given = { ...Object.fromEntries([...node.attributes].map(({ name, value }) => [name, value])), ...more };
   const children = () => childrenOf(node, place);
@@ -43,6 +52,17 @@ function nodeOf(node: Node, place: Place, more: Record<string, string> = {}): Co
   if (name === "input") return given.type === "checkbox" ? <input type="checkbox" checked={"checked" in given} disabled aria-label="Task" /> : null;
   if (name === "table") return <div class="table" tabIndex={0} role="group" aria-label="Table" {...more}>{h("table", given, children())}</div>;
   return h(name, given, children());
+}
+
+/** A text whose citations open what they cite. */
+function citing(text: string, cited: Cited | undefined): ComponentChild {
+  if (!cited?.sources.length || !text.includes("[")) return text;
+  return text.split(/(\[\d{1,3}\])/).map((part) => {
+    const source = /^\[\d+\]$/.test(part) ? cited.sources[Number(part.slice(1, -1)) - 1] : undefined;
+    if (source === undefined) return part;
+    const place = placeOf(source);
+    return <button type="button" class="cite" title={place} aria-label={`Source ${part.slice(1, -1)}: ${place}`} onClick={() => cited.view(source)}>{part}</button>;
+  });
 }
 
 /** LaTeX, which becomes a formula when KaTeX is there. */

@@ -164,6 +164,25 @@ describe("an answer that the service keeps", () => {
     expect(addresses).toEqual(["/v1/responses", rest, rest]);
   });
 
+  test("comes after a search in a collection, whose passages it cites", async () => {
+    const results = [{ filename: "a.pdf", page: 3, text: "The rent is 900." }];
+    const events = [
+      created,
+      event(1, { type: "response.output_item.done", item: { id: "fs", type: "file_search_call", results } }),
+      event(2, { type: "response.completed", response: { id: "resp_1", status: "completed", output: [{ id: "fs", type: "file_search_call", results }] } }),
+    ];
+    const bodies: Record<string, unknown>[] = [];
+    vi.stubGlobal("fetch", async (_: string, init: RequestInit) => {
+      bodies.push(JSON.parse(init.body as string) as Record<string, unknown>);
+      return new Response(events.map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""));
+    });
+    const chosen = { ...ASKED, knobs: { ...ASKED.knobs, collection: "vs_1" } };
+    const pieces = await all(responded(chosen, place, said("Hi"), new AbortController().signal));
+    const sources = { kind: "sources", sources: [{ name: "a.pdf", page: 3, text: "The rent is 900." }] };
+    expect(pieces.slice(2)).toEqual([sources, sources, { kind: "end", cut: null, isStopped: false }]);
+    expect(bodies[0]!.tools).toEqual([{ type: "file_search", vector_store_ids: ["vs_1"] }]);
+  });
+
   test("is asked for again while no worker is up", async () => {
     const away = new Response(JSON.stringify({ error: { message: "No worker is up." } }), { status: 503 });
     const end = event(1, { type: "response.completed", response: { id: "resp_1", status: "completed" } });

@@ -1,8 +1,8 @@
 // The chat's calls to /v1: models, health, streamed answers. Knows no page.
 import { AnswerFailure, ask, send, worded } from "./calls";
 import { eventsOf } from "./events";
-import { chatContent, itemContent } from "./files";
-import type { Context, Cut, Progress, Said, Usage } from "./tree";
+import { type Passage, chatContent, itemContent, sourcesOf } from "./files";
+import type { Context, Cut, Progress, Said, Source, Usage } from "./tree";
 
 export { AnswerFailure, ask, isLoggedOut, onOver, send, useKey } from "./calls";
 
@@ -37,6 +37,8 @@ export interface Knobs {
   seed: number | null;
   /** Null: the model's own. */
   think: Think | null;
+  /** The collection in which is searched before each answer; empty: none. */
+  collection: string;
 }
 
 /** Callbacks of an answer. */
@@ -54,6 +56,8 @@ export type Piece =
   | { kind: "lost" }
   | { kind: "end"; cut: Cut | null; isStopped: boolean }
   | { kind: "context"; context: Context }
+  /** What was found in collections for the answer. */
+  | { kind: "sources"; sources: Source[] }
   /** The thought reached its limit, and the answer follows. */
   | { kind: "thoughtCut" }
   | { kind: "usage"; usage: Usage };
@@ -63,6 +67,17 @@ export const canChat = (model: Model): boolean => model.capabilities.includes("c
 
 /** Whether the model of that name is known to have no chat template. */
 export const isMute = (models: Model[], name: string): boolean => models.some((one) => one.id === name && !canChat(one));
+
+/** A collection of documents, of the user or shared with the user. */
+export interface Collection {
+  id: string;
+  name: string;
+}
+
+/** The user's collections; none where the service has no such thing. */
+export async function collections(): Promise<Collection[]> {
+  return (await ask<{ data: Collection[] }>("GET", "/v1/vector_stores?limit=100").catch(() => ({ data: [] }))).data;
+}
 
 /** A question about the service that hangs longer is asked again. */
 const LOOK_TIMEOUT_MS = 5000;
@@ -183,7 +198,7 @@ interface ResponseBody {
   status?: string;
   error?: { message?: string; code?: string } | null;
   incomplete_details?: { reason?: string } | null;
-  output?: { id: string; type: string; content?: { text?: string }[]; cut?: "budget" | "max_output_tokens" }[];
+  output?: { id: string; type: string; content?: { text?: string }[]; results?: Passage[] | null; cut?: "budget" | "max_output_tokens" }[];
   context?: WireContext | null;
   usage?: WireResponseUsage | null;
 }
@@ -201,7 +216,7 @@ interface ResponseEvent {
   type: string;
   sequence_number?: number;
   delta?: string;
-  item?: { id: string; type: string };
+  item?: { id: string; type: string; results?: Passage[] | null };
   prompt_progress?: WireProgress;
   response?: ResponseBody;
   error?: { message?: string; code?: string };
@@ -225,6 +240,7 @@ export async function* responded(
     input: typeof content === "string" ? content : [{ type: "message", role: "user", content }],
     ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
     ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
+    ...(knobs.collection ? { tools: [{ type: "file_search", vector_store_ids: [knobs.collection] }] } : {}),
   };
   const response = await send("POST", "/v1/responses", body, signal);
   yield { kind: "admitted" };
@@ -319,6 +335,7 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
         }
         if (event.prompt_progress) yield progressOf(event.prompt_progress);
         if (event.type === "response.output_item.added" && event.item?.type === "message") yield { kind: "item", id: event.item.id };
+        if (event.type === "response.output_item.done" && event.item?.results) yield { kind: "sources", sources: sourcesOf(event.item.results) };
         if (event.type === "response.reasoning_text.delta" && event.delta) yield { kind: "thought", text: event.delta };
         if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
         if (event.error || event.type === "response.failed") {
@@ -352,7 +369,9 @@ const textOf = (item: { content?: { text?: string }[] } | undefined) => (item?.c
 function* endOf(response: ResponseBody): Generator<Piece> {
   const message = outputOf(response, "message");
   const [thought, text] = [textOf(outputOf(response, "reasoning")), textOf(message)];
+  const found = outputOf(response, "file_search_call")?.results;
   if (message) yield { kind: "item", id: message.id };
+  if (found) yield { kind: "sources", sources: sourcesOf(found) };
   if (text || thought) yield { kind: "whole", text, thought };
   if (outputOf(response, "reasoning")?.cut === "budget") yield { kind: "thoughtCut" };
   if (response.context) yield { kind: "context", context: contextOf(response.context) };

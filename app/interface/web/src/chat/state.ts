@@ -28,6 +28,8 @@ export interface State {
   draft: string;
   /** The files that are attached to the draft. */
   files: DraftFile[];
+  /** The collections that can be asked; none are known before something is typed. */
+  collections: service.Collection[];
   /** The file that is looked at; null: none. */
   viewed: Attached | null;
   /** The answer that is being generated; empty: none. */

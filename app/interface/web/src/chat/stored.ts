@@ -6,9 +6,9 @@ import {
   AnswerFailure, type Asked, type Piece, type WireContext, type WireResponseUsage, ask, cancelled, contextOf, placeOf, responded, resumed,
   send, usageOf,
 } from "./service";
-import { type Part, filesOf, isSame, itemContent, textOf } from "./files";
+import { type Part, type Passage, filesOf, isSame, itemContent, sourcesOf, textOf } from "./files";
 import { apart } from "./thought";
-import { EMPTY, type Said, type Tree, type Turn, added, history, saidOf, turn } from "./tree";
+import { EMPTY, type Said, type Source, type Tree, type Turn, added, history, saidOf, turn } from "./tree";
 
 interface Conversation {
   id: string;
@@ -31,6 +31,8 @@ export interface Item {
   status?: string;
   /** The item's parent, or "root"; absent: the item before it. */
   parent?: string;
+  /** Of a search in collections: what was found. */
+  results?: Passage[] | null;
   /** Of a thought: what has ended it; absent: the model. */
   cut?: string;
   /** Of an answer's last item: how it came about. */
@@ -271,10 +273,13 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
   let tree = EMPTY;
   const places = new Map<string, string>();
   const thoughts = new Map<string, Item>();
+  const found = new Map<string, Source[]>();
   let before = "";
   let last = "";
   for (const item of stored) {
     const thinking = thoughts.get(item.parent ?? last);
+    const sources = item.results ? sourcesOf(item.results) : found.get(item.parent ?? last);
+    if (sources && item.type !== "message") found.set(item.id, sources);
     if (item.type === "reasoning") thoughts.set(item.id, item);
     last = item.id;
     const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places.get(item.parent) ?? before);
@@ -293,7 +298,7 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
       const thought: Partial<Turn> = thinking ? { thought: textOf(thinking.content), ...(thinking.cut === "budget" && { isThoughtCut: true }) } : {};
       const { content, files } = said;
       const texts = said.role === "user" ? { text: content, ...(files && { files }) } : thought.thought ? { text: content, ...thought } : apart(content);
-      tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, ...told, itemId: item.id }));
+      tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, ...told, ...(sources && said.role === "assistant" && { sources }), itemId: item.id }));
     }
     places.set(item.id, before);
   }

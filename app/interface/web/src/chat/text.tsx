@@ -5,8 +5,17 @@ import { useId, useRef } from "preact/hooks";
 import { Code } from "./code";
 import { type Block, GrowingBlocks, blocks, fragment } from "./markdown";
 import { nodesOf } from "./nodes";
+import type { Source } from "./tree";
 
-export function Markdown({ text, isGrowing }: { text: string; isGrowing: boolean }) {
+interface Props {
+  text: string;
+  isGrowing: boolean;
+  /** What `[1]`, `[2]` in the text cite; absent: nothing. */
+  sources?: Source[] | undefined;
+  view?: (source: Source) => void;
+}
+
+export function Markdown({ text, isGrowing, sources, view }: Props) {
   const growing = useRef<GrowingBlocks | null>(null);
   growing.current ??= new GrowingBlocks();
   const prefix = useId();
@@ -18,7 +27,7 @@ export function Markdown({ text, isGrowing }: { text: string; isGrowing: boolean
         return block.kind === "code" ? (
           <Code key={place} code={block.code} language={block.language} isOpen={isOpen} />
         ) : (
-          <Html key={place} id={block.key} block={block} prefix={prefix} isOpen={isOpen} />
+          <Html key={place} id={block.key} block={block} prefix={prefix} isOpen={isOpen} sources={sources} view={view} />
         );
       })}
     </>
@@ -26,6 +35,8 @@ export function Markdown({ text, isGrowing }: { text: string; isGrowing: boolean
 }
 
 interface HtmlProps {
+  sources: Props["sources"];
+  view: Props["view"];
   id: string;
   block: Block & { kind: "html" };
   prefix: string;
@@ -33,8 +44,8 @@ interface HtmlProps {
 }
 
 const Html = memo(
-  function Html({ block, prefix, isOpen }: HtmlProps) {
-    return <div class="block">{nodesOf(fragment(block), prefix, isOpen)}</div>;
+  function Html({ block, prefix, isOpen, sources, view }: HtmlProps) {
+    return <div class="block">{nodesOf(fragment(block), prefix, isOpen, view && sources ? { sources, view } : undefined)}</div>;
   },
-  (one, other) => one.id === other.id && one.isOpen === other.isOpen,
+  (one, other) => one.id === other.id && one.isOpen === other.isOpen && one.sources === other.sources,
 );

@@ -53,6 +53,13 @@ export interface Attached {
   tokens?: number | null;
 }
 
+/** A passage that was found for an answer, which cites it by its number: the first is [1]. */
+export interface Source {
+  name: string;
+  page: number | null;
+  text: string;
+}
+
 export interface Turn {
   id: string;
   /** Empty: the conversation begins with it. */
@@ -61,6 +68,8 @@ export interface Turn {
   text: string;
   /** Of a question; absent: none. */
   files?: Attached[];
+  /** Of an answer: what was found for it in collections; absent: nothing was searched. */
+  sources?: Source[];
   /** The thought before an answer; absent or empty: none. */
   thought?: string;
   status: Status;

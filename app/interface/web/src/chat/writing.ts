@@ -209,6 +209,7 @@ export class Writing {
           if (isStored && !isResumed) chat.others.postMessage(chat.state.id);
         } else if (piece.kind === "item") update({ itemId: piece.id });
         else if (piece.kind === "usage") update({ usage: piece.usage });
+        else if (piece.kind === "sources") update({ sources: piece.sources });
         else if (piece.kind === "context") update({ context: piece.context });
         else if (piece.kind === "thoughtCut") update({ isThoughtCut: true });
         else if (piece.kind === "end") {

@@ -1,0 +1,21 @@
+// In which collection of documents is searched before an answer. Kept with the chat.
+import type { Chat } from "./chat";
+
+export function CollectionChoice({ chat }: { chat: Chat }) {
+  const { collections, knobs, isTemporary, user } = chat.state;
+  if (user === null || isTemporary || (!collections.length && !knobs.collection)) return null;
+  const isThere = !knobs.collection || collections.some((one) => one.id === knobs.collection);
+  return (
+    <label class="think" title="Passages of these documents are searched for, and cited">
+      Ask:
+      <select
+        aria-label="Collection" value={knobs.collection}
+        onFocus={() => void chat.loadCollections()} onChange={(event) => chat.change({ collection: event.currentTarget.value })}
+      >
+        <option value="">no documents</option>
+        {!isThere && <option value={knobs.collection}>{collections.length ? "a deleted collection" : "a collection"}</option>}
+        {collections.map((one) => <option key={one.id} value={one.id}>{one.name || "Unnamed"}</option>)}
+      </select>
+    </label>
+  );
+}

@@ -1,4 +1,4 @@
-"""Files of a question in a browser: read by the real reader, kept by real accounts or in the tab, over a fake worker."""
+"""Files of a question in a browser: the real reader, real accounts or a guest's tab, over a fake worker."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,8 @@ DROP: Final = """name => {
   const data = new DataTransfer();
   data.items.add(new File(['Call Ann.'], name));
   for (const kind of ['dragenter', 'drop']) {
-    document.querySelector('.thread').dispatchEvent(new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}));
+    const event = new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true});
+    document.querySelector('.thread').dispatchEvent(event);
   }
 }"""
 

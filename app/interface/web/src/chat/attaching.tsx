@@ -33,7 +33,7 @@ export function Attaching({ chat }: { chat: Chat }) {
   const cost = costOf(chat.state);
   return (
     <>
-      <div class="aloud" role="status">{files.map(spoken).filter(Boolean).join(" ")}</div>
+      <div class="unseen" role="status">{files.map(spoken).filter(Boolean).join(" ")}</div>
       {files.length > 0 && (
         <div class="attaching">
           <ul class="files" aria-label="Attached files">

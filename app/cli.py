@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.commands import accounts, benches, memory, models, plan, playground, stored
+from app.commands import accounts, benches, knowledge, memory, models, plan, playground, stored
 from app.commands.one_line import OneLineGroup, fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
@@ -30,6 +30,7 @@ cli = typer.Typer(
 cli.add_typer(accounts.user, name="user")
 cli.add_typer(accounts.key, name="key")
 cli.add_typer(memory.memory, name="memory")
+cli.add_typer(knowledge.knowledge, name="knowledge")
 cli.add_typer(stored.models, name="models")
 cli.command()(accounts.keygen)
 cli.command()(accounts.rotate_key)

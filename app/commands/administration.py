@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import quote
 
 import httpx
@@ -29,6 +29,9 @@ from app.messages.accounts import (
     UserLimits,
 )
 from app.settings import AccountsSettings, SettingsError
+
+if TYPE_CHECKING:  # it takes most of a second to import
+    from openai import OpenAI
 
 _TIMEOUT_S = 60.0
 
@@ -110,6 +113,12 @@ class OverHttp:
             with contextlib.suppress(AdministrationError):
                 self._ask("POST", "/v1/auth/logout", {})
         self._client.close()
+
+    def client(self) -> "OpenAI":
+        """Returns OpenAI's client of the service, with the same credential."""
+        from app.client.v1 import connect
+
+        return connect(str(self._client.base_url).rstrip("/"), self._secret)
 
     def log_in(self, name: str, password: str) -> bool:
         """Begins and uses a session of that user. Returns whether the user must first choose a password."""

@@ -46,6 +46,7 @@ from app.interface.routes.responses import RESPONSES, ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
 from app.interface.users.batches.runner import BatchRunner
 from app.interface.users.checks import AdmissionCheck, LoginCheck, UserCheck, check_admin
+from app.interface.users.collection_routes import collection_routes, knowledge_of
 from app.interface.users.gate import AccountsGate
 from app.interface.users.routes.capacity import CapacityRoutes
 from app.interface.users.routes.files import stored_documents
@@ -96,10 +97,11 @@ def build_http_app(
     reception = Reception(
         service, AttachedFiles(reading, None if accounts is None else stored_documents(accounts, document_bytes))
     )
-    stored = None if accounts is None else StoredAnswers(accounts)
+    knowledge = None if accounts is None else knowledge_of(accounts, reception)
+    stored = None if accounts is None or knowledge is None else StoredAnswers(accounts, knowledge.file_search)
     routes = service_routes(reception, metrics, stored)
     app.state.batches = None
-    if accounts is not None and stored is not None:
+    if accounts is not None and stored is not None and knowledge is not None:
         app.state.batches = runner = BatchRunner(accounts, reception, batch_works(reception, stored), batches)
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         operator = OperatorRoutes(service, accounts, places, failures)
@@ -107,6 +109,7 @@ def build_http_app(
         routes = (
             *routes,
             *user_routes(accounts, reception, runner, batches.file_bytes),
+            *collection_routes(knowledge.routes),
             *operator_routes(operator, capacity),
             stored_document_route(AttachedRoutes(reception)),
         )

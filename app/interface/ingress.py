@@ -79,6 +79,7 @@ class Ingress:
                 client,
                 client,
                 client,
+                client,
                 guests=settings.accounts.guests,
                 revocation_s=settings.accounts.revocation_s,
                 kv_pages=kv_pages,

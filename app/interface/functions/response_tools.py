@@ -16,6 +16,7 @@ from app.interface.wire.fields import MAX_TOOLS
 from app.interface.wire.response_tools import (
     AllowedTools,
     CustomTool,
+    FileSearchTool,
     FunctionTool,
     HostedTool,
     NamedToolChoice,
@@ -104,7 +105,7 @@ def _flattened(tools: Sequence[ResponseTool]) -> Iterator[OfferedTool]:
         if isinstance(tool, NamespaceTool):
             for j, inner in enumerate(tool.tools):
                 yield OfferedTool(inner, tool, f"tools[{i}].tools[{j}]", begins_namespace=j == 0)
-        elif not isinstance(tool, HostedTool):
+        elif not isinstance(tool, (HostedTool, FileSearchTool)):
             yield OfferedTool(tool, None, f"tools[{i}]")
 
 

@@ -35,7 +35,7 @@ from app.interface.request.observers import Observe
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.interface.wire.messages import MessagesRequest
-from app.interface.wire.responses import ResponseRequest
+from app.interface.wire.responses import OutputFileSearch, ResponseRequest
 
 AnyRequest = GenerationRequest | ResponseRequest | MessagesRequest
 Body = TypeVar("Body", bound=AnyRequest)
@@ -60,6 +60,8 @@ class Generation(Generic[Body]):
         self.service = service
         self.family = family
         self.received = received
+        self.search: OutputFileSearch | None = None
+        """The search in collections before the answer."""
 
     def answer(self) -> Answer:
         """Runs all stages; the worker is asked when the answer is read. May run in a thread. Raises ApiError (4xx)."""
@@ -67,7 +69,7 @@ class Generation(Generic[Body]):
         _check_stream(body)
         served = self.service.model(body.model)
         job = self.plan(served.chat)
-        head = AnswerHead(self.received.answer_id, int(time.time()), body.model)
+        head = AnswerHead(self.received.answer_id, int(time.time()), body.model, self.search)
         return self.write(head, job, self.run(served, job))
 
     def plan(self, chat: ChatModel) -> Job:

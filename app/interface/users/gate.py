@@ -18,6 +18,7 @@ from app.interface.users.grants import Grants
 from app.interface.users.kv_pages import AllForgotten, UserKvPages
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
 from app.messages.batches import BatchStore
+from app.messages.knowledge import CollectionStore
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.stored import ConversationStore
@@ -113,6 +114,7 @@ class AccountsGate:
         accounts: AccountsClient,
         stored: ConversationStore,
         batches: BatchStore,
+        collections: CollectionStore,
         *,
         guests: bool,
         revocation_s: float,
@@ -120,7 +122,7 @@ class AccountsGate:
         most_running: int = 512,
         mark: RunningMark | None = None,
     ) -> None:
-        """stored: users' conversations and responses. batches: their files and batches.
+        """stored: users' conversations and responses. batches: files and batches. collections: documents.
 
         guests: whether requests without a credential are served.
         revocation_s: how long an identity is cached.
@@ -130,6 +132,7 @@ class AccountsGate:
         self.accounts = accounts
         self.stored = stored
         self.batches = batches
+        self.collections = collections
         self.kv_pages = kv_pages
         self.grants = None if kv_pages is None else Grants(accounts, revocation_s=revocation_s)
         self.guests = guests

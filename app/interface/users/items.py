@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.interface.users.texts import Item
-from app.interface.wire.response_items import HostedCallItem, InputItem
+from app.interface.wire.response_items import FileSearchCallItem, HostedCallItem, InputItem
 
 _PREFIXES = {
     "message": "msg",
@@ -25,7 +25,7 @@ def items_of(given: str | Sequence[InputItem]) -> list[Item]:
     """Converts a request's items to stored items with new ids."""
     if isinstance(given, str):
         return [_message("user", [{"type": "input_text", "text": given}])]
-    kept = [item for item in given if not isinstance(item, HostedCallItem)]
+    kept = [item for item in given if not isinstance(item, (HostedCallItem, FileSearchCallItem))]
     return [_item(item.model_dump(exclude_none=True, by_alias=True)) for item in kept]
 
 

@@ -35,10 +35,11 @@ from app.interface.request.preparation import LONG_BODY_BYTES
 from app.interface.text.chat_model import ChatModel
 from app.interface.users.gate import AccountsGate, Meter
 from app.interface.users.items import items_of
+from app.interface.users.knowledge.file_search import FileSearch
 from app.interface.users.texts import Conversation, History, Item, NewResponse, Texts, off_loop, size_of
 from app.interface.wire.fields import MAX_MESSAGES
-from app.interface.wire.response_items import InputItem
-from app.interface.wire.responses import ResponseObject, ResponseRequest
+from app.interface.wire.response_items import FileSearchCallItem, InputItem, InputMessage
+from app.interface.wire.responses import OutputFileSearch, ResponseObject, ResponseRequest
 from app.messages.accounts import AccountsError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
@@ -177,7 +178,8 @@ class StoredAnswer:
             self._gate.in_background(_end_turn(self._texts, self.conversation))
 
     def _record(self, response: ResponseObject) -> NewResponse:
-        is_text = [item.type for item in response.output] == ["message"]  # tokens of a thought would not spell the text
+        said = [item.type for item in response.output if item.type != "file_search_call"]
+        is_text = said == ["message"]  # tokens of a thought would not spell the text
         return NewResponse(
             id=self.response_id,
             body=response.model_dump(),
@@ -283,16 +285,35 @@ class StoredGeneration(Generation[ResponseRequest]):
 class StoredAnswers(Stored):
     """Creates stored generations for one ingress."""
 
-    def __init__(self, gate: AccountsGate) -> None:
+    def __init__(self, gate: AccountsGate, file_search: FileSearch) -> None:
         self._gate = gate
+        self._file_search = file_search
 
     async def stages(self, plain: Generation[ResponseRequest]) -> Generation[ResponseRequest]:
-        """Returns the stages of the request; `plain` if it has no history and nothing is stored.
+        """Returns the stages of the request; `plain` if it has no history, searches nothing, and nothing is stored.
 
         Raises ApiError (400, 500), AccountsError: `not_found`, `conversation_conflict`.
         """
-        answer = await self._stored_answer(plain.received)
-        return plain if answer is None else StoredGeneration(plain, answer)
+        received = plain.received
+        answer = await self._stored_answer(received)
+        request = received.body if answer is None else answer.request
+        try:
+            search = await self._file_search.searched(request, received.caller)
+        except BaseException:
+            if answer is not None:
+                answer.abandon()
+            raise
+        if search is not None:
+            request = with_search(request, search)
+        if answer is not None:
+            answer.request = request
+            stages: Generation[ResponseRequest] = StoredGeneration(plain, answer)
+        elif search is None:
+            return plain
+        else:
+            stages = Generation(plain.service, plain.family, replace(received, body=request))
+        stages.search = search
+        return stages
 
     async def whole(self, request: ResponseRequest, caller: Caller) -> ResponseRequest:
         """Returns the request with its history in its input. Raises ApiError (400), AccountsError: `not_found`."""
@@ -382,6 +403,12 @@ async def _history_of(request: ResponseRequest, texts: Texts) -> History:
     if request.previous_response_id is not None:
         return await texts.history(request.previous_response_id)
     return History()
+
+
+def with_search(request: ResponseRequest, search: OutputFileSearch) -> ResponseRequest:
+    """Returns the request with what was found behind its question."""
+    given = [InputMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+    return request.model_copy(update={"input": [*given, FileSearchCallItem.model_validate(search.model_dump())]})
 
 
 def _with_history(

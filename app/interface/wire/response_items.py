@@ -134,9 +134,31 @@ class ReasoningItem(_Item):
         return "\n".join(part.text for part in parts)
 
 
+class FoundPassageItem(Wire):
+    """A passage that an earlier search found."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    file_id: Identifier
+    filename: Annotated[str, Field(max_length=512)] = ""
+    score: float = 0.0
+    text: Text
+    page: int | None = None
+    heading: Annotated[str, Field(max_length=512)] = ""
+
+
+class FileSearchCallItem(Wire):
+    """A search in collections before an earlier answer. Without results nothing of it is for the model."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["file_search_call"]
+    id: Identifier | None = None
+    results: Annotated[list[FoundPassageItem], Field(max_length=64, fail_fast=True)] | None = None
+
+
 HostedCall = Literal[
     "web_search_call",
-    "file_search_call",
     "image_generation_call",
     "code_interpreter_call",
     "mcp_list_tools",
@@ -160,6 +182,7 @@ _HONOURED = (
     "custom_tool_call",
     "custom_tool_call_output",
     "reasoning",
+    "file_search_call",
 )
 
 
@@ -179,6 +202,7 @@ InputItem = Annotated[
     | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
     | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[FileSearchCallItem, Tag("file_search_call")]
     | Annotated[HostedCallItem, Tag("hosted")],
     Discriminator(
         _item_kind,

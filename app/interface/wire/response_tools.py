@@ -1,7 +1,8 @@
 """`tools` and `tool_choice` of a response: pydantic models that only validate.
 
-Functions, custom tools (whose input is text) and namespaces of both. Tools that only OpenAI's servers can run are
-accepted and ignored, since clients offer them to every service. It knows no model and no HTTP.
+Functions, custom tools (whose input is text), namespaces of both, and the search in collections. Tools that only
+OpenAI's servers can run are accepted and ignored, since clients offer them to every service. It knows no model
+and no HTTP.
 """
 
 from typing import Annotated, Any, Literal, get_args
@@ -9,8 +10,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from app.interface.wire.custom_tools import CustomFormat, CustomGrammar
-from app.interface.wire.fields import MAX_TOOLS, FunctionName, Shallow, Unsupported, Wire, only
+from app.interface.wire.fields import MAX_TOOLS, FunctionName, Identifier, Shallow, Unsupported, Wire, only
+from app.interface.wire.vector_stores import MOST_RESULTS, Filter, RankingOptions
 
+_MOST_COLLECTIONS = 16
 _Description = Annotated[str, StringConstraints(max_length=65536)]
 
 
@@ -82,7 +85,6 @@ HostedType = Literal[
     "web_search_2025_08_26",
     "web_search_preview",
     "web_search_preview_2025_03_11",
-    "file_search",
     "image_generation",
     "code_interpreter",
     "mcp",
@@ -96,6 +98,16 @@ HostedType = Literal[
 ]
 """Tools that OpenAI's servers run, or that a client runs in a form only OpenAI's models were trained on."""
 _HOSTED: tuple[str, ...] = get_args(HostedType)
+
+
+class FileSearchTool(Wire):
+    """The search in collections of documents, before the answer."""
+
+    type: Literal["file_search"]
+    vector_store_ids: Annotated[list[Identifier], Field(min_length=1, max_length=_MOST_COLLECTIONS)]
+    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] | None = None
+    filters: Filter | None = None
+    ranking_options: RankingOptions | None = None
 
 
 class HostedTool(Wire):
@@ -112,18 +124,19 @@ def _tool_kind(value: object) -> str | None:
         return None
     if kind in _HOSTED:
         return "hosted tool"
-    return f"{kind} tool" if kind in ("function", "custom", "namespace") else None
+    return f"{kind} tool" if kind in ("function", "custom", "namespace", "file_search") else None
 
 
 ResponseTool = Annotated[
     Annotated[FunctionTool, Tag("function tool")]
     | Annotated[CustomTool, Tag("custom tool")]
     | Annotated[NamespaceTool, Tag("namespace tool")]
+    | Annotated[FileSearchTool, Tag("file_search tool")]
     | Annotated[HostedTool, Tag("hosted tool")],
     Discriminator(
         _tool_kind,
         custom_error_type="unsupported",
-        custom_error_message="is not supported; only tools of type function, custom and namespace are",
+        custom_error_message="is not supported; only tools of type function, custom, namespace and file_search are",
     ),
 ]
 

@@ -91,10 +91,10 @@ class ResponseStreamOptions(Wire):
 
 
 Include = Annotated[
-    Literal["message.output_text.logprobs", "reasoning.encrypted_content"],
-    only("message.output_text.logprobs", "reasoning.encrypted_content"),
+    Literal["message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results"],
+    only("message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results"),
 ]
-"""`reasoning.encrypted_content` has no effect: thoughts are not encrypted. Clients that keep conversations send it."""
+"""Without effect: a search's results are always there, and thoughts are not encrypted."""
 
 ClientMetadata = Annotated[
     dict[Annotated[str, Field(max_length=512)], Annotated[str, Field(max_length=65536)]],
@@ -283,6 +283,30 @@ class OutputCustomCall(BaseModel):
     input: str = ""
 
 
+class FoundPassage(BaseModel):
+    """A passage that was found before the answer."""
+
+    file_id: str
+    filename: str
+    score: float
+    text: str
+    attributes: dict[str, Any] = {}
+    vector_store_id: str = ""
+    page: int | None = None
+    """Extension, as the next one: where the passage begins."""
+    heading: str = ""
+
+
+class OutputFileSearch(BaseModel):
+    """A search in collections. Its passages are numbered from 1, and the answer cites them as `[1]`."""
+
+    id: str
+    type: Literal["file_search_call"] = "file_search_call"
+    status: ItemStatus = "completed"
+    queries: list[str]
+    results: list[FoundPassage]
+
+
 class InputTokensDetails(BaseModel):
     """Details of the input tokens."""
 
@@ -340,7 +364,7 @@ class ResponseObject(BaseModel):
     instructions: str | None
     max_output_tokens: int | None
     model: str
-    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall] = []
+    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | OutputFileSearch] = []
     parallel_tool_calls: bool
     previous_response_id: str | None = None
     conversation: ConversationPlace | None = None

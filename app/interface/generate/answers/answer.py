@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.deltas import Deltas
 from app.interface.request.errors import ApiError
+from app.interface.wire.responses import OutputFileSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class AnswerHead:
     created: int
     """Unix seconds."""
     model: str
+    search: OutputFileSearch | None = None
+    """The search in collections before the answer."""
 
 
 class BodyWriter(Protocol):

@@ -16,6 +16,7 @@ from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.chunks import event_json, wire_progress
 from app.interface.generate.answers.usage import TokenCount
 from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.passages import citations
 from app.interface.request.errors import ApiError
 from app.interface.wire.responses import (
     ConversationPlace,
@@ -159,13 +160,16 @@ class _ResponseBuilder:
         self._arguments: list[str] = []  # of the open call; for a custom tool its input
         self._input: CustomInput | None = None  # set if the open call is of a custom tool
         self._tools = {tool.alias: tool for tool in offered_tools(request.tools)}
+        self._search = head.search
 
     def begin(self) -> None:
         """Writes the first events."""
         self._whole_event("response.created")
         self._whole_event(f"response.{self.response.status}")
+        self._add_search()
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        self._add_search()
         self._count.add(deltas)
         for delta in deltas:
             if self.response.status == "queued" and (delta.progress is None or delta.progress.queued_ahead is None):
@@ -229,6 +233,17 @@ class _ResponseBuilder:
         events = b"".join(self._events)
         self._events.clear()
         return events
+
+    def _add_search(self) -> None:
+        """Begins the output with the search that came before the answer, if there was one."""
+        if self._search is None or self.response.output:
+            return
+        self.response.output.append(self._search)
+        added = {**self._search.model_dump(), "status": "in_progress", "results": []}
+        self._event("response.output_item.added", output_index=0, item=added)
+        for state in ("in_progress", "searching", "completed"):
+            self._item_event(f"response.file_search_call.{state}", 0)
+        self._end_item(0, "completed")
 
     def _add_thought(self, text: str) -> None:
         if self._thought is None:
@@ -294,6 +309,11 @@ class _ResponseBuilder:
         part = self._part(self._message)
         part.text = "".join(self._texts)
         place = self._message
+        if self._search is not None:
+            part.annotations = citations(part.text, self._search.results)
+            for index, annotation in enumerate(part.annotations):
+                where = {"content_index": 0, "annotation_index": index}
+                self._item_event("response.output_text.annotation.added", place, annotation=annotation, **where)
         self._item_event("response.output_text.done", place, content_index=0, text=part.text, logprobs=part.logprobs)
         self._item_event("response.content_part.done", place, content_index=0, part=part.model_dump())
         self._texts.clear()
@@ -338,11 +358,12 @@ class _ResponseBuilder:
         self._call = self._input = None
 
     def _end(self, *, incomplete: bool) -> None:
-        if self._message is None and not self.response.output:  # the output is empty, or white space
+        if self._message is None and self.response.output in ([], [self._search]):  # all is white space
             self._begin_message()
+            assert self._message is not None
             self._texts.append(self._held)
-            self._part(0).logprobs += self._held_logprobs
-            self._text_delta(0, self._held, self._held_logprobs)
+            self._part(self._message).logprobs += self._held_logprobs
+            self._text_delta(self._message, self._held, self._held_logprobs)
         self._end_items("incomplete" if incomplete else "completed")
         self.response.context = self._count.context()
         usage = self._count.usage()

@@ -12,6 +12,7 @@ from app.interface.functions.response_tools import OfferedTool, alias_of, chosen
 from app.interface.generate.planning.chat import plan_as_chat
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
+from app.interface.generate.planning.passages import framed as framed_passages
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
@@ -29,13 +30,15 @@ from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.response_items import (
     CustomToolCallItem,
     CustomToolCallOutputItem,
+    FileSearchCallItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputMessage,
     InputTextPart,
     ReasoningItem,
 )
-from app.interface.wire.responses import ResponseRequest, TextFormat
+from app.interface.wire.response_tools import FileSearchTool
+from app.interface.wire.responses import FoundPassage, ResponseRequest, TextFormat
 
 _FIELDS = {
     "messages": "input",
@@ -188,10 +191,18 @@ def _messages(request: ResponseRequest) -> list[Message]:
             case InputMessage():
                 end_turn()
                 messages.append(Message(role=item.role, content=_text(item.content)))
+            case FileSearchCallItem() if item.results is not None and messages and messages[-1].role == "user":
+                found = [FoundPassage.model_validate(one.model_dump()) for one in item.results]
+                messages[-1] = _followed(messages[-1], framed_passages(found))
             case _:  # another service's record of a tool that it ran
                 pass
     end_turn()
     return [*([Message(role="system", content="\n\n".join(system))] if system else []), *messages]
+
+
+def _followed(message: Message, text: str) -> Message:
+    content = f"{message.content}\n\n{text}" if isinstance(message.content, str) else message.content
+    return message.model_copy(update={"content": content})
 
 
 def _call(call_id: str, name: str, arguments: str) -> ToolCall:
@@ -205,7 +216,10 @@ def _text(content: str | Sequence[InputTextPart | InputFilePart]) -> str:
 
 
 def refuse_stored(request: ResponseRequest) -> None:
-    """Raises ApiError (400) if a request without a user needs stored texts."""
+    """Raises ApiError (400) if a request without a user needs stored texts or collections."""
+    for i, tool in enumerate(request.tools or ()):
+        if isinstance(tool, FileSearchTool):
+            raise errors.invalid(f"'tools[{i}]' {_ONLY_FOR_USERS}.", f"tools[{i}]", "unsupported_parameter")
     wanted = {
         "store": request.store or None,
         "background": request.background or None,

@@ -100,6 +100,7 @@ class Site:
             self.accounts,
             self.accounts,
             self.accounts,
+            self.accounts,
             guests=guests,
             revocation_s=self.settings.revocation_s,
             kv_pages=kv_pages,

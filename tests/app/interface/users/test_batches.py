@@ -140,7 +140,7 @@ class OtherIngress:
 
     def __init__(self, site: Site, worker: Worker) -> None:
         self.accounts = accounts = LocalAccounts(site.service, "another")
-        gate = AccountsGate(accounts, accounts, accounts, guests=False, revocation_s=5.0)
+        gate = AccountsGate(accounts, accounts, accounts, accounts, guests=False, revocation_s=5.0)
         self.app = http_app(worker.generate, accounts=gate, batches=site.settings.batches)
 
 

@@ -1,0 +1,98 @@
+"""Collections of documents as the command line works on them, with OpenAI's client. All functions raise `ERRORS`."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from openai import APIStatusError, OpenAI, OpenAIError
+
+from app.client.account import ChatError
+from app.client.collections import collection_named
+
+ERRORS = (ChatError, OpenAIError, OSError)
+_LOOK_S = 0.5
+
+
+def add_documents(client: OpenAI, name: str, paths: Sequence[Path], say: Callable[[str], None]) -> int:
+    """Adds documents and waits until they are read; returns how many could not be."""
+    files = [file for path in paths for file in _files_in(path)]
+    if not files:
+        raise ChatError("There is no file to add.")
+    collection = collection_named(client, name, make=True)
+    former = {_shown_name(one): one.id for one in client.vector_stores.files.list(collection.id)}
+    waiting: dict[str, Path] = {}
+    failed = 0
+    for path in files:
+        try:
+            file_id = client.files.create(file=path, purpose="assistants").id
+        except APIStatusError as error:
+            say(f"{path}: {error.message}")
+            failed += 1
+            continue
+        client.vector_stores.files.create(file_id=file_id, vector_store_id=collection.id)
+        waiting[file_id] = path
+    while waiting:
+        time.sleep(_LOOK_S)
+        for file_id, path in list(waiting.items()):
+            document = client.vector_stores.files.retrieve(file_id, vector_store_id=collection.id)
+            if document.status == "in_progress":
+                continue
+            del waiting[file_id]
+            if document.last_error is not None:
+                say(f"{path}: {document.last_error.message}")
+                client.vector_stores.files.delete(file_id, vector_store_id=collection.id)
+                client.files.delete(file_id)
+                failed += 1
+                continue
+            say("  ".join([str(path), *_notes(document)]))
+            if (replaced := former.get(_shown_name(document))) is not None:
+                client.vector_stores.files.delete(replaced, vector_store_id=collection.id)
+    return failed
+
+
+def listed(client: OpenAI, name: str | None) -> Iterator[str]:
+    """Yields a line for each collection, or for each document of one."""
+    if name is None:
+        for one in client.vector_stores.list():
+            shared = "  shared with you" if (one.model_extra or {}).get("shared") else ""
+            yield f"{one.id}  {one.name}  {one.file_counts.completed:,} documents{shared}"
+        return
+    for document in client.vector_stores.files.list(collection_named(client, name).id):
+        error = document.last_error
+        state = f"{document.status}: {error.message}" if error is not None else document.status
+        yield "  ".join([document.id, _shown_name(document), state, *_notes(document)])
+
+
+def found(client: OpenAI, name: str, question: str) -> Iterator[str]:
+    """Yields the best passages."""
+    for hit in client.vector_stores.search(collection_named(client, name).id, query=question):
+        page = (hit.model_extra or {}).get("page")
+        where = hit.filename if page is None else f"{hit.filename}, page {page}"
+        yield f"{where} ({hit.score:.2f})\n{hit.content[0].text}\n"
+
+
+def removed(client: OpenAI, name: str) -> str:
+    collection = collection_named(client, name)
+    client.vector_stores.delete(collection.id)
+    return f"Deleted: {collection.name}"
+
+
+def _files_in(path: Path) -> Iterator[Path]:
+    """Yields a file, or all files of a folder but hidden ones."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        for each in sorted(path.rglob("*")):
+            if each.is_file() and not any(part.startswith(".") for part in each.relative_to(path).parts):
+                yield each
+    else:
+        raise ChatError(f"{path}: there is no such file or folder")
+
+
+def _shown_name(document: Any) -> str:
+    return str((document.model_extra or {}).get("filename") or "")
+
+
+def _notes(document: Any) -> list[str]:
+    return list((document.model_extra or {}).get("notes") or [])

@@ -1,0 +1,1 @@
+"""Collections of documents: read in the background, opened in memory, and searched."""

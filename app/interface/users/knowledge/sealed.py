@@ -1,0 +1,211 @@
+"""A user's collections in plain text: sealed here before they go to the accounts, opened here.
+
+Each record is sealed under its collection's key, with the collection's id and its own, so that none opens in place of
+another. Knows neither HTTP nor how passages are found.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from app.interface.users.texts import damaged
+from app.knowledge.passages import Passage, Vectors, in_parts, read, written
+from app.messages.accounts import Identity
+from app.messages.knowledge import (
+    PASSAGES_BYTES,
+    CollectionStore,
+    DocumentState,
+    PassagesPart,
+    StoredCollection,
+    StoredDocument,
+)
+from app.sealing.records import SealError, seal, unseal
+
+_KEY_BYTES: Final = 32
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A collection with what it is called."""
+
+    stored: StoredCollection
+    about: Mapping[str, Any] = field(repr=False)
+    """`name`, `description`, `metadata`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedDocument:
+    """A document of a collection."""
+
+    stored: StoredDocument
+    about: Mapping[str, Any] = field(repr=False)
+    """`attributes`; `name`, `notes`, `pages` once it was read; `encoder`, the identity of what made its vectors; or
+    `error`, a code and a message."""
+
+    @property
+    def name(self) -> str:
+        return str(self.about.get("name", ""))
+
+
+class Collections:
+    """The collections that a credential's user may search in.
+
+    Methods raise AccountsError, and ApiError (500) if what is stored is damaged.
+    """
+
+    def __init__(self, store: CollectionStore, identity: Identity, secret: str) -> None:
+        self._store = store
+        self._secret = secret
+        self.user_id = identity.user_id
+
+    # --- collections
+
+    async def new(self, about: Mapping[str, Any]) -> Collection:
+        """Makes an empty collection."""
+        collection_id, key = f"vs_{uuid.uuid4().hex}", os.urandom(_KEY_BYTES)
+        sealed = _sealed_about(key, collection_id, about)
+        return self._opened(await self._store.new_collection(self._secret, collection_id, key, sealed))
+
+    async def listed(self, after: str | None, limit: int, *, newest_first: bool) -> Sequence[Collection]:
+        found = await self._store.collections(self._secret, after=after, limit=limit, newest_first=newest_first)
+        return [self._opened(one) for one in found]
+
+    async def get(self, collection_id: str) -> Collection:
+        return self._opened(await self._store.collection(self._secret, collection_id))
+
+    async def change(self, collection: Collection, about: Mapping[str, Any]) -> Collection:
+        stored = collection.stored
+        sealed = _sealed_about(stored.key, stored.id, about)
+        return self._opened(await self._store.change_collection(self._secret, stored.id, sealed))
+
+    async def delete(self, collection_id: str) -> None:
+        await self._store.delete_collection(self._secret, collection_id)
+
+    async def members(self, collection_id: str) -> Sequence[str]:
+        return await self._store.collection_members(self._secret, collection_id)
+
+    async def share(self, collection_id: str, names: Sequence[str]) -> Sequence[str]:
+        return await self._store.share_collection(self._secret, collection_id, names)
+
+    # --- documents
+
+    async def add(self, collection: Collection, file_id: str, about: Mapping[str, Any]) -> "ReadDocument":
+        """Begins to read a document."""
+        stored = collection.stored
+        sealed = _sealed_document(stored, file_id, about)
+        document = await self._store.add_document(self._secret, stored.id, file_id, sealed)
+        return ReadDocument(self._store, self._secret, collection, self._opened_document(collection, document))
+
+    async def documents(
+        self, collection: Collection, after: str | None, limit: int, *, newest_first: bool
+    ) -> Sequence[CollectedDocument]:
+        found = await self._store.documents(
+            self._secret, collection.stored.id, after=after, limit=limit, newest_first=newest_first
+        )
+        return [self._opened_document(collection, one) for one in found]
+
+    async def all_documents(self, collection: Collection) -> AsyncGenerator[CollectedDocument, None]:
+        """Yields all documents, oldest first."""
+        after: str | None = None
+        while some := await self.documents(collection, after, _AT_ONCE, newest_first=False):
+            for each in some:
+                yield each
+            after = some[-1].stored.file_id
+
+    async def document(self, collection: Collection, file_id: str) -> CollectedDocument:
+        stored = await self._store.document(self._secret, collection.stored.id, file_id)
+        return self._opened_document(collection, stored)
+
+    async def delete_document(self, collection_id: str, file_id: str) -> None:
+        await self._store.delete_document(self._secret, collection_id, file_id)
+
+    async def passages(
+        self, collection: Collection, document: CollectedDocument
+    ) -> AsyncGenerator[tuple[list[Passage], Vectors | None], None]:
+        """Yields a read document's passages, a part at a time."""
+        stored, number, after = collection.stored, document.stored.number, -1
+        while parts := await self._store.passages(self._secret, stored.id, number, after):
+            for part in parts:
+                yield await asyncio.to_thread(_opened_part, stored, number, part)
+            after = parts[-1].seq
+
+    # --- internals
+
+    @staticmethod
+    def _opened(stored: StoredCollection) -> Collection:
+        return Collection(stored, orjson.loads(_open(stored.key, stored.sealed, f"collection {stored.id}")))
+
+    @staticmethod
+    def _opened_document(collection: Collection, stored: StoredDocument) -> CollectedDocument:
+        what = _document_of(collection.stored, stored.file_id)
+        return CollectedDocument(stored, orjson.loads(_open(collection.stored.key, stored.sealed, what)))
+
+
+class ReadDocument:
+    """A document that this ingress reads. Methods raise AccountsError: `conflict` if it is not to go on."""
+
+    def __init__(
+        self, store: CollectionStore, secret: str, collection: Collection, document: CollectedDocument
+    ) -> None:
+        self.collection = collection
+        self.document = document
+        self._store = store
+        self._secret = secret
+        self._parts = 0
+
+    async def keep(self) -> None:
+        """Prolongs the lease."""
+        await self._store.add_passages(self._secret, self.collection.stored.id, self.document.stored.number, [])
+
+    async def add(self, passages: Sequence[Passage], vectors: Vectors | None) -> None:
+        """Stores the next passages."""
+        stored, number = self.collection.stored, self.document.stored.number
+        for begin, end in in_parts(passages, PASSAGES_BYTES):
+            some = None if vectors is None else Vectors(vectors.codes[begin:end], vectors.scales[begin:end])
+            part = await asyncio.to_thread(_sealed_part, stored, number, self._parts, passages[begin:end], some)
+            await self._store.add_passages(self._secret, stored.id, number, [part])
+            self._parts += 1
+
+    async def end(self, state: DocumentState, about: Mapping[str, Any]) -> None:
+        stored, document = self.collection.stored, self.document.stored
+        sealed = _sealed_document(stored, document.file_id, {**self.document.about, **about})
+        await self._store.end_document(self._secret, stored.id, document.number, state, sealed)
+
+
+def _sealed_about(key: bytes, collection_id: str, about: Mapping[str, Any]) -> bytes:
+    return seal(key, orjson.dumps(about), f"collection {collection_id}")
+
+
+def _sealed_document(stored: StoredCollection, file_id: str, about: Mapping[str, Any]) -> bytes:
+    return seal(stored.key, orjson.dumps(about), _document_of(stored, file_id))
+
+
+def _sealed_part(
+    stored: StoredCollection, number: int, seq: int, passages: Sequence[Passage], vectors: Vectors | None
+) -> PassagesPart:
+    return PassagesPart(seq, seal(stored.key, written(passages, vectors), _part_of(stored, number, seq)))
+
+
+def _opened_part(stored: StoredCollection, number: int, part: PassagesPart) -> tuple[list[Passage], Vectors | None]:
+    return read(_open(stored.key, part.sealed, _part_of(stored, number, part.seq)))
+
+
+def _open(key: bytes, sealed: bytes, what: str) -> bytes:
+    try:
+        return unseal(key, sealed, what)
+    except SealError:
+        raise damaged(what) from None
+
+
+def _document_of(stored: StoredCollection, file_id: str) -> str:
+    return f"document {stored.id} {file_id}"
+
+
+def _part_of(stored: StoredCollection, number: int, seq: int) -> str:
+    return f"passages {stored.id} {number} {seq}"

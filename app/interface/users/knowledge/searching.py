@@ -1,0 +1,144 @@
+"""Searches in collections: their passages are opened in memory, and dropped when nobody has searched for a while."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from app.interface.encode.encoders import Encoders
+from app.interface.request.callers import Caller
+from app.interface.users.knowledge.reading import DocumentReading, vectors_of
+from app.interface.users.knowledge.sealed import CollectedDocument, Collection, Collections
+from app.knowledge.index import CANDIDATES, Hit, OpenDocument, search
+from app.knowledge.lexical import Lexicon
+from app.knowledge.passages import Passage, Vectors
+
+_MOST_BYTES: Final = 512 << 20
+"""Of all opened collections of an ingress; the least recently searched go first."""
+_IDLE_S: Final = 600.0
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A collection whose passages are open."""
+
+    changes: int
+    documents: dict[int, OpenDocument] = field(repr=False)
+    """By their numbers."""
+    encoder: str | None
+    closing: asyncio.TimerHandle | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(document.size_bytes for document in self.documents.values())
+
+
+class KnowledgeSearch:
+    """The searches of one ingress. Who may search is asked of the accounts each time."""
+
+    def __init__(self, encoders: Encoders, reading: DocumentReading) -> None:
+        self._encoders = encoders
+        self._reading = reading
+        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def search(
+        self,
+        caller: Caller,
+        collections: Collections,
+        collection_ids: Sequence[str],
+        questions: Sequence[str],
+        most: int,
+        *,
+        wanted: Callable[[OpenDocument], bool] = lambda _: True,
+        least_score: float = 0.0,
+    ) -> list[Hit]:
+        """Returns the best passages for the questions, best first. Raises AccountsError, ApiError, EngineError."""
+        documents = list[OpenDocument]()
+        for collection_id in dict.fromkeys(collection_ids):
+            collection = await collections.get(collection_id)
+            documents += await self._documents(caller, collections, collection)
+        vectors = None
+        if self._encoders.default is not None and documents:
+            vectors = (await self._encoders.embed(list(questions), caller=caller, kind="query")).vectors
+        reranker = self._encoders.reranker
+        best: dict[tuple[str, int], Hit] = {}
+        for at, question in enumerate(questions):
+            vector = None if vectors is None else vectors[at]
+            some = CANDIDATES if reranker is not None else most
+            hits = await asyncio.to_thread(search, documents, question, vector, some, wanted=wanted)
+            if reranker is not None and hits:
+                texts = [hit.passage.searched for hit in hits]
+                scored = await self._encoders.score(question, texts, caller=caller, model=reranker)
+                hits = [replace(hit, score=float(score)) for hit, score in zip(hits, scored.scores, strict=True)]
+            for hit in hits:
+                place = hit.document.file_id, hit.index
+                if place not in best or best[place].score < hit.score:
+                    best[place] = hit
+        ranked = sorted(best.values(), key=lambda hit: -hit.score)
+        return [hit for hit in ranked if hit.score >= least_score][:most]
+
+    async def _documents(self, caller: Caller, collections: Collections, collection: Collection) -> list[OpenDocument]:
+        """Returns the collection's read documents, opened."""
+        collection_id = collection.stored.id
+        async with self._opening.setdefault(collection_id, asyncio.Lock()):
+            opened = self._opened.get(collection_id)
+            encoder = self._encoders.model().identity if self._encoders.default is not None else None
+            if opened is None or (opened.changes, opened.encoder) != (collection.stored.changes, encoder):
+                former = {} if opened is None or opened.encoder != encoder else opened.documents
+                documents = dict[int, OpenDocument]()
+                async for each in collections.all_documents(collection):
+                    await self._reading.go_on(caller, collections, collection, each)
+                    number = each.stored.number
+                    if each.stored.state == "completed":
+                        documents[number] = former.get(number) or await self._open(
+                            caller, collections, collection, each, encoder
+                        )
+                opened = _Opened(collection.stored.changes, documents, encoder)
+            self._keep(collection_id, opened)
+            return list(opened.documents.values())
+
+    async def _open(
+        self,
+        caller: Caller,
+        collections: Collections,
+        collection: Collection,
+        document: CollectedDocument,
+        encoder: str | None,
+    ) -> OpenDocument:
+        passages, vectors = list[Passage](), list[Vectors]()
+        async for some, codes in collections.passages(collection, document):
+            passages += some
+            if document.about.get("encoder") != encoder:  # another one is served by now
+                codes = await vectors_of(self._encoders, caller, some)
+            if codes is not None:
+                vectors.append(codes)
+        lexicon = await asyncio.to_thread(Lexicon, [passage.searched for passage in passages])
+        return OpenDocument(
+            document.stored.file_id,
+            document.name,
+            passages,
+            lexicon,
+            Vectors.joined(vectors) if vectors else None,
+            document.about.get("attributes") or {},
+        )
+
+    def _keep(self, collection_id: str, opened: _Opened) -> None:
+        """Keeps an opened collection for a while, and drops others if all take too much."""
+        former = self._opened.pop(collection_id, None)
+        for each in (former, opened):
+            if each is not None and each.closing is not None:
+                each.closing.cancel()
+        opened.closing = asyncio.get_running_loop().call_later(_IDLE_S, self._drop, collection_id)
+        self._opened[collection_id] = opened
+        while len(self._opened) > 1 and sum(each.size_bytes for each in self._opened.values()) > _MOST_BYTES:
+            self._drop(next(iter(self._opened)))
+
+    def _drop(self, collection_id: str) -> None:
+        opened = self._opened.pop(collection_id, None)
+        if opened is not None and opened.closing is not None:
+            opened.closing.cancel()
+        lock = self._opening.get(collection_id)
+        if lock is not None and not lock.locked():
+            del self._opening[collection_id]

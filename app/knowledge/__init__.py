@@ -1,0 +1,1 @@
+"""Documents as passages: cut, kept as bytes, and searched. Knows neither users, HTTP nor how vectors are computed."""

@@ -1,0 +1,275 @@
+"""Collections with OpenAI's client, over accounts in this process and a worker without an engine."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import APIStatusError, AsyncOpenAI
+
+from app.interface.encode.encoders import Embedded, Encoders, Scored
+from app.interface.users import collection_routes
+from app.interface.users.knowledge import reading
+from app.messages.accounts import AccountsError
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.routes.test_responses import tokens_of
+from tests.app.interface.users.here import Site
+from tests.app.interface.users.test_conversations import client_of
+from tests.app.tiny_model import reference_tokenizer
+
+LEASE = b"""# Lease of the northern hall
+
+## Deposit
+
+The deposit is three monthly rents and is paid before the keys are handed over.
+
+## Notice
+
+Either side may end the lease with notice of six months, in writing.
+"""
+MENU = b"# Canteen\n\nOn Fridays there is lentil soup, and a deposit of fifty cents for each glass.\n"
+
+
+class Fruit(Encoders):
+    """Vectors of hashed words, so that texts with the same words are near each other."""
+
+    def __init__(self) -> None:
+        self.embedded: list[tuple[str | None, int]] = []
+        self.judges = False
+
+    default = "fruit"
+
+    @property
+    def reranker(self) -> str | None:
+        return "judge" if self.judges else None
+
+    def model(self, name: str = "") -> Any:
+        return type("Model", (), {"identity": "fruit 1"})
+
+    async def embed(self, texts: Sequence[str], *, kind: Any = None, **_: Any) -> Embedded:
+        self.embedded.append((kind, len(texts)))
+        vectors = np.zeros((len(texts), 64), np.float32)
+        for row, text in zip(vectors, texts, strict=True):
+            for word in text.lower().split():
+                row[sum(word.encode()) % 64] += 1
+        return Embedded(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), [1] * len(texts))
+
+    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scored:
+        found = [0.9 if "six months" in text else 0.1 for text in texts]
+        return Scored(np.array(found, np.float32), [1] * len(texts))
+
+
+class World:
+    def __init__(self, site: Site, worker: FakeWorker, secret: str) -> None:
+        self.site, self.worker, self.secret = site, worker, secret
+        self.answer = ""
+        self.client = client_of(site, secret)
+
+    async def upload(self, name: str, content: bytes) -> str:
+        return str((await self.client.files.create(file=(name, content), purpose="assistants")).id)
+
+    async def collection(self, files: Mapping[str, bytes] = {"lease.md": LEASE}) -> str:
+        made = await self.client.vector_stores.create(name="Contracts 2026")
+        for name, content in files.items():
+            await self.add(made.id, name, content)
+        return str(made.id)
+
+    async def add(self, collection_id: str, name: str, content: bytes) -> Any:
+        file_id = await self.upload(name, content)
+        added = await self.client.vector_stores.files.create(file_id=file_id, vector_store_id=collection_id)
+        return await self.read(collection_id, added.id)
+
+    async def read(self, collection_id: str, file_id: str, client: AsyncOpenAI | None = None) -> Any:
+        files = (client or self.client).vector_stores.files
+        for _ in range(1000):
+            found = await files.retrieve(file_id, vector_store_id=collection_id)
+            if found.status != "in_progress":
+                return found
+            await asyncio.sleep(0.01)
+        raise AssertionError(found)
+
+    def prompt(self) -> str:
+        """The last one."""
+        return str(
+            reference_tokenizer().decode(list(self.worker.requests[-1].prompt_token_ids), skip_special_tokens=False)
+        )
+
+    async def found(self, collection_id: str, query: str, **more: Any) -> list[Any]:
+        return (await self.client.vector_stores.search(collection_id, query=query, **more)).data
+
+
+@pytest.fixture
+async def world(make_site: Callable[..., Site]) -> AsyncIterator[World]:
+    worker = FakeWorker(lambda _: deltas(tokens_of(world.answer)))
+    site = make_site(worker)
+    site.add("ann", role="admin")
+    site.add("bob")
+    world = World(site, worker, await site.log_in("ann"))
+    return world
+
+
+async def refusal(call: Any) -> tuple[int, str | None, str | None]:
+    """Status, code and param of the error."""
+    with pytest.raises(APIStatusError) as error:
+        await call
+    return error.value.status_code, error.value.code, error.value.param
+
+
+async def test_a_collection_with_openai_s_client(world: World) -> None:
+    stores = world.client.vector_stores
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
+    found = await stores.retrieve(collection_id)
+    assert (found.name, found.status, found.file_counts.completed) == ("Contracts 2026", "completed", 2)
+    assert [one.id async for one in stores.list()] == [collection_id]
+    hits = await world.found(collection_id, "how high is the deposit of the hall?")
+    assert hits[0].filename == "lease.md"
+    assert "three monthly rents" in hits[0].content[0].text
+    assert (hits[0].model_extra["heading"], hits[0].model_extra["page"]) == ("", None)
+    files = [one async for one in stores.files.list(collection_id, filter="completed")]
+    assert [one.model_extra["filename"] for one in files] == ["menu.md", "lease.md"]
+    passages = await stores.files.content(files[1].id, vector_store_id=collection_id)
+    assert "notice of six months" in "".join(one.text or "" for one in passages.data)
+    changed = await stores.update(collection_id, name="Leases", metadata={"year": "2026"})
+    assert (changed.name, changed.metadata) == ("Leases", {"year": "2026"})
+    await stores.files.delete(files[0].id, vector_store_id=collection_id)
+    assert {hit.filename for hit in await world.found(collection_id, "lentil soup deposit")} == {"lease.md"}
+    assert await world.client.files.retrieve(files[0].id)  # the file itself stays
+    assert (await stores.delete(collection_id)).deleted
+    assert await refusal(stores.retrieve(collection_id)) == (404, "not_found", None)
+
+
+async def test_files_and_attributes_from_the_beginning(world: World) -> None:
+    lease, menu = await world.upload("lease.md", LEASE), await world.upload("menu.md", MENU)
+    made = await world.client.vector_stores.create(file_ids=[lease])
+    added = await world.client.vector_stores.files.create(
+        file_id=menu, vector_store_id=made.id, attributes={"floor": 2, "kind": "menu"}
+    )
+    for each in (lease, added.id):
+        assert (await world.read(made.id, each)).status == "completed"
+    both: Any = {"type": "and", "filters": [
+        {"type": "gte", "key": "floor", "value": 2}, {"type": "in", "key": "kind", "value": ["menu", "list"]},
+    ]}  # fmt: skip
+    assert {hit.filename for hit in await world.found(made.id, "deposit", filters=both)} == {"menu.md"}
+    other: Any = {"type": "ne", "key": "kind", "value": "menu"}
+    assert {hit.filename for hit in await world.found(made.id, "deposit", filters=other)} == {"lease.md"}
+    assert len(await world.found(made.id, "deposit", max_num_results=1)) == 1
+    assert await world.found(made.id, "zebra") == []
+
+
+async def test_what_can_not_be_read(world: World) -> None:
+    collection_id = await world.collection({})
+    for name, content in (("empty.txt", b"  "), ("broken.pdf", b"%PDF-1.7 nothing")):
+        added = await world.add(collection_id, name, content)
+        assert added.status == "failed"
+        assert name in added.last_error.message
+    missing = await world.client.vector_stores.files.create(file_id="file-none", vector_store_id=collection_id)
+    assert (await world.read(collection_id, missing.id)).last_error.code == "not_found"
+    counts = (await world.client.vector_stores.retrieve(collection_id)).file_counts
+    assert (counts.failed, counts.completed) == (3, 0)
+    for wrong in ({"query": []}, {"query": "x", "max_num_results": 51}, {"query": "x", "k": 3}):
+        asked = world.client.post(f"/vector_stores/{collection_id}/search", body=wrong, cast_to=object)
+        assert (await refusal(asked))[0] == 400
+
+
+async def test_another_user_finds_none_of_it(world: World) -> None:
+    collection_id = await world.collection()
+    [file] = [one async for one in world.client.vector_stores.files.list(collection_id)]
+    bob = client_of(world.site, await world.site.log_in("bob"))
+    stores = bob.vector_stores
+    where: Any = {"vector_store_id": collection_id}
+    for call in (
+        stores.retrieve(collection_id),
+        stores.update(collection_id, name="mine"),
+        stores.delete(collection_id),
+        stores.search(collection_id, query="deposit"),
+        stores.files.retrieve(file.id, **where),
+        stores.files.content(file.id, **where),
+        stores.files.delete(file.id, **where),
+        stores.files.create(file_id=file.id, **where),
+        bob.responses.create(
+            model="tiny", input="deposit?", tools=[{"type": "file_search", "vector_store_ids": [collection_id]}]
+        ),
+    ):
+        status, code, _ = await refusal(call)
+        assert (status, code) in ((404, "not_found"), (400, "invalid_value"))
+    assert [one async for one in stores.list()] == []
+    guest = AsyncOpenAI(api_key="none", base_url=bob.base_url, http_client=bob._client, max_retries=0)
+    assert (await refusal(guest.vector_stores.list()))[0] == 401
+
+
+async def test_a_shared_one_is_searched(world: World) -> None:
+    collection_id = await world.collection()
+    secret = await world.site.log_in("bob")
+    bob = client_of(world.site, secret)
+    path = f"/vector_stores/{collection_id}/members"
+    await bob.vector_stores.list()
+    shared: Any = await world.client.post(path, body={"users": ["bob"]}, cast_to=object)
+    assert shared["users"] == ["bob"]
+    [found] = [one async for one in bob.vector_stores.list()]
+    assert (found.name, found.model_extra["shared"]) == ("Contracts 2026", True)
+    [first, *_] = (await bob.vector_stores.search(collection_id, query="deposit")).data
+    assert "three monthly rents" in first.content[0].text
+    assert (await refusal(bob.vector_stores.update(collection_id, name="mine")))[:2] == (403, "owner_only")
+    assert (await refusal(bob.post(path, body={"users": []}, cast_to=object)))[:2] == (403, "admin_only")
+    await world.client.post(path, body={"users": []}, cast_to=object)
+    assert (await refusal(bob.vector_stores.search(collection_id, query="deposit")))[0] == 404
+
+
+async def test_a_document_whose_ingress_died_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection_id, file_id = await world.collection({}), await world.upload("lease.md", LEASE)
+    with monkeypatch.context() as dead:
+
+        async def died(*_: Any) -> None:
+            raise AccountsError("conflict", "It is dead.")
+
+        dead.setattr(reading.DocumentReading, "_passages", died)
+        await world.client.vector_stores.files.create(file_id=file_id, vector_store_id=collection_id)
+        await asyncio.sleep(0)
+    store = world.site.inside.store
+    real = store.now
+    store.now = lambda: real() + 60
+    assert (await world.read(collection_id, file_id)).status == "completed"
+    assert await world.found(collection_id, "deposit")
+
+
+async def test_an_answer_cites_what_was_found(world: World) -> None:
+    collection_id = await world.collection({"lease.md": b"The deposit is three monthly rents."})
+    world.answer = "Three rents [1], in advance [7]."
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id], "max_num_results": 2}]
+    conversation = await world.client.conversations.create()
+    asked: Any = {"model": "tiny", "tools": tools, "conversation": conversation.id}
+    answer = await world.client.responses.create(input="How high is the deposit?", **asked)
+    search, message = answer.output
+    assert (search.type, search.queries) == ("file_search_call", ["How high is the deposit?"])
+    [first, *_] = search.results
+    assert "three monthly rents" in first.text
+    [cited] = message.content[0].annotations
+    assert (cited.type, cited.filename, cited.index) == ("file_citation", "lease.md", len("Three rents [1]"))
+    prompt = world.prompt()
+    assert prompt.index("How high") < prompt.index("<passages>") < prompt.index("three monthly rents")
+    # the next turn sees what the first one was answered from, and the question is stored alone
+    items = [one async for one in world.client.conversations.items.list(conversation.id, order="asc")]
+    assert [one.type for one in items] == ["message", "file_search_call", "message"]
+    events = [event async for event in await world.client.responses.create(input="And notice?", stream=True, **asked)]
+    kinds = [event.type for event in events]
+    assert kinds.index("response.file_search_call.completed") < kinds.index("response.output_text.delta")
+    assert events[-1].response.output[0].queries == ["And notice?", "How high is the deposit?\nAnd notice?"]
+    later = world.prompt()
+    assert later.startswith(prompt[: prompt.index("</passages>")])
+
+
+async def test_vectors_and_scores_choose(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    fruit = Fruit()
+    monkeypatch.setattr(collection_routes, "Encoders", lambda _: fruit)
+    site = make_site()
+    site.add("ann")
+    world = World(site, site.worker, await site.log_in("ann"))
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
+    hits = await world.found(collection_id, "may it be ended?")
+    assert [kind for kind, _ in fruit.embedded] == ["document", "document", "query"]
+    assert {hit.filename for hit in hits} == {"lease.md", "menu.md"}  # by vectors alone, as no word is in them
+    fruit.judges = True
+    best = await world.found(collection_id, "may it be ended?", ranking_options={"score_threshold": 0.5})
+    assert [round(hit.score, 3) for hit in best] == [0.9]
+    assert "six months" in best[0].content[0].text

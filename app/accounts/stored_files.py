@@ -15,7 +15,15 @@ from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.accounts.stored_conversations import check_id, known_id
 from app.messages.accounts import AccountsError
-from app.messages.batches import OPEN_STATES, PART_BYTES, FilePart, FilePurpose, StoredFile, UploadPurpose
+from app.messages.batches import (
+    DOCUMENT_PURPOSES,
+    OPEN_STATES,
+    PART_BYTES,
+    FilePart,
+    FilePurpose,
+    StoredFile,
+    UploadPurpose,
+)
 
 MOST_FILES = 10_000
 """The limit of files per user."""
@@ -99,7 +107,7 @@ class StoredFiles:
             if row.state == "open":
                 files = tables.files.c  # its purpose may come after its content
                 connection.execute(update(tables.files).where(files.id == row.id).values(purpose=purpose))
-                kept_s = _FOR_EVER_S if purpose == "user_data" and seconds is None else seconds
+                kept_s = _FOR_EVER_S if purpose in DOCUMENT_PURPOSES and seconds is None else seconds
                 self.complete(connection, row.id, sealed, kept_s)
             return _file(self._row(connection, known, file_id))
 

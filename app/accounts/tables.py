@@ -117,7 +117,7 @@ files = Table(
     metadata,
     Column("id", _ItemId, primary_key=True),
     Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
-    Column("purpose", String(16), nullable=False),  # batch, batch_output or user_data
+    Column("purpose", String(16), nullable=False),  # batch, batch_output, user_data or assistants
     Column("state", String(8), nullable=False),  # open, ready or deleted: its parts are being deleted
     Column("created_us", BigInteger, nullable=False),
     Column("expires", _Seconds, nullable=False),

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-UploadPurpose = Literal["batch", "user_data"]
+UploadPurpose = Literal["batch", "user_data", "assistants"]
 FilePurpose = Literal[UploadPurpose, "batch_output"]
+DOCUMENT_PURPOSES: Final = ("user_data", "assistants")
+"""Of files that questions are about; both mean the same."""
 BatchState = Literal[
     "validating", "in_progress", "finalizing", "cancelling", "failed", "completed", "expired", "cancelled"
 ]
@@ -123,7 +125,7 @@ class BatchStore(Protocol):
     async def finish_file(
         self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
     ) -> StoredFile:
-        """Completes a file. seconds: how long it is kept; None: as long as the settings say, user_data for ever."""
+        """Completes a file. seconds: how long it is kept; None: as long as the settings say, documents for ever."""
 
     async def files(
         self, secret: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool

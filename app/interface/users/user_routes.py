@@ -205,7 +205,10 @@ def file_routes(files: FileRoutes) -> Sequence[Route]:
     """Returns the routes of users' files."""
     every, one = "/v1/files", "/v1/files/{id}"
     query = {name: _LIST[name] for name in ("after", "limit", "order")}
-    query |= {"limit": "How many, at most 10,000.", "purpose": "batch, batch_output or user_data; without it all."}
+    query |= {
+        "limit": "How many, at most 10,000.",
+        "purpose": "batch, batch_output, user_data or assistants; without it all.",
+    }
     none = {404: _NONE}
     return (
         Route(

@@ -24,7 +24,7 @@ class FileUpload(BaseModel):
 
     file: Annotated[str, Field(json_schema_extra={"format": "binary"})]
     """JSON lines for a batch; else a document that messages refer to."""
-    purpose: Literal["batch", "user_data"]
+    purpose: Literal["batch", "user_data", "assistants"]
     expires_after: ExpiresAfter | None = None
     """As the fields `expires_after[anchor]` and `expires_after[seconds]`."""
 
@@ -39,7 +39,7 @@ class FileObject(BaseModel):
     expires_at: int | None
     """null: it is kept until it is deleted."""
     filename: str
-    purpose: Literal["batch", "batch_output", "user_data"]
+    purpose: Literal["batch", "batch_output", "user_data", "assistants"]
     status: Literal["processed"] = "processed"
     status_details: None = None
 

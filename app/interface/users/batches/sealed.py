@@ -16,6 +16,7 @@ from app.interface.request import errors
 from app.interface.users.texts import damaged
 from app.messages.accounts import Identity
 from app.messages.batches import (
+    DOCUMENT_PURPOSES,
     PART_BYTES,
     BatchState,
     BatchStore,
@@ -142,7 +143,7 @@ class BatchTexts:
     async def document(self, file_id: str, most_bytes: int) -> tuple[str, bytes]:
         """Returns the name and content of a file that messages may refer to. Raises ApiError (400, 413)."""
         file = await self.file(file_id)
-        if file.stored.purpose != "user_data":
+        if file.stored.purpose not in DOCUMENT_PURPOSES:
             raise errors.invalid(f"The file {file_id} is for batches: upload it with purpose user_data.", "file_id")
         if file.size_bytes > most_bytes:
             raise errors.body_too_large(most_bytes)

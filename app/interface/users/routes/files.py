@@ -21,7 +21,7 @@ from app.interface.users.routes.listing import list_query, listed
 from app.interface.users.routes.users import id_of, user_of
 from app.interface.wire.batches import LEAST_KEPT_S, MOST_KEPT_S, DeletedFile, ExpiresAfter, FileObject
 from app.messages.accounts import AccountsError
-from app.messages.batches import UploadPurpose
+from app.messages.batches import DOCUMENT_PURPOSES, UploadPurpose
 
 _UPLOADED: tuple[UploadPurpose, ...] = get_args(UploadPurpose)
 _PURPOSES = (*_UPLOADED, "batch_output")
@@ -53,7 +53,10 @@ class FileRoutes:
     def __init__(self, gate: AccountsGate, batch_bytes: int, document_bytes: int) -> None:
         """batch_bytes, document_bytes: the most of a file of either purpose."""
         self._gate = gate
-        self._most_bytes: Mapping[UploadPurpose, int] = {"batch": batch_bytes, "user_data": document_bytes}
+        self._most_bytes: Mapping[UploadPurpose, int] = {
+            "batch": batch_bytes,
+            **dict.fromkeys(DOCUMENT_PURPOSES, document_bytes),
+        }
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/files`: a form. Its parts are stored while it arrives; what is cut off or wrong is deleted."""

@@ -101,7 +101,8 @@ class World:
 
 @pytest.fixture
 async def world(make_site: Callable[..., Site]) -> AsyncIterator[World]:
-    worker = FakeWorker(lambda _: deltas(tokens_of(world.answer)))
+    made: list[World] = []
+    worker = FakeWorker(lambda _: deltas(tokens_of(made[0].answer)))
     site = make_site(worker)
     site.add("ann", role="admin")
     site.add("bob")

@@ -395,7 +395,7 @@ async def test_a_key_is_a_tenant() -> None:
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"include": ["computer_call_output.output.image_url"]}, "include[0]"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

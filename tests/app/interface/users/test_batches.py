@@ -667,7 +667,7 @@ FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
 FORMS: list[tuple[bytes, int, str | None]] = [
     (form(PURPOSE), 400, "file"),
     (form(FILE), 400, "purpose"),
-    (form(FILE, ('name="purpose"', b"assistants")), 400, "purpose"),
+    (form(FILE, ('name="purpose"', b"vision")), 400, "purpose"),
     (form(PURPOSE, PURPOSE, FILE), 400, "purpose"),
     (form(PURPOSE, FILE, FILE), 400, "file"),
     (form(PURPOSE, ('name="file"', b"x")), 400, "file"),

@@ -22,6 +22,7 @@ _LAYERS: Final = "model.layers."
 _EXPERTS: Final = ".mlp.experts."
 _LAYER_INPUTS: Final = "model.layer_inputs_proj."
 _PROJECTIONS: Final = ("model.embed_proj.", "model.head_proj.")
+_PREDICTOR: Final = "model.predictor."
 _TABLES: Final = ("model.embed_layer_inputs.weight", "model.embed_positions.weight")
 """Rows by token or position (Gemma 4 E2B; learned positions), of which a step reads a few."""
 NARROW_HIDDEN: Final = 1024
@@ -126,6 +127,8 @@ class Demand:
     """States of the layers without attention."""
     mixed: MixedHeads | None = None
     """Replaces `kv_heads` and `head_dim` if layers' heads differ."""
+    predictors: int = 0
+    """Layers of multi-token prediction, which have keys and values too. What they save is not counted on."""
 
     @property
     def attention_layers(self) -> int:
@@ -181,7 +184,8 @@ class Demand:
         scale_bytes = _KV_SCALE_BYTES if kv_type in ("int16", "int8") else 0
         if self.mixed is not None:
             return 2 * self.mixed.kv_numbers * _KV_NUMBER_BYTES[kv_type] + self.mixed.kv_heads * scale_bytes
-        return self.attention_layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
+        layers = self.attention_layers + self.predictors
+        return layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
 
 
 def matrices_of(
@@ -191,7 +195,7 @@ def matrices_of(
 
     experts, experts_per_token: of a layer with experts; 0 if none has them.
     """
-    stacks = [each for name, each in sizes.items() if _EXPERTS in name]
+    stacks = [each for name, each in sizes.items() if name.startswith(_LAYERS) and _EXPERTS in name]
     multiplied = (_LAYERS, _LAYER_INPUTS, *_PROJECTIONS)
     layers = [each for name, each in sizes.items() if name.startswith(multiplied) and _EXPERTS not in name]
     is_tied = HEAD not in sizes
@@ -202,7 +206,8 @@ def matrices_of(
         layer_bytes=sum(size_bytes for _, size_bytes in layers),
         head_weights=head[0],
         head_bytes=head[1],
-        other_bytes=(0 if is_tied else sizes[EMBEDDING][1]) + sum(sizes.get(name, (0, 0))[1] for name in _TABLES),
+        other_bytes=(0 if is_tied else sizes[EMBEDDING][1])
+        + sum(size_bytes for name, (_, size_bytes) in sizes.items() if name.startswith((*_TABLES, _PREDICTOR))),
         type_name=type_name,
         expert_bytes=sum(size_bytes for _, size_bytes in stacks),
         expert_weights=expert_weights,

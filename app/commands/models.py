@@ -185,6 +185,9 @@ def synth(
     layers: Annotated[
         int | None, typer.Option(min=1, help="Only so many of its layers. [default: all]", show_default=False)
     ] = None,
+    predicts: Annotated[
+        bool, typer.Option("--predicts", help="With a layer of multi-token prediction, if the shape's family has one.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
     """Write a converted model of a known shape with random weights, for measurements."""
@@ -192,4 +195,4 @@ def synth(
     from quant.errors import QuantError
 
     with one_line_errors(QuantError, OSError):
-        synthesize(shape, out, layers=layers, force=force)
+        synthesize(shape, out, layers=layers, predicts=predicts, force=force)

@@ -115,4 +115,5 @@ def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Dem
         windows=windows_of(decoder.to_dict()),
         states=states_of(decoder.to_dict()),
         mixed=mixed_heads_of(decoder.to_dict()),
+        predictors=0 if decoder.predictor is None else 1,
     )

@@ -26,15 +26,21 @@ from kernels import _native
 
 
 def kv_pages_within(
-    folder: "str | _native.ModelFiles", kv_type: str, memory_bytes: int, *, grouped_context_tokens: int | None = None
+    folder: "str | _native.ModelFiles",
+    kv_type: str,
+    memory_bytes: int,
+    *,
+    grouped_context_tokens: int | None = None,
+    predicts: bool = False,
 ) -> int:
     """How many KV pages of a packed model fit `memory_bytes`. `kv_type`: any but "auto".
 
-    grouped_context_tokens: max_context_tokens of a runner with page_groups; None: without page groups.
+    grouped_context_tokens: max_context_tokens of a runner with page_groups; None: without page groups. predicts: as a
+    runner's.
 
     Raises ValueError if not even one fits or no layer has keys, `_native.PackedFileError`, OSError.
     """
-    page_bytes = _native.Model.kv_page_bytes(folder, kv_type, grouped_context_tokens)
+    page_bytes = _native.Model.kv_page_bytes(folder, kv_type, grouped_context_tokens, predicts)
     if page_bytes == 0:
         raise ValueError(
             "folder: no layer of this model has attention, and so it has no KV cache, which a worker needs"
@@ -66,6 +72,7 @@ class NativeRunner:
         max_context_tokens: int,
         page_groups: bool = False,
         state_pages: int | None = None,
+        predicts: bool = False,
     ) -> None:
         """Loads the packed model in `folder`, or from files that are already open.
 
@@ -73,6 +80,7 @@ class NativeRunner:
             can't be shifted, nor its pages saved.
         state_pages: pages for a model with recurrent states; None: as many as its sequences need, so that few are
             cached.
+        predicts: whether the model's layer of multi-token prediction is used, which it must have, for `draft`.
 
         Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """
@@ -94,6 +102,7 @@ class NativeRunner:
             max_context_tokens=max_context_tokens,
             page_groups=page_groups,
             state_pages=state_pages,
+            predicts=predicts,
         )
         """The native model, for callers that need its threads, memory or profile."""
         self.vocab_size = self.model.vocab_size
@@ -119,6 +128,28 @@ class NativeRunner:
     def has_relative_positions(self) -> bool:
         """Whether cached keys can be moved to other positions; False with dynamic RoPE and learned positions."""
         return self.model.has_relative_positions
+
+    @property
+    def predicts(self) -> bool:
+        """Whether `draft` can be called."""
+        return self.model.predicts
+
+    @property
+    def predictor_share(self) -> float:
+        """How much of a step's work a draft is, about: one of the layers, and a head."""
+        return min(2 / self.model.layers, 1.0)
+
+    def draft(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        context_lengths: Sequence[int],
+    ) -> tuple[list[int], list[float]]:
+        """Drafts one token for each of some sequences, as `_native.Model.draft`; -1 where it can't be drafted."""
+        arrays = [np.array(each, np.int32) for each in (tokens, positions, slots, context_lengths)]
+        drafted, chances = self.model.draft(*arrays, 1)
+        return drafted[:, 0].tolist(), chances[:, 0].tolist()
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return self._make_sampler(prompt_token_ids, sampling, seed)

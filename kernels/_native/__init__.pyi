@@ -326,6 +326,7 @@ class Model:
         max_context_tokens: int,
         page_groups: bool = False,
         state_pages: int = 0,
+        predicts: bool = False,
     ) -> None:
         """Loads the model.safetensors of `folder`, whose header describes the model; no other file is read.
 
@@ -342,6 +343,8 @@ class Model:
         their own, whose weights, if copied, lie on their node (weights/node_slices.h); bind_weights: by mbind(2).
         kv_pages: pages of PAGE_TOKENS tokens. state_pages: of a model with states, at least 1; others ignore it.
         max_step_tokens: the most tokens of one step.
+        predicts: whether the model's layer of multi-token prediction is used, for `draft`. Its keys are one more
+        layer's, in every page.
         """
 
     @property
@@ -394,14 +397,23 @@ class Model:
     def has_states(self) -> bool:
         """Whether some layers are Gated DeltaNet, which keep a state of a sequence rather than keys and values."""
 
+    @property
+    def predicts(self) -> bool:
+        """Whether it was loaded with its layer of multi-token prediction."""
+
     @staticmethod
-    def kv_page_bytes(folder: str | ModelFiles, kv_type: str, grouped_context_tokens: int | None = None) -> int:
+    def has_predictor(folder: str | ModelFiles) -> bool:
+        """Whether a model has a layer of multi-token prediction, before loading. Raises PackedFileError, OSError."""
+    @staticmethod
+    def kv_page_bytes(
+        folder: str | ModelFiles, kv_type: str, grouped_context_tokens: int | None = None, predicts: bool = False
+    ) -> int:
         """Bytes of one page, to size kv_pages before loading. kv_type: not "auto".
 
         grouped_context_tokens: max_context_tokens of a model with page_groups; None: a page is of all layers.
         """
     @staticmethod
-    def page_group_windows(folder: str | ModelFiles, max_context_tokens: int) -> list[int]:
+    def page_group_windows(folder: str | ModelFiles, max_context_tokens: int, predicts: bool = False) -> list[int]:
         """`group_windows` of a model with page_groups, before loading."""
     @staticmethod
     def state_page_bytes(folder: str | ModelFiles) -> int:
@@ -416,7 +428,9 @@ class Model:
         Raises PackedFileError, OSError.
         """
     @staticmethod
-    def activation_bytes(folder: str | ModelFiles, *, threads: int, max_sequences: int, max_step_tokens: int) -> int:
+    def activation_bytes(
+        folder: str | ModelFiles, *, threads: int, max_sequences: int, max_step_tokens: int, predicts: bool = False
+    ) -> int:
         """Bytes of what a step works in, at most, before loading. Raises PackedFileError, OSError."""
     @staticmethod
     def chosen_kv_type(folder: str | ModelFiles, kv_type: str, compute_type: str, prompt_compute_type: str) -> str:
@@ -468,6 +482,19 @@ class Model:
         Nothing was sampled or read then, and the same step can be computed again.
         Returns [S + sum of draft_lengths] token ids, a sequence's own and then those after its guesses; -1 where there
         is no sampler, or a guess before was wrong. Raises ValueError naming the array that does not fit.
+        """
+
+    def draft(
+        self, token_ids: I32, positions: I32, slots: I32, context_lengths: I32, depth: int
+    ) -> tuple[I32, NDArray[np.float32]]:
+        """Drafts the next tokens of sequences with the layer of multi-token prediction, GIL released.
+
+        token_ids, positions: [S] each sequence's last token, which no step has computed, and its RoPE position; or the
+        last draft of the call before. slots: [S]. context_lengths: [S] the tokens before it: the last of them was
+        computed by the slot's last step, or drafted since then. depth: how many tokens; 16 behind a text at most.
+        Returns ([S, depth] tokens, [S, depth] their probabilities by this layer, each given those before); -1 and 0
+        where the slot's last step was another sequence's or ended elsewhere. What steps read stays as it is. Raises
+        ValueError naming the array that does not fit, or for a model without `predicts`.
         """
 
     def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:

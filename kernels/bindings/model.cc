@@ -230,6 +230,23 @@ class BoundModel {
     return sampled;
   }
 
+  // ([sequences][depth] tokens, their chances)
+  nb::tuple draft(const Array& token_ids, const Array& positions, const Array& slots,
+                  const Array& context_lengths, int32_t depth) {
+    const std::vector<int32_t> ones(length_of(slots), 1);
+    const nb::ndarray<nb::numpy, const int32_t> lengths(ones.data(), {ones.size()}, nb::none());
+    const Batch batch = checked_batch(token_ids, positions, slots, Array(lengths), context_lengths);
+    const size_t most = size_t(std::clamp(depth, 1, kMostDrafts));  // Model rejects what is clamped
+    auto tokens = new_array<int32_t>({size_t(batch.sequences), most});
+    auto chances = new_array<float>({size_t(batch.sequences), most});
+    {
+      const nb::gil_scoped_release unlocked;
+      const Exclusive exclusive(busy_);
+      model_.draft(batch, depth, tokens.data(), chances.data());
+    }
+    return nb::make_tuple(tokens, chances);
+  }
+
   nb::ndarray<nb::numpy, float> logits(const Array& token_ids, const Array& positions, const Array& slots,
                                        const Array& query_lengths, const Array& context_lengths) {
     Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
@@ -420,7 +437,7 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                const std::string& compute_type, const std::string& prompt_compute_type,
                const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
                bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
-               int32_t max_context_tokens, bool page_groups, int32_t state_pages) {
+               int32_t max_context_tokens, bool page_groups, int32_t state_pages, bool predicts) {
   const auto files = files_of(folder);
   const ModelOptions options = {.folder = files ? "" : nb::cast<std::string>(folder),
                                 .threads = threads,
@@ -436,22 +453,32 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                                 .max_sequences = max_sequences,
                                 .max_step_tokens = max_step_tokens,
                                 .max_context_tokens = max_context_tokens,
-                                .page_groups = page_groups};
+                                .page_groups = page_groups,
+                                .predicts = predicts};
   const nb::gil_scoped_release unlocked;
   new (self) BoundModel(options, files.get());
 }
 
+// Without the predictor, unless it is used.
+ModelConfig config_of(const nb::object& folder, bool predicts) {
+  ModelConfig config = config_of(folder);
+  if (!predicts) config.leave_predictor_out();
+  return config;
+}
+
 size_t kv_page_bytes(const nb::object& folder, const std::string& kv_type,
-                     std::optional<int32_t> grouped_context_tokens) {
-  const ModelConfig config = config_of(folder);
+                     std::optional<int32_t> grouped_context_tokens, bool predicts) {
+  const ModelConfig config = config_of(folder, predicts);
   const PageGroups groups =
       grouped_context_tokens ? page_groups_of(config, *grouped_context_tokens) : one_page_group(config);
   return KvCache::page_bytes(kv_type_from_name(kv_type), groups);
 }
 
-std::vector<int32_t> page_group_windows(const nb::object& folder, int32_t max_context_tokens) {
-  return page_groups_of(config_of(folder), max_context_tokens).windows;
+std::vector<int32_t> page_group_windows(const nb::object& folder, int32_t max_context_tokens, bool predicts) {
+  return page_groups_of(config_of(folder, predicts), max_context_tokens).windows;
 }
+
+bool has_predictor(const nb::object& folder) { return config_of(folder).predictor.has_value(); }
 
 size_t state_page_bytes(const nb::object& folder) { return StatePages::page_bytes(config_of(folder)); }
 
@@ -466,8 +493,8 @@ std::pair<int32_t, int32_t> experts_of(const nb::object& folder) {
 
 // Nothing is touched, so it takes no memory.
 size_t activation_bytes(const nb::object& folder, int32_t threads, int32_t max_sequences,
-                        int32_t max_step_tokens) {
-  return Workspace(config_of(folder), max_step_tokens, max_sequences, threads).bytes();
+                        int32_t max_step_tokens, bool predicts) {
+  return Workspace(config_of(folder, predicts), max_step_tokens, max_sequences, threads).bytes();
 }
 
 }  // namespace
@@ -484,14 +511,16 @@ void bind_model(nb::module_& module) {
            nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
            nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
            nb::arg("max_step_tokens"), nb::arg("max_context_tokens"), nb::arg("page_groups") = false,
-           nb::arg("state_pages") = 0)
+           nb::arg("state_pages") = 0, nb::arg("predicts") = false)
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"),
-                  nb::arg("grouped_context_tokens") = nb::none())
-      .def_static("page_group_windows", &page_group_windows, nb::arg("folder"), nb::arg("max_context_tokens"))
+                  nb::arg("grouped_context_tokens") = nb::none(), nb::arg("predicts") = false)
+      .def_static("page_group_windows", &page_group_windows, nb::arg("folder"), nb::arg("max_context_tokens"),
+                  nb::arg("predicts") = false)
+      .def_static("has_predictor", &has_predictor, nb::arg("folder"))
       .def_static("state_page_bytes", &state_page_bytes, nb::arg("folder"))
       .def_static("experts", &experts_of, nb::arg("folder"))
       .def_static("activation_bytes", &activation_bytes, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
-                  nb::arg("max_sequences"), nb::arg("max_step_tokens"))
+                  nb::arg("max_sequences"), nb::arg("max_step_tokens"), nb::arg("predicts") = false)
       .def_static(
           "chosen_kv_type",
           [](const nb::object& folder, const std::string& name, const std::string& compute,
@@ -512,11 +541,13 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
       .def_prop_ro("is_encoder", [](BoundModel& self) { return self.model().config().encoder; })
       .def_prop_ro("has_states", [](BoundModel& self) { return self.model().has_states(); })
+      .def_prop_ro("predicts", [](BoundModel& self) { return self.model().config().predictor.has_value(); })
       .def_prop_ro("page_table", &BoundModel::page_table)
       .def_prop_ro("group_windows", [](BoundModel& self) { return self.model().page_groups().windows; })
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
            nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none(),
            nb::arg("prompts") = 0, nb::arg("interrupt") = nb::none())
+      .def("draft", &BoundModel::draft, token_ids, positions, slots, context_lengths, nb::arg("depth"))
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)

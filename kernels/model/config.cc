@@ -434,6 +434,20 @@ void read_encoder(const Fields& root, ModelConfig& config) {
   }
 }
 
+void read_predictor(const Fields& root, ModelConfig& config) {
+  const auto predictor = root.object("predictor");
+  if (!predictor) return;
+  config.predictor = {.kind = predictor->integer("kind", 0, int64_t(config.kinds.size()) - 1),
+                      .head_tokens = predictor->integer("head_tokens", 0, config.vocab_size, 0)};
+  predictor->check_all_known();
+  const LayerConfig& kind = config.kinds[size_t(config.predictor->kind)];
+  const AttentionConfig& attention = kind.attention;
+  if (kind.keeps_state() || attention.keys_of >= 0 || attention.window > 0 || !attention.slopes.empty()) {
+    root.fail("predictor.kind", "its layer has no attention to all earlier tokens with keys of its own");
+  }
+  config.kind_of_layer.push_back(config.predictor->kind);
+}
+
 void read_layers(const Fields& root, ModelConfig& config) {
   for (const Fields& rope : root.objects("ropes", kMostKinds)) {
     config.ropes.push_back(read_rope(rope));
@@ -444,6 +458,7 @@ void read_layers(const Fields& root, ModelConfig& config) {
   if (config.kinds.empty()) root.fail("kinds", "missing");
   config.kind_of_layer = root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1);
   config.layers = int32_t(config.kind_of_layer.size());
+  read_predictor(root, config);
   check_kinds_are_used(root, config);
   check_shared_keys(root, config);
   read_layer_inputs(root, config);
@@ -490,6 +505,11 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
     root.fail("token_types", "needs learned_positions");
   }
   read_encoder(root, config);
+  if (config.predictor &&
+      (config.encoder || config.embedding_size > 0 || config.layer_inputs || config.learned_positions ||
+       config.embedding_norm || !config.final_norm || config.norm != NormType::kRms)) {
+    root.fail("predictor", "needs RMS norms, a final one too, and embeddings that layers get as they are");
+  }
   config.tied_head = root.flag("tied_head");
   config.head_bias = root.flag("head_bias");
   config.logit_scale = float(root.number("logit_scale", kLeastNumber, kMostNumber, 1.0));

@@ -165,6 +165,13 @@ struct LayerInputsConfig {
   Activation activation = Activation::kSilu;
 };
 
+// A layer of multi-token prediction (DeepSeek-V3, 2024, section 2.2), which drafts the token after the next
+// (kernels/step/predictor.h).
+struct PredictorConfig {
+  int32_t kind = 0;         // of the layer
+  int32_t head_tokens = 0;  // rows of its own head; 0: it uses the model's
+};
+
 struct ModelConfig {
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
@@ -194,9 +201,17 @@ struct ModelConfig {
   // Whether every sequence is computed in one step, so that no layer's keys and values are kept after it.
   bool encoder = false;
   std::vector<LayerConfig> kinds;
-  std::vector<int32_t> kind_of_layer;  // [layers]
+  std::optional<PredictorConfig> predictor;
+  std::vector<int32_t> kind_of_layer;  // [layers], and the predictor's
 
   const LayerConfig& layer(int number) const { return kinds[size_t(kind_of_layer[size_t(number)])]; }
+  // Layers that are computed: the predictor's comes after the model's.
+  int32_t computed_layers() const { return layers + (predictor ? 1 : 0); }
+  bool is_predictor(int number) const { return number == layers; }
+  void leave_predictor_out() {
+    predictor.reset();
+    kind_of_layer.resize(size_t(layers));
+  }
   int32_t embedding_cols() const { return embedding_size > 0 ? embedding_size : hidden_size; }
   const HeadShape& shape(int number) const { return layer(number).attention.shape; }
   // The last layer that stores keys and values: in later layers each row depends on itself alone.

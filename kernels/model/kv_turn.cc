@@ -26,7 +26,7 @@ void copy_page_turned(KvCache& cache, const ModelConfig& config, const std::vect
   }
   cache.copy_page(source, target);
   float key[kMaxHeadDim];
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  for (int32_t layer = 0; layer < config.computed_layers(); ++layer) {
     const int32_t rope = config.layer(layer).attention.rope;
     if (rope < 0 || config.layer(layer).attention.keys_of >= 0) continue;
     const std::vector<float>& turn = turns[size_t(rope)];

@@ -121,7 +121,7 @@ PageGroups one_page_group(const ModelConfig& config) {
   if (config.encoder) return one_layers_page(config);
   PageGroups groups{.windows = {0}, .of_layer = {}};
   int32_t slots = 0;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  for (int32_t layer = 0; layer < config.computed_layers(); ++layer) {
     const bool stores = !config.layer(layer).keeps_state() && config.layer(layer).attention.keys_of < 0;
     groups.of_layer.push_back(stores ? PageSlot{0, slots++, kv_shape(config, layer)} : PageSlot{});
   }
@@ -132,7 +132,7 @@ PageGroups one_page_group(const ModelConfig& config) {
 
 PageGroups page_groups_of(const ModelConfig& config, int32_t max_context_tokens) {
   LayersByKind kinds;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  for (int32_t layer = 0; layer < config.computed_layers(); ++layer) {
     if (config.layer(layer).keeps_state() || config.layer(layer).attention.keys_of >= 0) continue;
     const int32_t window = config.layer(layer).attention.window;
     kinds[{window >= max_context_tokens ? 0 : window, kv_shape(config, layer)}].push_back(layer);
@@ -140,7 +140,7 @@ PageGroups page_groups_of(const ModelConfig& config, int32_t max_context_tokens)
   if (kinds.empty()) return one_page_group(config);
   const int64_t page = page_size(kinds);
   PageGroups groups;
-  groups.of_layer.resize(size_t(config.layers));
+  groups.of_layer.resize(size_t(config.computed_layers()));
   for (const auto& [kind, layers] : kinds) {
     add_groups(kind, layers, layers_of_page(page, kind.shape), groups);
   }

@@ -1,8 +1,12 @@
 // Tensors' names, and which of them a description demands.
 #include "model/weights.h"
 
+#include <cmath>
+
 namespace redoubt {
 namespace {
+
+constexpr const char* kPredictor = "model.predictor.";
 
 class Finder {
  public:
@@ -199,7 +203,9 @@ void find_conv(const Finder& find, const ConvConfig& config, int32_t hidden, Lay
 }
 
 LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int node, int number) {
-  const Finder find(file, config, node, "model.layers." + std::to_string(number) + ".");
+  const Finder find(
+      file, config, node,
+      config.is_predictor(number) ? kPredictor : "model.layers." + std::to_string(number) + ".");
   const LayerConfig& layer = config.layer(number);
   const int32_t hidden = config.hidden_size;
   LayerWeights weights;
@@ -229,15 +235,46 @@ LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int n
   return weights;
 }
 
+// The tokens are stored as floats, which have every number up to 2^24 exactly.
+std::vector<int32_t> find_head_tokens(const PackedFile& file, const ModelConfig& config) {
+  const std::string name = kPredictor + std::string("head_tokens");
+  const float* const stored = file.vector(name, config.predictor->head_tokens);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < config.predictor->head_tokens; ++i) {
+    const int32_t least = tokens.empty() ? 0 : tokens.back() + 1;
+    if (!(stored[i] >= float(least) && stored[i] < float(config.vocab_size)) ||
+        stored[i] != std::floor(stored[i])) {
+      throw PackedFileError(file.path(), name, "is not a rising list of tokens");
+    }
+    tokens.push_back(int32_t(stored[i]));
+  }
+  return tokens;
+}
+
+PredictorWeights find_predictor(const PackedFile& file, const ModelConfig& config, int node) {
+  const Finder find(file, config, node, kPredictor);
+  const int32_t hidden = config.hidden_size;
+  PredictorWeights weights;
+  weights.embedding_norm = find.norm("embedding_norm", true);
+  weights.hidden_norm = find.norm("hidden_norm", true);
+  weights.output_norm = find.norm("output_norm", true);
+  weights.input = find.linear("input_proj", hidden, 2 * hidden, false);
+  if (config.predictor->head_tokens > 0) {
+    weights.head = find.linear("head", config.predictor->head_tokens, hidden, false);
+    weights.tokens = find_head_tokens(file, config);
+  }
+  return weights;
+}
+
 // All that leads to queries, keys and values.
 void choose_two_terms(LatentWeights& weights) {
   weights.query_down.two_terms = weights.query.two_terms = weights.key_value.two_terms = true;
   for (Linear& key_up : weights.key_up) key_up.two_terms = true;
 }
 
-void choose_two_terms(ModelWeights& weights) {
-  const size_t layers = weights.layers.size();
-  for (size_t i = 0; i < layers; ++i) {
+// layers: of the model, without the predictor's.
+void choose_two_terms(ModelWeights& weights, size_t layers) {
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
     LayerWeights& layer = weights.layers[i];
     layer.query.two_terms = layer.key.two_terms = layer.value.two_terms = layer.gate.two_terms = true;
     if (layer.delta) layer.delta->qkv.two_terms = true;
@@ -257,6 +294,7 @@ void choose_two_terms(ModelWeights& weights) {
     if (layer.experts->shared) choose(*layer.experts->shared);
   }
   weights.head.two_terms = weights.embedding_projection.two_terms = weights.head_projection.two_terms = true;
+  if (weights.predictor) weights.predictor->input.two_terms = weights.predictor->head.two_terms = true;
 }
 
 }  // namespace
@@ -276,7 +314,7 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.head_projection = find.linear("model.head_proj", cols, hidden, false);
   }
   weights.embedding_norm = find.norm("model.embed_norm", config.embedding_norm);
-  for (int layer = 0; layer < config.layers; ++layer)
+  for (int layer = 0; layer < config.computed_layers(); ++layer)
     weights.layers.push_back(find_layer(file, config, node, layer));
   weights.final_norm = find.norm("model.norm", config.final_norm);
   if (config.tied_head) {
@@ -291,7 +329,10 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.input_projection = find.linear("model.layer_inputs_proj", all, config.hidden_size, false);
     weights.input_norm = find.vector("model.layer_inputs_norm.weight", size);
   }
-  if (config.hidden_size < kWideHiddenSize && !config.encoder) choose_two_terms(weights);
+  if (config.predictor) weights.predictor = find_predictor(file, config, node);
+  if (config.hidden_size < kWideHiddenSize && !config.encoder) {
+    choose_two_terms(weights, size_t(config.layers));
+  }
   return weights;
 }
 

@@ -98,6 +98,14 @@ struct LayerWeights {
   Norm input_norm;
 };
 
+// Of the predictor's layer, which is the last of ModelWeights::layers, all that other layers have not.
+struct PredictorWeights {
+  Norm embedding_norm, hidden_norm, output_norm;
+  Linear input;                 // [hidden_size x 2 * hidden_size]: the embedding first, then the hidden state
+  Linear head;                  // of the tokens below; without data where it uses the model's
+  std::vector<int32_t> tokens;  // rising
+};
+
 struct ModelWeights {
   PackedMatrix embedding;        // [vocab_size x embedding_cols()]
   PackedMatrix positions;        // [max_positions x hidden_size], where they are learned
@@ -105,14 +113,21 @@ struct ModelWeights {
   Linear embedding_projection;   // [hidden_size x embedding_size], where there is one
   Linear head_projection;        // [embedding_size x hidden_size], likewise
   Norm embedding_norm;
-  std::vector<LayerWeights> layers;
+  std::vector<LayerWeights> layers;  // the predictor's too
   Norm final_norm;
   Linear head;
+  std::optional<PredictorWeights> predictor;
   // For layer inputs: [vocab_size x layers * size], [layers * size x hidden_size], [size].
   PackedMatrix input_embedding;
   Linear input_projection;
   const float* input_norm = nullptr;
 };
+
+// The head that the predictor uses.
+inline const Linear& predictor_head(const ModelWeights& weights) {
+  const Linear& own = weights.predictor->head;
+  return own.weight.data == nullptr ? weights.head : own;
+}
 
 // Finds and checks every tensor that `config` demands. Throws PackedFileError. The views live as long as
 // `file`. For the threads of one node, which may read their own tiles only (weights/node_slices.h).

@@ -45,7 +45,8 @@ AttentionTask attention_task(const StepContext& context, const AttentionItem& it
   task.query_tokens = item.query_tokens;
   task.group_heads = item.heads;
   task.context_before = rows.batch.context_lengths[item.sequence] + item.query_begin;
-  task.window = attention.window;
+  // The predictor attends in steps of one token each, and its first place is empty.
+  task.window = config.is_predictor(layer) ? task.context_before : attention.window;
   if (!attention.causal) {
     task.ahead = attention.ahead();
     task.keys = keys_of(context.batch, item.sequence);

@@ -22,6 +22,14 @@
 
 namespace redoubt {
 
+class LastHidden;
+
+// What a step that drafts gives: of each sequence, a token and how likely it is to be the next one.
+struct DraftOutputs {
+  int32_t* tokens;  // [sequences]
+  float* chances;   // [sequences]
+};
+
 struct StepContext {
   const ModelConfig& config;
   const std::vector<ModelWeights>& weights;  // by node
@@ -40,7 +48,10 @@ struct StepContext {
   ThreadPool& pool;
   Workspace& workspace;
   std::array<StageTicks, kStages>* profile;  // null: nobody wants to know where the time goes
-  const Batch& batch;                        // checked, and nobody else's to change
+  LastHidden& last_hidden;                   // empty without a predictor
+  // Of a step that drafts: one token a sequence goes through the predictor's layer alone. Else null.
+  const DraftOutputs* drafts;
+  const Batch& batch;  // checked, and nobody else's to change
   const StepOutputs& outputs;
   const StepPlan& plan;
   FirstFailure& failure;

@@ -20,9 +20,11 @@ Decoder::Decoder(const StepContext& context, int thread)
       experts_(context, team_, inputs_, products_, feed_forward_),
       layer_inputs_(context, team_, inputs_, products_, residual_),
       results_(context, team_),
+      predictor_(context, team_, inputs_, products_, residual_),
       tap_(context, team_) {}
 
 void Decoder::run() {
+  if (context_.drafts != nullptr) return draft();
   const int last = context_.config.layers - 1, last_storing = context_.config.last_storing_layer();
   const int first = context_.batch.first_layer, end = context_.batch.end_layer;
   if (first == 0) embed();
@@ -41,7 +43,25 @@ void Decoder::run() {
   residual_.copy_hidden(last + 1);
   residual_.copy_final_norm();
   results_.read_hidden_states();
+  const bool predicts = context_.config.predictor.has_value();
+  if (predicts) predictor_.take_rows();
   run_head();
+  if (predicts) store_predictor_keys();
+}
+
+void Decoder::draft() {
+  residual_.embed();
+  predictor_.take_drafts();
+  predictor_.project();
+  run_layer(context_.config.layers);
+  predictor_.choose();
+}
+
+void Decoder::store_predictor_keys() {
+  const int layer = context_.config.layers;
+  predictor_.keep_last_rows();
+  predictor_.project();
+  key_value(layer);
 }
 
 void Decoder::embed() {
@@ -81,17 +101,10 @@ void Decoder::run_layer(int layer) {
 // head (or a reader), and of a prompt the head reads one row: the other rows are needed for their keys and
 // values only.
 void Decoder::run_wanted_rows(int layer, bool stores) {
-  const int heads = context_.config.heads, kv_heads = context_.config.shape(layer).kv_heads;
+  const int heads = context_.config.heads;
   const LayerRows& wanted = context_.plan.wanted();
   const bool is_latent = latent_.is_in(layer);
-  if (stores) {
-    if (is_latent) {
-      latent_.key_value(layer);
-    } else {
-      projections_.key_value(layer);
-    }
-    attention_.rope_and_store(layer, context_.plan.all(), {heads, heads + kv_heads});
-  }
+  if (stores) key_value(layer);
   if (wanted.batch.tokens == 0) return;
   if (stores) residual_.keep_wanted_rows();
   if (is_latent) {
@@ -102,6 +115,16 @@ void Decoder::run_wanted_rows(int layer, bool stores) {
   attention_.rope_and_store(layer, wanted, {0, heads});
   attend(layer, wanted);
   finish_layer(layer, wanted);
+}
+
+void Decoder::key_value(int layer) {
+  if (latent_.is_in(layer)) {
+    latent_.key_value(layer);
+  } else {
+    projections_.key_value(layer);
+  }
+  const HeadShape& shape = context_.config.shape(layer);
+  attention_.rope_and_store(layer, context_.plan.all(), {shape.heads, shape.heads + shape.kv_heads});
 }
 
 void Decoder::attend(int layer, const LayerRows& rows) {

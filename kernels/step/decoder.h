@@ -11,6 +11,7 @@
 #include "step/inputs.h"
 #include "step/latent.h"
 #include "step/layer_inputs.h"
+#include "step/predictor.h"
 #include "step/products.h"
 #include "step/projections.h"
 #include "step/residual.h"
@@ -32,7 +33,13 @@ class Decoder {
  private:
   void embed();
   void run_layer(int layer);
+  // A step that drafts, in the predictor's layer.
+  void draft();
+  // Stores the predictor's keys of all tokens.
+  void store_predictor_keys();
   void run_wanted_rows(int layer, bool stores);
+  // Stores all rows' keys and values.
+  void key_value(int layer);
   // Attention, or the layer kind that replaces it.
   void attend(int layer, const LayerRows& rows);
   void finish_layer(int layer, const LayerRows& rows);
@@ -57,6 +64,7 @@ class Decoder {
   Experts experts_;
   LayerInputs layer_inputs_;
   Results results_;
+  Predictor predictor_;
   Tap tap_;
 };
 

@@ -46,7 +46,8 @@ void finish_mlp(const StepContext& context, Team& team, int layer, int32_t rows)
                                 : team.upcoming(rows, {&query});
     team.finish_stage(Stage::kDown, upcoming);
   } else {
-    team.finish_stage(Stage::kDown, team.upcoming(rows, {&model.head.weight}));
+    const Linear& head = context.config.is_predictor(layer) ? predictor_head(model) : model.head;
+    team.finish_stage(Stage::kDown, team.upcoming(rows, {&head.weight}));
   }
 }
 

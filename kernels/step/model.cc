@@ -48,8 +48,24 @@ std::vector<RopeAngles> angles_of(const ModelConfig& config, int32_t max_positio
   return angles;
 }
 
+// Each slot has a page of its own beside those that the caller gives out, for drafts behind its last page.
+// Nothing but the predictor's part of it is ever touched.
+int32_t all_pages(const ModelConfig& config, const ModelOptions& options) {
+  return options.kv_pages + (config.predictor ? options.max_sequences : 0);
+}
+
+ModelConfig config_with(ModelConfig config, const ModelOptions& options) {
+  if (!options.predicts) {
+    config.leave_predictor_out();
+  } else if (!config.predictor) {
+    reject("predicts", "the model has no layer of multi-token prediction");
+  }
+  return config;
+}
+
 size_t cache_bytes(const ModelConfig& config, const ModelOptions& options) {
-  return size_t(options.kv_pages) * KvCache::page_bytes(options.kv_type, page_groups_of(config, options)) +
+  return size_t(all_pages(config, options)) *
+             KvCache::page_bytes(options.kv_type, page_groups_of(config, options)) +
          size_t(options.state_pages) * StatePages::page_bytes(config);
 }
 
@@ -149,7 +165,8 @@ Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
 
 Model::Model(const ModelOptions& options, const ModelFiles* files)
     : options_(checked(options)),
-      config_(files == nullptr ? model_config_of(options.folder) : model_config_of(*files)),
+      config_(config_with(files == nullptr ? model_config_of(options.folder) : model_config_of(*files),
+                          options_)),
       kernels_(choose_kernels(config_)),
       bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
       pool_(options.threads, options.cpus),
@@ -157,14 +174,17 @@ Model::Model(const ModelOptions& options, const ModelFiles* files)
       file_(open_weights(options, files, cache_bytes(config_, options_), pool_, nodes_)),
       weights_(find_weights_by_node(file_, config_, nodes_)),
       rope_angles_(angles_of(config_, options.max_context_tokens)),
-      kv_cache_(options.kv_type, redoubt::page_groups_of(config_, options), options.kv_pages),
+      kv_cache_(options.kv_type, redoubt::page_groups_of(config_, options), all_pages(config_, options_)),
       state_pages_(state_pages_of(config_, options_)),
       pages_per_sequence_((options.max_context_tokens + kPageTokens - 1) / kPageTokens),
       page_table_(page_table_entries()),
       state_page_uses_(size_t(state_pages_.pages())),
       batch_page_table_(page_table_entries()),
       slot_taken_(size_t(options.max_sequences)),
-      workspace_(new_workspace()) {}
+      workspace_(new_workspace()),
+      last_hidden_(config_.predictor ? LastHidden(options.max_sequences, config_.hidden_size) : LastHidden()),
+      draft_hidden_(config_.predictor ? LastHidden(options.max_sequences, config_.hidden_size)
+                                      : LastHidden()) {}
 
 Model::~Model() = default;
 
@@ -194,9 +214,13 @@ void Model::release_memory() {
   state_pages_.release();
   file_.release();
   workspace_ = new_workspace();  // takes no memory before it is touched
+  last_hidden_.forget();
+  draft_hidden_.forget();
 }
 
-size_t Model::activation_bytes() const { return workspace_->bytes(); }
+size_t Model::activation_bytes() const {
+  return workspace_->bytes() + last_hidden_.bytes() + draft_hidden_.bytes();
+}
 
 std::array<StageTicks, kStages>* Model::profile_of(const Batch& batch) {
   if (!is_profiled_) return nullptr;
@@ -213,7 +237,102 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
   check_readers(batch, outputs);
   copy_page_table(batch);
   copy_state_pages(batch);
-  if (batch.sequences == 0) return;
+  if (batch.sequences > 0) run(batch, outputs, nullptr);
+}
+
+void Model::draft(const Batch& given, int32_t depth, int32_t* tokens, float* chances) {
+  if (!config_.predictor) throw std::invalid_argument("this model does not predict (ModelOptions::predicts)");
+  if (depth < 1 || depth > kMostDrafts) {
+    reject("depth", std::to_string(depth) + " is not in 1 .. " + std::to_string(kMostDrafts));
+  }
+  check_sizes(given);
+  const Batch& all = batch_.copy(given);
+  check_tokens(all);
+  check_sequences(all);
+  if (all.tokens != all.sequences) reject("query_lengths", "a sequence drafts from one token");
+  std::vector<int32_t> drafting, token_ids, positions, slots, contexts, bases;
+  for (int32_t s = 0; s < all.sequences; ++s) {
+    const int32_t slot = all.slots[s], context = all.context_lengths[s];
+    std::fill_n(tokens + int64_t(s) * depth, depth, -1);
+    std::fill_n(chances + int64_t(s) * depth, depth, 0.0f);
+    if (context + depth > options_.max_context_tokens) {
+      reject("context_lengths", std::to_string(context) + " and " + std::to_string(depth) +
+                                    " drafts are more than max_context_tokens");
+    }
+    const LastHidden* const hidden = hidden_of(slot, context);
+    if (hidden == nullptr || context + depth > hidden->base(slot) + kMostDrafts) continue;
+    copy_draft_pages(slot, hidden->base(slot), int32_t(drafting.size()));
+    std::copy_n(hidden->row(slot), config_.hidden_size,
+                workspace_->predictor_states.data() + int64_t(drafting.size()) * workspace_->hidden_stride);
+    bases.push_back(hidden->base(slot));
+    drafting.push_back(s);
+    token_ids.push_back(all.token_ids[s]);
+    positions.push_back(all.positions[s]);
+    slots.push_back(slot);
+    contexts.push_back(context);
+  }
+  if (drafting.empty()) return;
+  const std::vector<int32_t> ones(drafting.size(), 1);
+  std::vector<float> found(drafting.size());
+  Batch batch;
+  batch.tokens = batch.sequences = int32_t(drafting.size());
+  batch.token_ids = token_ids.data();
+  batch.positions = positions.data();
+  batch.slots = slots.data();
+  batch.query_lengths = ones.data();
+  batch.context_lengths = contexts.data();
+  const DraftOutputs drafts{token_ids.data(), found.data()};
+  for (int32_t i = 0; i < depth; ++i) {
+    run(batch, {}, &drafts);
+    for (size_t d = 0; d < drafting.size(); ++d) {
+      const int64_t place = int64_t(drafting[d]) * depth + i;
+      tokens[place] = token_ids[d];
+      chances[place] = found[d];
+      ++positions[d];
+      ++contexts[d];
+    }
+  }
+  for (size_t d = 0; d < drafting.size(); ++d) {
+    std::copy_n(workspace_->predictor_states.data() + int64_t(d) * workspace_->hidden_stride,
+                config_.hidden_size, draft_hidden_.row(slots[d]));
+    const int32_t page = predictor_pages(slots[d])[(bases[d] - 1) / kPageTokens];
+    draft_hidden_.keep(slots[d], contexts[d], page, bases[d]);
+  }
+}
+
+// Where the hidden state before a slot's token is; null: nowhere.
+const LastHidden* Model::hidden_of(int32_t slot, int32_t context) const {
+  const auto page_of = [&](int32_t tokens) {
+    return page_table_.data()[predictor_row(slot) + (tokens - 1) / kPageTokens];
+  };
+  if (context == 0) return nullptr;
+  if (last_hidden_.is_of(slot, context, page_of(context))) return &last_hidden_;
+  const int32_t base = draft_hidden_.base(slot);
+  if (base < 1 || !last_hidden_.is_of(slot, base, page_of(base))) return nullptr;
+  return draft_hidden_.is_of(slot, context, page_of(base)) ? &draft_hidden_ : nullptr;
+}
+
+int64_t Model::predictor_row(int32_t sequence) const {
+  const int64_t group = page_groups().of_layer[size_t(config_.layers)].group;
+  return (group * options_.max_sequences + sequence) * pages_per_sequence_;
+}
+
+// The sequence's own pages, as far as they have tokens, and behind them the slot's page for drafts.
+void Model::copy_draft_pages(int32_t slot, int32_t context, int32_t sequence) {
+  const int32_t* const from = predictor_pages(slot);
+  int32_t* const to = batch_page_table_.data() + predictor_row(sequence);
+  const int32_t pages = (context + kPageTokens - 1) / kPageTokens;
+  for (int32_t i = 0; i < pages; ++i) {
+    to[i] = from[i];
+    if (to[i] < 0 || to[i] >= options_.kv_pages) {
+      reject("page_table", "slot " + std::to_string(slot) + ", page " + std::to_string(i) + " is " +
+                               std::to_string(to[i]) + ", not in 0 .. " + std::to_string(options_.kv_pages));
+    }
+  }
+  if (pages < pages_per_sequence_) to[pages] = options_.kv_pages + slot;
+}
+
+void Model::run(const Batch& batch, const StepOutputs& outputs, const DraftOutputs* drafts) {
   const StepPlan plan(batch, outputs, config_, options_.threads);
   FirstFailure failure;
   run_step({.config = config_,
@@ -230,7 +349,9 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
             .pages_per_sequence = pages_per_sequence_,
             .pool = pool_,
             .workspace = *workspace_,
-            .profile = profile_of(batch),
+            .profile = drafts == nullptr ? profile_of(batch) : nullptr,
+            .last_hidden = last_hidden_,
+            .drafts = drafts,
             .batch = batch,
             .outputs = outputs,
             .plan = plan,

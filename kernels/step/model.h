@@ -16,6 +16,7 @@
 #include "model/state_pages.h"
 #include "model/weights.h"
 #include "step/batch.h"
+#include "step/predictor.h"
 #include "weights/node_slices.h"
 #include "weights/packed_file.h"
 
@@ -52,6 +53,8 @@ struct ModelOptions {
   int32_t max_context_tokens = 0;
   // Layers with sliding windows have page tables of their own, and pages only for their windows.
   bool page_groups = false;
+  // Whether the layer of multi-token prediction is used, which the model must have.
+  bool predicts = false;
 };
 
 class Model {
@@ -91,6 +94,12 @@ class Model {
   }
   void stop_profile() { is_profiled_ = false; }
 
+  // Drafts the next `depth` tokens of each sequence of a batch, whose one token is the sequence's last, which
+  // no step has computed, or the last draft of the call before. tokens, chances: [sequences][depth]; -1 and 0
+  // where the hidden state of the token before is not known: the slot's last step, or last draft since then,
+  // must have computed it. Changes nothing that a step reads. Throws std::invalid_argument as `run`.
+  void draft(const Batch& given, int32_t depth, int32_t* tokens, float* chances);
+
   // As copy_page_turned (model/kv_turn.h).
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);
   bool has_relative_positions() const;
@@ -116,6 +125,11 @@ class Model {
   void copy_page_table(const Batch& batch);
   void number_pages(const Batch& batch);
   void copy_page_table(const Batch& batch, int32_t group, int32_t sequence);
+  const LastHidden* hidden_of(int32_t slot, int32_t context) const;
+  int32_t* predictor_pages(int32_t slot) { return page_table_.data() + predictor_row(slot); }
+  int64_t predictor_row(int32_t sequence) const;
+  void copy_draft_pages(int32_t slot, int32_t context, int32_t sequence);
+  void run(const Batch& batch, const StepOutputs& outputs, const DraftOutputs* drafts);
   void copy_state_pages(const Batch& batch);
   void copy_state_pages(const Batch& batch, int32_t sequence);
 
@@ -140,6 +154,7 @@ class Model {
   BatchCopy batch_;
   std::vector<bool> slot_taken_;
   std::unique_ptr<Workspace> workspace_;
+  LastHidden last_hidden_, draft_hidden_;  // empty without a predictor
   StepProfile profile_;
   bool is_profiled_ = false;
 };

@@ -31,13 +31,13 @@ StepPlan::StepPlan(const Batch& batch, const StepOutputs& outputs, const ModelCo
   std::stable_sort(longest_first_.begin(), longest_first_.end(), [&batch](int32_t a, int32_t b) {
     return batch.query_lengths[a] > batch.query_lengths[b];
   });
-  // For a state every row is needed.
-  ends_early_ = !config.layer(config.layers - 1).keeps_state() && !config.encoder &&
+  // For a state every row is needed, and for the predictor's keys.
+  ends_early_ = !config.layer(config.layers - 1).keeps_state() && !config.encoder && !config.predictor &&
                 outputs.logits == nullptr && outputs.hidden_states == nullptr && outputs.tap == nullptr &&
                 wanted_.batch.tokens < batch.tokens;
   list_head_places(batch, outputs);
-  const int32_t first_of_wanted = ends_early_ ? config.last_storing_layer() : config.layers;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  const int32_t first_of_wanted = ends_early_ ? config.last_storing_layer() : config.computed_layers();
+  for (int32_t layer = 0; layer < config.computed_layers(); ++layer) {
     add_attention(layer < first_of_wanted ? all_ : wanted_, config, layer, threads);
   }
 }

@@ -131,13 +131,13 @@ void Projections::head(Range rows, int chunk) {
   const Target target = logits != nullptr ? Target{logits, context_.config.vocab_size}
                                           : Target{workspace.logits.data(), workspace.logits_stride};
   const Segment segments[] = {{weights.head, input, target}};
-  products_.run(segments, head_claim(context_.config.layers, chunk));
+  products_.run(segments, head_claim(context_.config.computed_layers(), chunk));
   if (context_.config.logit_scale != 1.0f || context_.config.logit_softcap != 0.0f) {
     team_.barrier();
     finish_logits(target, count);
   }
   team_.finish_stage(Stage::kHead);
-  team_.renew_claim(head_claim(context_.config.layers, chunk + 1));
+  team_.renew_claim(head_claim(context_.config.computed_layers(), chunk + 1));
 }
 
 // Each thread has some columns of all rows.

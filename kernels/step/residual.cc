@@ -35,10 +35,7 @@ void Residual::embed_row(int32_t r) const {
   const bool projects = config.embedding_size > 0;
   float* const out = projects ? workspace.branch.data() + r * workspace.hidden_stride : row(r);
   float* const own = team_.own().rows.data();
-  read_row(&ModelWeights::embedding, context_.batch.token_ids[r], out);
-  if (config.embedding_scale != 1.0f) {
-    context_.kernels.scale(out, config.embedding_scale, config.embedding_cols());
-  }
+  token_embedding(r, out);
   if (config.learned_positions) {
     float* const positions = projects ? row(r) : own;
     const int32_t position = context_.batch.positions[r] % config.max_positions;
@@ -55,6 +52,14 @@ void Residual::embed_row(int32_t r) const {
 void Residual::add_type(int32_t type, float* out) const {
   const int32_t size = context_.config.hidden_size;
   context_.kernels.add_scaled(team_.weights().types + int64_t(type) * size, 1.0f, size, out);
+}
+
+void Residual::token_embedding(int32_t r, float* out) const {
+  const ModelConfig& config = context_.config;
+  read_row(&ModelWeights::embedding, context_.batch.token_ids[r], out);
+  if (config.embedding_scale != 1.0f) {
+    context_.kernels.scale(out, config.embedding_scale, config.embedding_cols());
+  }
 }
 
 void Residual::read_row(PackedMatrix ModelWeights::* matrix, int32_t row, float* out) const {

@@ -12,6 +12,8 @@ class Residual {
   // Fills it with the tokens' embeddings, and computes the angles of their positions. Where a projection
   // follows, the embeddings are in the workspace's branch, and what the projection adds to is here.
   void embed();
+  // The embedding of row r's token, for models without projections of it and learned positions.
+  void token_embedding(int32_t r, float* out) const;
   // Adds the workspace's branch rows after a norm, multiplies the sum, and comes to a barrier.
   void add_normalized(const Norm& norm, int32_t rows, float scale = 1.0f);
   // Replaces each row by its norm, and comes to a barrier.

@@ -126,12 +126,14 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
       head_parts_stride(padded_stride(int64_t(config.heads) * most_latent(config).parts)),
       layer_inputs_stride(padded_stride(config.layers * layer_input_size(config))),
       input_gate_stride(padded_stride(layer_input_size(config))),
+      predictor_parts_stride(padded_stride(2 * int64_t(config.hidden_size))),
       logits_rows(std::max(max_sequences, std::min(max_tokens, kFewestLogitsRows))),
-      claims(config.layers * kClaimsPerLayer + 2, thread_count) {
+      claims(config.computed_layers() * kClaimsPerLayer + 2, thread_count) {
   const int64_t tokens = max_tokens;
   const MostLatent latent = most_latent(config);
   const int64_t widest = std::max<int64_t>({config.hidden_size, widest_attention(config), latent.query_rank,
-                                            latent.output_inputs, layer_input_size(config)});
+                                            latent.output_inputs, layer_input_size(config),
+                                            config.predictor ? 2 * int64_t(config.hidden_size) : 0});
   hidden = AlignedMemory<float>(size_t(tokens * hidden_stride));
   qkv = AlignedMemory<float>(size_t(tokens * qkv_stride));
   attention = AlignedMemory<float>(size_t(tokens * attention_stride));
@@ -145,6 +147,10 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
     input_gate = AlignedMemory<float>(size_t(tokens * input_gate_stride));
   }
   logits = AlignedMemory<float>(size_t(logits_rows * logits_stride));
+  if (config.predictor) {
+    predictor_parts = AlignedMemory<float>(size_t(tokens * predictor_parts_stride));
+    predictor_states = AlignedMemory<float>(size_t(max_sequences * hidden_stride));
+  }
   if (latent.parts > 0) {
     query_latents = AlignedMemory<float>(size_t(tokens * query_latents_stride));
     head_parts = AlignedMemory<float>(size_t(tokens * head_parts_stride));
@@ -173,7 +179,7 @@ size_t Workspace::bytes() const {
   size_t total = layer_inputs.bytes() + input_gate.bytes() + branch.bytes() + experts_branch.bytes() +
                  scores.bytes() + experts.bytes() + experts_inner.bytes() + hidden.bytes() + qkv.bytes() +
                  attention.bytes() + gates.bytes() + factors.bytes() + angles.bytes() + logits.bytes() +
-                 states.bytes() + input.bytes() + inner.bytes() + query_latents.bytes() + head_parts.bytes() +
+                 states.bytes() + predictor_parts.bytes() + predictor_states.bytes() + input.bytes() + inner.bytes() + query_latents.bytes() + head_parts.bytes() +
                  heads.bytes();
   for (const ThreadWorkspace& own : threads) {
     total += own.input.bytes() + own.rows.bytes() + own.gate.bytes() + own.up.bytes() +

@@ -34,6 +34,7 @@ def layer_decoder(decoder: Decoder, number: int) -> Decoder:
         head_bias=False,
         logit_scale=1.0,
         logit_softcap=0.0,
+        predictor=None,
     )
 
 

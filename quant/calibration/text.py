@@ -38,19 +38,30 @@ def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: i
     Raises SourceError: the file can't be read, or is too short for one window.
     """
     where = str(text) if text else "the calibration text"
-    documents = _documents(SHIPPED if text is None else (text,))
-    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
-    settings = read_json_object(tokenizer_folder / "tokenizer_config.json")
-    ids: list[int] = []
-    separator = _separator(tokenizer, settings)
-    for document in documents:
-        ids += separator + tokenizer.encode(_plain(document, settings), add_special_tokens=False).ids
+    ids = _ids(tokenizer_folder, text)
     whole = len(ids) // tokens
     if not whole:
         raise SourceError(f"{where}: is {len(ids)} tokens long; calibration needs at least {tokens}")
     cut = np.array(ids[: whole * tokens], np.int32).reshape(whole, tokens)
     chosen = np.random.Generator(np.random.PCG64(_SEED)).permutation(whole)[:windows]
     return cut[chosen]
+
+
+def token_counts(tokenizer_folder: Path, text: Path | None, vocabulary: int) -> NDArray[np.int64]:
+    """Returns [vocabulary]: how often the text, as in `calibration_windows`, has each token. Raises SourceError."""
+    ids = [each for each in _ids(tokenizer_folder, text) if each < vocabulary]
+    return np.bincount(np.array(ids, np.int64), minlength=vocabulary).astype(np.int64)
+
+
+def _ids(tokenizer_folder: Path, text: Path | None) -> list[int]:
+    """The token ids of all documents of a text, or of the included one."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    settings = read_json_object(tokenizer_folder / "tokenizer_config.json")
+    ids: list[int] = []
+    separator = _separator(tokenizer, settings)
+    for document in _documents(SHIPPED if text is None else (text,)):
+        ids += separator + tokenizer.encode(_plain(document, settings), add_special_tokens=False).ids
+    return ids
 
 
 def divided_text() -> tuple[str, str]:

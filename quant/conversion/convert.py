@@ -31,6 +31,7 @@ from quant.conversion.calibrated import (
     mixed_roundings,
     windows_for,
 )
+from quant.conversion.draft_head import with_draft_head
 from quant.conversion.foretold import Forecast, check_resources, how_far, plan_of
 from quant.conversion.mixed import with_roundings
 from quant.conversion.pieces import PieceMaker, keeps
@@ -149,7 +150,7 @@ def convert(
         if options != ("auto", None, None, "auto", "group", None, None):
             raise SourceError(f"{source}: is converted already, and its weights stay as they are: give no options")
         return _upgraded(source, out, force, started)
-    checkpoint = open_source(source)
+    checkpoint = with_draft_head(open_source(source), calibration_text)
     expected = engine_tensors(checkpoint.decoder)
     kind = "sym_int4" if bits is not None and qtype == "auto" else qtype
     infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype)

@@ -7,7 +7,7 @@ magnitude through the layers. Speed does not depend on the values. Does not know
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,10 +16,13 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from quant.codes.matrix import F32, FLOAT_TYPES, U8, IntegerType, QuantizedMatrix
+from quant.conversion.draft_head import DRAFT_HEAD_TOKENS, LEAST_VOCABULARY
 from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
 from quant.conversion.shapes import SHAPES, of_layers
 from quant.errors import QuantError
-from quant.families.names import engine_tensors
+from quant.families.description import Decoder
+from quant.families.names import DRAFT_TOKENS, engine_tensors
+from quant.families.predictors import predicting_decoder
 from quant.families.registry import describe, family_of, standard_config
 from quant.files.atomic_folder import atomic_folder
 from quant.files.free_space import check_free_space
@@ -54,13 +57,14 @@ def synth(
     group_size: int = DEFAULT_GROUP_SIZE,
     seed: int = 0,
     layers: int | None = None,
+    predicts: bool = False,
     force: bool = False,
     progress: bool = True,
 ) -> SynthReport:
     """Writes a random packed model of one of SHAPES; types and groups are as `convert` chooses them.
 
     Its tokenizer works: bytes, the ChatML tokens, and fillers up to the shape's vocabulary, so that any id decodes. The
-    same seed gives the same bytes. layers: how many, if not all.
+    same seed gives the same bytes. layers: how many, if not all. predicts: with a layer of multi-token prediction.
 
     Raises QuantError naming the option or the place.
     """
@@ -68,8 +72,10 @@ def synth(
         raise QuantError(f"shape {shape!r} is not one of {', '.join(SHAPES)}")
     check_options(qtype, group_size, None)
     raw_config = of_layers(SHAPES[shape], layers)
-    decoder = describe(raw_config, shape)
-    config = standard_config(raw_config, decoder, family_of(raw_config, shape))
+    decoder, family = describe(raw_config, shape), family_of(raw_config, shape)
+    config = standard_config(raw_config, decoder, family)
+    if predicts:
+        decoder = _predicting(predicting_decoder(family, decoder), shape)
     kind = "sym_int4" if qtype == "auto" else qtype
     expected = engine_tensors(decoder)
     tied = decoder.tied_head
@@ -94,12 +100,24 @@ def synth(
             folder / FILE_NAME,
             plan,
             lambda name, info, begin, end: _random_piece(seed, name, info, begin, end),
-            lambda name: np.ones(plan.vectors[name], np.float32),
+            lambda name: _vector(name, plan.vectors[name]),
             label="Writing",
             progress=progress,
         )
     weights = sum(info.rows * info.cols for info in infos.values())
     return SynthReport(out, weights, plan.size_bytes())
+
+
+def _predicting(decoder: Decoder, shape: str) -> Decoder:
+    if decoder.predictor is None:
+        raise QuantError(f"shape {shape!r} is of a family without multi-token prediction")
+    if decoder.vocab_size < LEAST_VOCABULARY:
+        return decoder
+    return replace(decoder, predictor=replace(decoder.predictor, head_tokens=DRAFT_HEAD_TOKENS))
+
+
+def _vector(name: str, size: int) -> F32:
+    return np.arange(size, dtype=np.float32) if name == DRAFT_TOKENS else np.ones(size, np.float32)
 
 
 def _random_piece(seed: int, name: str, info: MatrixInfo, begin: int, end: int) -> U8:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from quant.families.description import Attention, Decoder, Experts, Latent, Layer, Mlp
 from quant.families.experts import MOST_EXPERTS, TILE_ROWS, each_by_itself, fused
-from quant.families.family import Config, Family, Piece, Tensor
+from quant.families.family import Config, Family, Piece, StoredPredictor, Tensor
 from quant.families.llama import ROTARY_BUFFERS
 from quant.families.rope import rope_of, scores_temperature
 from quant.families.rows import rotary_first
@@ -221,6 +221,13 @@ def attention_pieces(
     return (Piece(stored),)
 
 
+_PREDICTOR: Final = StoredPredictor(
+    layer="model.layers.{}.",
+    embedding_norm="model.layers.{}.enorm.weight",
+    hidden_norm="model.layers.{}.hnorm.weight",
+    projection="model.layers.{}.eh_proj.weight",
+    output_norm="model.layers.{}.shared_head.norm.weight",
+)
 DEEPSEEK_V2: Final = Family(
     ("deepseek_v2",),
     "DeepseekV2ForCausalLM",
@@ -239,6 +246,7 @@ DEEPSEEK_V3: Final = Family(
     (_fused_tensors,),
     brings_code=True,
     predicts=True,
+    predictor=_PREDICTOR,
 )
 GLM4_MOE_LITE: Final = Family(
     ("glm4_moe_lite",),
@@ -248,4 +256,5 @@ GLM4_MOE_LITE: Final = Family(
     (ROTARY_BUFFERS,),
     (_fused_tensors,),
     predicts=True,
+    predictor=_PREDICTOR,
 )

@@ -247,6 +247,20 @@ class Encoder:
 
 
 @dataclass(frozen=True, slots=True)
+class Predictor:
+    """A layer of multi-token prediction (DeepSeek-V3, 2024, section 2.2), after the model's own: it drafts.
+
+    With h a token's hidden state after the final norm, and e the embedding of the token behind it:
+    x = input_proj([N_embedding(e), N_hidden(h)]); the head takes N_output(layer(x)), and so does the next draft, as h.
+    """
+
+    kind: int
+    """Which of the decoder's kinds the layer is of."""
+    head_tokens: int = 0
+    """Rows of a head of its own, for that many of the likeliest tokens; 0: it uses the model's head."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """A whole model. `kinds` are the different layers, `layers` says for each layer which kind it is of."""
 
@@ -278,6 +292,7 @@ class Decoder:
     logit_softcap: float = 0.0
     layer_inputs: LayerInputs | None = None
     encoder: Encoder | None = None
+    predictor: Predictor | None = None
 
     @property
     def embedding_cols(self) -> int:
@@ -334,6 +349,8 @@ def decoder_from(entries: Mapping[str, Any]) -> Decoder:
     if "encoder" in entries:
         dense = tuple(Dense(**each) for each in entries["encoder"].get("dense", ()))
         lists["encoder"] = Encoder(**{**entries["encoder"], "dense": dense})
+    if "predictor" in entries:
+        lists["predictor"] = Predictor(**entries["predictor"])
     return Decoder(**{**entries, **lists})
 
 

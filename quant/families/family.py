@@ -62,6 +62,25 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredPredictor:
+    """How checkpoints name the tensors of multi-token prediction. Of several such layers the first one is used.
+
+    In every name {} is the number of the model's layers.
+    """
+
+    layer: str
+    """Prefix of the layer's tensors."""
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    output_norm: str
+    hidden_first: bool = False
+    """Whether the projection's inputs begin with the hidden state."""
+    norm_offset: float = 0.0
+    """Added to the weights of the three norms."""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One or several model types that differ only in their configuration."""
 
@@ -81,7 +100,9 @@ class Family:
     brings_code: bool = False
     """Whether its checkpoints name Python code of their own (`auto_map`), which is never run."""
     predicts: bool = False
-    """Whether checkpoints may have multi-token prediction layers after the model's own, which are not used."""
+    """Whether checkpoints may have multi-token prediction layers numbered after the model's own."""
+    predictor: StoredPredictor | None = None
+    """Where those layers are, if they can be used for drafts (quant.families.predictors)."""
     head: str = "lm_head.weight"
     """Name of the stored output head. A checkpoint without it has a tied head, if the configuration does not say."""
 

@@ -1,11 +1,11 @@
-"""Llama, Mistral, Qwen2 and Qwen3: dense decoders that differ in biases, windows and norms of heads."""
+"""Llama, Mistral, Qwen2, Qwen3 and MiMo: dense decoders that differ in biases, windows and norms of heads."""
 
 import math
 from collections.abc import Callable
 from typing import Final
 
 from quant.families.description import Attention, Decoder, Layer, Mlp
-from quant.families.family import Config, Family
+from quant.families.family import Config, Family, StoredPredictor
 from quant.families.rope import rope_of
 from quant.families.settings import Settings
 from quant.families.standard import (
@@ -94,3 +94,21 @@ LLAMA: Final = Family(("llama",), "LlamaForCausalLM", _llama, same_names, (ROTAR
 MISTRAL: Final = Family(("mistral",), "MistralForCausalLM", _mistral, same_names, (ROTARY_BUFFERS,))
 QWEN2: Final = Family(("qwen2",), "Qwen2ForCausalLM", _qwen2, same_names, (ROTARY_BUFFERS,))
 QWEN3: Final = Family(("qwen3",), "Qwen3ForCausalLM", _qwen3, same_names, (ROTARY_BUFFERS,), alternatives=(bare_names,))
+_MIMO: Final = "model.mtp_layers.0."
+MIMO: Final = Family(
+    ("mimo",),
+    "MiMoForCausalLM",
+    _qwen2,
+    same_names,
+    (ROTARY_BUFFERS, "model.mtp_layers.*"),
+    brings_code=True,
+    predictor=StoredPredictor(
+        layer=_MIMO,
+        embedding_norm=f"{_MIMO}token_layernorm.weight",
+        hidden_norm=f"{_MIMO}hidden_layernorm.weight",
+        projection=f"{_MIMO}input_proj.weight",
+        output_norm=f"{_MIMO}final_layernorm.weight",
+        hidden_first=True,
+    ),
+)
+"""MiMo-7B: Qwen2 with a layer that predicts further tokens. Its checkpoints bring code, which is not run."""

@@ -15,6 +15,10 @@ EMBEDDING_PROJECTION = "model.embed_proj.weight"
 LAYER_INPUTS = "model.embed_layer_inputs.weight"
 DENSE = "encoder.dense."
 """The prefix of layers behind the pooling; their matrices are floats, row after row."""
+PREDICTOR = "model.predictor"
+DRAFT_HEAD = f"{PREDICTOR}.head.weight"
+DRAFT_TOKENS = f"{PREDICTOR}.head_tokens"
+"""The tokens of DRAFT_HEAD's rows, rising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,21 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
         tensors[f"{DENSE}{number}.weight"] = EngineTensor("vector", (dense.rows * dense.cols,))
         if dense.bias:
             tensors[f"{DENSE}{number}.bias"] = EngineTensor("vector", (dense.rows,))
+    return tensors | predictor_tensors(decoder)
+
+
+def predictor_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
+    """Returns the tensors of multi-token prediction; none for a model without it."""
+    predictor, hidden = decoder.predictor, decoder.hidden_size
+    if predictor is None:
+        return {}
+    tensors = _norm(f"{PREDICTOR}.embedding_norm", decoder) | _norm(f"{PREDICTOR}.hidden_norm", decoder)
+    tensors |= _linear(f"{PREDICTOR}.input_proj", hidden, 2 * hidden, False)
+    tensors |= _layer(PREDICTOR, decoder, decoder.kinds[predictor.kind])
+    tensors |= _norm(f"{PREDICTOR}.output_norm", decoder)
+    if predictor.head_tokens:
+        tensors[DRAFT_HEAD] = EngineTensor("head", (predictor.head_tokens, hidden))
+        tensors[DRAFT_TOKENS] = EngineTensor("vector", (predictor.head_tokens,))
     return tensors
 
 

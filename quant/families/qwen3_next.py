@@ -1,7 +1,7 @@
 """Qwen3-Next, Qwen3.5 and Qwen3.6: Gated DeltaNet layers, and after every three of them one of gated attention.
 
-A folder that also sees pictures is read as its language model, and layers that guess further tokens (`mtp`) are left
-out, both as transformers' classes of language models do.
+A folder that also sees pictures is read as its language model, as transformers' classes of language models do. The
+first of the layers that predict further tokens (`mtp`) is kept for drafts.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from quant.errors import SourceError
 from quant.families.description import Attention, Decoder, DeltaNet, Experts, Layer
 from quant.families.experts import ExpertPieces, each_by_itself, fused, read_experts, sparse_layers
-from quant.families.family import Config, Family, Piece, Tensor
+from quant.families.family import Config, Family, Piece, StoredPredictor, Tensor
 from quant.families.llama import ROTARY_BUFFERS, dense_mlp
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
 from quant.families.rope import rope_of
@@ -206,6 +206,14 @@ def _spelling(inputs: Inputs, experts: ExpertPieces, prefix: str = "model.") -> 
 
 
 _WRAPPED: Final = "model.language_model."
+_PREDICTOR: Final = StoredPredictor(
+    layer="mtp.layers.0.",
+    embedding_norm="mtp.pre_fc_norm_embedding.weight",
+    hidden_norm="mtp.pre_fc_norm_hidden.weight",
+    projection="mtp.fc.weight",
+    output_norm="mtp.norm.weight",
+    norm_offset=1.0,
+)
 QWEN3_NEXT: Final = Family(
     ("qwen3_next",),
     "Qwen3NextForCausalLM",
@@ -213,6 +221,7 @@ QWEN3_NEXT: Final = Family(
     _spelling(_by_key_heads, each_by_itself),
     _LEFT_OUT,
     alternatives=(_spelling(_by_key_heads, fused),),
+    predictor=_PREDICTOR,
 )
 QWEN3_5: Final = Family(
     ("qwen3_5", "qwen3_5_text"),
@@ -221,6 +230,7 @@ QWEN3_5: Final = Family(
     _spelling(_apart, each_by_itself, _WRAPPED),
     _LEFT_OUT,
     alternatives=(_spelling(_apart, each_by_itself),),
+    predictor=_PREDICTOR,
 )
 QWEN3_5_MOE: Final = Family(
     ("qwen3_5_moe", "qwen3_5_moe_text"),
@@ -233,4 +243,5 @@ QWEN3_5_MOE: Final = Family(
         _spelling(_apart, fused),
         _spelling(_apart, each_by_itself),
     ),
+    predictor=_PREDICTOR,
 )

@@ -20,7 +20,7 @@ from quant.families.gpt_oss import GPT_OSS
 from quant.families.gptj import GPTJ
 from quant.families.granite import GRANITE
 from quant.families.lfm2 import LFM2, LFM2_MOE
-from quant.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from quant.families.llama import LLAMA, MIMO, MISTRAL, QWEN2, QWEN3
 from quant.families.ministral3 import MINISTRAL3
 from quant.families.modernbert import MODERNBERT
 from quant.families.mpt import MPT
@@ -58,6 +58,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     GRANITE,
     LFM2,
     LFM2_MOE,
+    MIMO,
     MINISTRAL3,
     MODERNBERT,
     MPT,

@@ -130,7 +130,7 @@ class _Part:
         else:
             wanted = self._order[begin:end] + self._first
             least = int(wanted.min())
-            values = _picked(self.tensor.read(least, int(wanted.max()) + 1), wanted - least)
+            values = picked(self.tensor.read(least, int(wanted.max()) + 1), wanted - least)
         if self._cols is not None and not self.piece.transposed:
             values = _with_cols(values if self.keeps_codes else dequantized(values), self._cols)
         if _is_plain(self.piece):
@@ -182,7 +182,7 @@ def _joined(name: str, tensor: Tensor, parts: list[_Part]) -> SourceTensor:
             if begin < stop and end > at:
                 found.append(part.read(max(begin - at, 0), min(end - at, part.rows)))
         if as_codes:
-            return _stacked([each for each in found if isinstance(each, QuantizedMatrix)])
+            return stacked([each for each in found if isinstance(each, QuantizedMatrix)])
         return np.concatenate([dequantized(each) for each in found]) if len(found) > 1 else dequantized(found[0])
 
     return SourceTensor(
@@ -258,7 +258,8 @@ def dequantized(rows: F32 | QuantizedMatrix) -> F32:
     return dequantize(rows) if isinstance(rows, QuantizedMatrix) else rows
 
 
-def _picked(rows: F32 | QuantizedMatrix, wanted: NDArray[np.int64]) -> F32 | QuantizedMatrix:
+def picked(rows: F32 | QuantizedMatrix, wanted: NDArray[np.int64]) -> F32 | QuantizedMatrix:
+    """Some rows, by their index."""
     if not isinstance(rows, QuantizedMatrix):
         return rows[wanted]
     minima = None if rows.minima is None else rows.minima[wanted]
@@ -291,7 +292,8 @@ def _scaled(rows: QuantizedMatrix, scale: float) -> QuantizedMatrix:
     return replace(rows, scales=scales, minima=minima)
 
 
-def _stacked(parts: list[QuantizedMatrix]) -> QuantizedMatrix:
+def stacked(parts: list[QuantizedMatrix]) -> QuantizedMatrix:
+    """The rows of all parts, one after another."""
     if len(parts) == 1:
         return parts[0]
     minima = [part.minima for part in parts if part.minima is not None]

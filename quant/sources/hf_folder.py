@@ -18,6 +18,7 @@ from quant.families.description import Attention, Decoder
 from quant.families.encoders import ENCODER, as_encoder, encoder_config
 from quant.families.family import Tensor
 from quant.families.names import DENSE, EMBEDDING, HEAD
+from quant.families.predictors import with_predictor
 from quant.families.registry import describe, family_of, standard_config
 from quant.files.json_file import read_json_object
 from quant.files.safetensors_file import StoredTensor, read_header
@@ -83,6 +84,8 @@ def open_hf_folder(folder: Path) -> Source:
         # A file saved by torch may contain the tied head.
         if tied and not _same_values(with_head[HEAD], with_head[EMBEDDING], stored):
             decoder, wanted, notes, tied = untied, with_head, [_UNTIED], []
+    decoder, of_predictor = with_predictor(family, raw_config, decoder, stored)
+    wanted = {**wanted, **of_predictor}
     unused = family.unused(raw_config, decoder)
     ignored = (*unused, *_unread_keys(decoder), *tied)
     if read_quantized is not None:

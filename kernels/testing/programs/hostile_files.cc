@@ -314,6 +314,14 @@ class Reader {
     if (config.layer_inputs) touch(weights.input_embedding);
     touch(weights.input_projection);
     touch_floats(weights.input_norm, config.layer_inputs ? config.layer_inputs->size : 0);
+    if (weights.predictor) {
+      const PredictorWeights& predictor = *weights.predictor;
+      for (const Norm* norm : {&predictor.embedding_norm, &predictor.hidden_norm, &predictor.output_norm}) {
+        touch(*norm, config.hidden_size);
+      }
+      touch(predictor.input);
+      touch(predictor.head);
+    }
     for (size_t i = 0; i < weights.layers.size(); ++i) {
       touch(weights.layers[i], config.layer(int(i)), config);
     }

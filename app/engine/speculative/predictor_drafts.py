@@ -1,0 +1,77 @@
+"""Drafts by the target's own layer of multi-token prediction.
+
+A step of the target has computed all that the layer needs (kernels/step/predictor.h), so there is nothing to follow, to
+roll back or to keep. Knows neither when drafts pay nor what becomes of them.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from app.engine.generation import Generation
+from app.engine.model_runner import Batch
+from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.speculative.draft_source import DraftToken
+
+MOST_TOKENS: Final = 4
+"""One layer, applied to its own output, soon knows little."""
+
+
+class PredictingRunner(Protocol):
+    """A model that drafts with a layer of its own."""
+
+    max_context_tokens: int
+    predictor_share: float
+    """How much of a step's work a draft is, about."""
+
+    def draft(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        context_lengths: Sequence[int],
+    ) -> tuple[list[int], list[float]]:
+        """For each sequence, the token after its last one and its probability; -1 where it can't be drafted.
+
+        tokens: the last token of each, which no step has computed, or the draft of the call before.
+        """
+
+
+class PredictorDrafts:
+    """A `DraftSource`."""
+
+    kind = "mtp"
+    most_tokens = MOST_TOKENS
+
+    def __init__(self, runner: PredictingRunner) -> None:
+        self._runner = runner
+        self.cost_share = runner.predictor_share
+
+    def lag(self, generation: Generation) -> int | None:
+        """0: the target's steps have computed all; None if the text is about to fill the context."""
+        fits = generation.sequence.length + MOST_TOKENS < self._runner.max_context_tokens
+        return 0 if fits else None
+
+    def follow(self, generation: Generation, tokens: int) -> None:
+        """There is nothing to follow."""
+
+    def draft(self, generations: Sequence[Generation]) -> list[DraftToken | None]:
+        """Drafts one more token for each; None where the hidden state of the token before is not known."""
+        contexts = [each.sequence.computed + len(each.draft_tokens) for each in generations]
+        tokens, chances = self._runner.draft(
+            [(each.draft_tokens or each.tokens)[-1] for each in generations],
+            [at + each.sequence.dropped for at, each in zip(contexts, generations, strict=True)],
+            [each.sequence.slot for each in generations],
+            contexts,
+        )
+        return [
+            None if token < 0 else DraftToken(token, chance) for token, chance in zip(tokens, chances, strict=True)
+        ]
+
+    def computed(self, step: Step, batch: Batch) -> None:
+        """The step has kept what is needed by itself."""
+
+    def keep_only(self, sequences: Sequence[SequenceState]) -> None:
+        """Slots of sequences that have ended are known by their pages."""
+
+    def release_memory(self) -> None:
+        """The runner's memory is all there is."""

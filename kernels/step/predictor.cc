@@ -1,0 +1,131 @@
+// Multi-token prediction (contract: step/predictor.h).
+#include "step/predictor.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sampling/token_scores.h"
+
+namespace redoubt {
+
+float* Predictor::parts(int64_t r) const {
+  return context_.workspace.predictor_parts.data() + r * context_.workspace.predictor_parts_stride;
+}
+
+float* Predictor::state(int64_t r) const {
+  return context_.workspace.predictor_states.data() + r * context_.workspace.hidden_stride;
+}
+
+int32_t Predictor::page_of(int32_t sequence, int32_t position) const {
+  const ModelConfig& config = context_.config;
+  const int64_t group = context_.kv_cache.groups().of_layer[size_t(config.layers)].group;
+  const int64_t row = group * context_.max_sequences + sequence;
+  return context_.page_tables[row * context_.pages_per_sequence + position / kPageTokens];
+}
+
+void Predictor::take_rows() {
+  team_.share(context_.batch.tokens, [&](Range rows) {
+    for (int32_t r = rows.begin; r < rows.end; ++r) take_row(r);
+  });
+  team_.barrier();
+}
+
+void Predictor::take_row(int32_t r) {
+  const Workspace& workspace = context_.workspace;
+  const int32_t hidden_size = context_.config.hidden_size;
+  float* const row = team_.own().rows.data();
+  residual_.token_embedding(r, row);
+  normalize(context_, weights().embedding_norm, row, parts(r));
+  float* const part = parts(r) + hidden_size;
+  const int32_t sequence = context_.plan.sequence_of(r);
+  if (r > context_.plan.all().first_row[size_t(sequence)]) {
+    final_norm(context_, workspace.hidden.data() + (r - 1) * workspace.hidden_stride, row);
+    return normalize(context_, weights().hidden_norm, row, part);
+  }
+  const int32_t slot = context_.batch.slots[sequence], context = context_.batch.context_lengths[sequence];
+  if (context > 0 && context_.last_hidden.is_of(slot, context, page_of(sequence, context - 1))) {
+    return normalize(context_, weights().hidden_norm, context_.last_hidden.row(slot), part);
+  }
+  std::fill_n(part, hidden_size, 0.0f);
+}
+
+int32_t Predictor::right_tokens(int32_t sequence) const {
+  const Batch& batch = context_.batch;
+  const int32_t drafts = batch.drafts(sequence);
+  if (drafts == 0 || context_.outputs.samplers == nullptr) return batch.query_lengths[sequence];
+  const int32_t* const sampled = context_.plan.sampled_of(sequence);
+  const int32_t wrong = int32_t(std::count(sampled + 1, sampled + 1 + drafts, -1));
+  return batch.query_lengths[sequence] - wrong;
+}
+
+void Predictor::keep_last_rows() {
+  const Workspace& workspace = context_.workspace;
+  team_.share(context_.batch.sequences, [&](Range sequences) {
+    for (int32_t s = sequences.begin; s < sequences.end; ++s) {
+      const int32_t right = right_tokens(s), slot = context_.batch.slots[s];
+      const int32_t context = context_.batch.context_lengths[s] + right;
+      const int64_t last = context_.plan.all().first_row[size_t(s)] + right - 1;
+      final_norm(context_, workspace.hidden.data() + last * workspace.hidden_stride,
+                 context_.last_hidden.row(slot));
+      context_.last_hidden.keep(slot, context, page_of(s, context - 1), context);
+    }
+  });
+  team_.barrier();
+}
+
+void Predictor::take_drafts() {
+  const Workspace& workspace = context_.workspace;
+  team_.share(context_.batch.tokens, [&](Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      normalize(context_, weights().embedding_norm, workspace.hidden.data() + r * workspace.hidden_stride,
+                parts(r));
+      normalize(context_, weights().hidden_norm, state(r), parts(r) + context_.config.hidden_size);
+    }
+  });
+  team_.barrier();
+}
+
+void Predictor::project() {
+  const Workspace& workspace = context_.workspace;
+  const Linear& projection = weights().input;
+  const LinearInput input =
+      inputs_.prepare({workspace.predictor_parts.data(), workspace.predictor_parts_stride},
+                      context_.plan.all().counts(), projection.weight.cols, Norm{}, {&projection});
+  const Segment segments[] = {{projection, input, {workspace.hidden.data(), workspace.hidden_stride}}};
+  products_.run(segments, claim_of(context_.config.layers, Claim::kInputProjection));
+  team_.finish_stage(Stage::kEmbed);
+}
+
+void Predictor::choose() {
+  const Workspace& workspace = context_.workspace;
+  const int32_t rows = context_.batch.tokens;
+  team_.share(rows, [&](Range mine) {
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+      normalize(context_, weights().output_norm, workspace.hidden.data() + r * workspace.hidden_stride,
+                state(r));
+    }
+  });
+  team_.barrier();
+  const Linear& head = predictor_head(team_.weights());
+  const LinearInput input =
+      inputs_.prepare({workspace.predictor_states.data(), workspace.hidden_stride}, {rows, rows},
+                      context_.config.hidden_size, Norm{}, {&head});
+  const Segment segments[] = {{head, input, {workspace.logits.data(), workspace.logits_stride}}};
+  products_.run(segments, claim_of(context_.config.layers, Claim::kHeadProjection));
+  team_.finish_stage(Stage::kHead);
+  team_.share(rows, [&](Range mine) {
+    TokenScorer scorer(context_.kernels);
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+      int32_t best = 0;
+      float logprob = 0;
+      scorer.score(workspace.logits.data() + r * workspace.logits_stride, head.weight.rows, 0, 1, &best,
+                   &logprob);
+      const std::vector<int32_t>& tokens = weights().tokens;
+      context_.drafts->tokens[r] = tokens.empty() ? best : tokens[size_t(best)];
+      context_.drafts->chances[r] = std::exp(logprob);
+    }
+  });
+  team_.finish_stage(Stage::kSample);
+}
+
+}  // namespace redoubt

@@ -147,8 +147,13 @@ class NativeRunner:
         context_lengths: Sequence[int],
     ) -> tuple[list[int], list[float]]:
         """Drafts one token for each of some sequences, as `_native.Model.draft`; -1 where it can't be drafted."""
-        arrays = [np.array(each, np.int32) for each in (tokens, positions, slots, context_lengths)]
-        drafted, chances = self.model.draft(*arrays, 1)
+        drafted, chances = self.model.draft(
+            np.array(tokens, np.int32),
+            np.array(positions, np.int32),
+            np.array(slots, np.int32),
+            np.array(context_lengths, np.int32),
+            depth=1,
+        )
         return drafted[:, 0].tolist(), chances[:, 0].tolist()
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:

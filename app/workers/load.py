@@ -61,10 +61,11 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     types = engine.compute_type, engine.prompt_compute_type
     kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, *types)
     slots = settings.worker.max_concurrent_requests
+    predicts = uses_predictor(engine, folder)
     step_tokens = step_tokens_of(engine, folder, threads, slots)
     max_context_tokens = context_tokens(files, engine.max_context_tokens)
     page_groups = has_page_groups(settings)
-    memory = memory_of(settings, folder, kv_type, max_context_tokens, _slots(slots, step_tokens))
+    memory = memory_of(settings, folder, kv_type, max_context_tokens, _slots(slots, step_tokens), predicts)
     cpus, nodes = thread_places(slot, threads)
     if settings.worker.bind_memory:
         if nodes:
@@ -86,16 +87,28 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
             kv_type,
             memory.kv_bytes - draft_kv_bytes(settings, folder, kv_type, memory.kv_bytes),
             grouped_context_tokens=max_context_tokens if page_groups else None,
+            predicts=predicts,
         ),
         state_pages=memory.state_pages,
         max_sequences=memory.sequences,
         max_step_tokens=step_tokens,
         max_context_tokens=max_context_tokens,
         page_groups=page_groups,
+        predicts=predicts,
     )
     sizes = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in runner.model.resident_bytes().items())
     logger.info("Steps have at most %d tokens. Memory, at most: %s", step_tokens, sizes)
     return runner
+
+
+def uses_predictor(engine: EngineSettings, folder: "str | _native.ModelFiles") -> bool:
+    """Whether the model drafts with a layer of its own: it has one, and drafts are wanted.
+
+    Raises `_native.PackedFileError`, OSError.
+    """
+    from kernels import _native
+
+    return engine.guess_tokens > 0 and _native.Model.has_predictor(folder)
 
 
 def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int) -> int:
@@ -113,7 +126,11 @@ def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", t
     while (
         tokens > STEP_TOKENS
         and _native.Model.activation_bytes(
-            folder, threads=threads, max_sequences=_slots(slots, tokens), max_step_tokens=tokens
+            folder,
+            threads=threads,
+            max_sequences=_slots(slots, tokens),
+            max_step_tokens=tokens,
+            predicts=uses_predictor(engine, folder),
         )
         > _MOST_ACTIVATION_BYTES
     ):

@@ -46,10 +46,12 @@ def memory_of(
     kv_type: str,
     max_context_tokens: int,
     sequences: int,
+    predicts: bool = False,
 ) -> WorkerMemory:
     """Divides the worker's memory for that model; all of it is KV cache if there are no recurrent states.
 
-    sequences: how many should run at a time; a log line says if their states don't fit. kv_type: not "auto".
+    sequences: how many should run at a time; a log line says if their states don't fit. kv_type: not "auto". predicts:
+    whether a layer of multi-token prediction has keys too.
 
     Raises ValueError for settings that a model with states can't have, `_native.PackedFileError`, OSError.
     """
@@ -71,7 +73,7 @@ def memory_of(
         )
     groups = len(_native.Model.page_group_windows(folder, max_context_tokens)) - 1  # the last one is the states'
     least_kv_pages = -(-min(_LEAST_KV_TOKENS, max_context_tokens) // _native.PAGE_TOKENS) * groups
-    least_kv_bytes = least_kv_pages * _native.Model.kv_page_bytes(folder, kv_type, max_context_tokens)
+    least_kv_bytes = least_kv_pages * _native.Model.kv_page_bytes(folder, kv_type, max_context_tokens, predicts)
     memory = divide(memory_bytes, page_bytes=page_bytes, least_kv_bytes=least_kv_bytes, sequences=sequences)
     if memory.sequences < sequences:
         logger.warning(

@@ -107,9 +107,8 @@ void Predictor::choose() {
   });
   team_.barrier();
   const Linear& head = predictor_head(team_.weights());
-  const LinearInput input =
-      inputs_.prepare({workspace.predictor_states.data(), workspace.hidden_stride}, {rows, rows},
-                      context_.config.hidden_size, Norm{}, {&head});
+  const LinearInput input = inputs_.prepare({workspace.predictor_states.data(), workspace.hidden_stride},
+                                            {rows, rows}, context_.config.hidden_size, Norm{}, {&head});
   const Segment segments[] = {{head, input, {workspace.logits.data(), workspace.logits_stride}}};
   products_.run(segments, claim_of(context_.config.layers, Claim::kHeadProjection));
   team_.finish_stage(Stage::kHead);

@@ -179,8 +179,8 @@ size_t Workspace::bytes() const {
   size_t total = layer_inputs.bytes() + input_gate.bytes() + branch.bytes() + experts_branch.bytes() +
                  scores.bytes() + experts.bytes() + experts_inner.bytes() + hidden.bytes() + qkv.bytes() +
                  attention.bytes() + gates.bytes() + factors.bytes() + angles.bytes() + logits.bytes() +
-                 states.bytes() + predictor_parts.bytes() + predictor_states.bytes() + input.bytes() + inner.bytes() + query_latents.bytes() + head_parts.bytes() +
-                 heads.bytes();
+                 states.bytes() + predictor_parts.bytes() + predictor_states.bytes() + input.bytes() +
+                 inner.bytes() + query_latents.bytes() + head_parts.bytes() + heads.bytes();
   for (const ThreadWorkspace& own : threads) {
     total += own.input.bytes() + own.rows.bytes() + own.gate.bytes() + own.up.bytes() +
              own.attention_scratch.bytes() + own.delta.bytes() + own.experts.bytes();

@@ -43,7 +43,7 @@ def with_predictor(
 
 
 def predicting_decoder(family: Family, decoder: Decoder) -> Decoder:
-    """The description with the family's predictor; as it is where there is none, or one that the engine does not run."""
+    """The description with the family's predictor; unchanged where there is none that the engine runs."""
     kind = next((number for number in reversed(decoder.layers) if _attends_to_all(decoder, number)), None)
     if family.predictor is None or kind is None or decoder.encoder is not None:
         return decoder

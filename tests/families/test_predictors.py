@@ -29,14 +29,19 @@ DENSE: dict[str, Any] = {
 QWEN: dict[str, Any] = test_qwen3_next.SIZES
 EXPERTS: dict[str, Any] = {**QWEN, **test_qwen3_next.EXPERTS}
 FULL = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
-LATENT: dict[str, Any] = test_deepseek.SIZES
+LATENT: dict[str, Any] = {**test_deepseek.SIZES, "q_lora_rank": 64, "qk_nope_head_dim": 32}
 CASES: dict[str, tuple[str, str | None, dict[str, Any], dict[str, Any]]] = {
     "mimo": ("Qwen2", None, DENSE, {"num_hidden_layers": 1}),
     "qwen3.5": ("Qwen3_5", "Qwen3_5Text", QWEN, FULL),
     "qwen3.5, tied": ("Qwen3_5", "Qwen3_5Text", {**QWEN, "tie_word_embeddings": True}, FULL),
     "qwen3.5-moe": ("Qwen3_5Moe", "Qwen3_5MoeText", EXPERTS, FULL),
     "qwen3-next": ("Qwen3Next", None, EXPERTS, FULL),
-    "deepseek-v3": ("DeepseekV3", None, {**LATENT, "first_k_dense_replace": 1}, {"num_hidden_layers": 1, "first_k_dense_replace": 0}),
+    "deepseek-v3": (
+        "DeepseekV3",
+        None,
+        {**LATENT, "first_k_dense_replace": 1},
+        {"num_hidden_layers": 1, "first_k_dense_replace": 0},
+    ),
     "glm-4.7-flash": ("Glm4MoeLite", None, LATENT, {"num_hidden_layers": 1, "mlp_layer_types": ["sparse"]}),
 }
 """(classes, configuration, sizes, what is different in the model of one layer)"""
@@ -192,7 +197,7 @@ def test_draft_by_draft_is_the_same(tmp_path: Path) -> None:
     # As many drafts as fit the slot's page.
     assert (draft(sequences, {0: (ids[33], 33)}, 16)[0] >= 0).all()
     assert draft(sequences, {0: (0, 49)}, 1)[0].tolist() == [[-1]]
-    with pytest.raises(ValueError, match="depth: 17 is not in 1 .. 16"):
+    with pytest.raises(ValueError, match=r"depth: 17 is not in 1 \.\. 16"):
         draft(sequences, {0: (ids[33], 33)}, 17)
 
 
@@ -214,14 +219,17 @@ def test_wrong_drafts_are_written_over(tmp_path: Path) -> None:
             text.append(int(rows[-1].argmax()))
             rows = alone.logits({0: text[-1:]})
         drafts = [token if place < right else (token + 1) % 320 for place, token in enumerate(text[31:34])]
-        row = [np.array(each, np.int32) for each in ([ids[30], *drafts], range(30, 34), [0], [4], [30])]
-        sampled = sequences.model.step(*row, [sampler], draft_lengths=np.array([3], np.int32))
+        tokens, positions, slots, queries, contexts = (
+            np.array(each, np.int32) for each in ([ids[30], *drafts], range(30, 34), [0], [4], [30])
+        )
+        lengths = np.array([3], np.int32)
+        sampled = sequences.model.step(tokens, positions, slots, queries, contexts, [sampler], draft_lengths=lengths)
         count = 1 + right
         assert sampled.tolist() == text[31 : 31 + count] + [-1] * (3 - right)
         known = text[: 31 + count]
-        tokens, chances = draft(sequences, {0: (known[-1], len(known) - 1)})
+        found, chances = draft(sequences, {0: (known[-1], len(known) - 1)})
         wanted, of_wanted = reference.drafts(known, DEPTH)
-        assert tokens.tolist() == [wanted], right
+        assert found.tolist() == [wanted], right
         np.testing.assert_allclose(chances[0], of_wanted, rtol=2e-3)
 
 
@@ -258,7 +266,7 @@ def test_int4(case: str, kv_type: str, tmp_path: Path) -> None:
     """With the service's types: drafts do not depend on chunks and neighbours, and are near the reference's."""
     reference, folder = packed(case, tmp_path, qtype="int8", method="rtn", group_size=32)
     ids = parity.prompt()
-    options = {"predicts": True, "compute_type": "int8", "kv_type": kv_type}
+    options: dict[str, Any] = {"predicts": True, "compute_type": "int8", "kv_type": kv_type}
     alone, together = Sequences(folder, sequences=1, **options), Sequences(folder, sequences=3, **options)
     alone.logits({0: ids[:50]})
     for at in range(0, 50, 10):

@@ -20,8 +20,10 @@ class PredictingRunner(Protocol):
     """A model that drafts with a layer of its own."""
 
     max_context_tokens: int
-    predictor_share: float
-    """How much of a step's work a draft is, about."""
+
+    @property
+    def predictor_share(self) -> float:
+        """How much of a step's work a draft is, about."""
 
     def draft(
         self,
@@ -63,9 +65,7 @@ class PredictorDrafts:
             [each.sequence.slot for each in generations],
             contexts,
         )
-        return [
-            None if token < 0 else DraftToken(token, chance) for token, chance in zip(tokens, chances, strict=True)
-        ]
+        return [None if token < 0 else DraftToken(token, chance) for token, chance in zip(tokens, chances, strict=True)]
 
     def computed(self, step: Step, batch: Batch) -> None:
         """The step has kept what is needed by itself."""

@@ -1,0 +1,215 @@
+"""Native models that draft with a layer of multi-token prediction, under the engine: the same tokens as without it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine.engine import Engine
+from app.engine.native_runner import NativeRunner, kv_pages_within
+from app.engine.scheduling.limits import least_state_pages
+from app.engine.speculative.model_drafts import ModelDrafts
+from app.engine.speculative.predictor_drafts import PredictorDrafts
+from app.engine.speculative.step_cost import StepCost
+from app.messages.requests import GenerateRequest, Priority, SamplingParams
+from kernels import _native
+from quant.families.description import Attention, Decoder, DeltaNet, Latent, Layer, Mlp, Predictor, Rope
+from tests import sizes
+from tests.engine.native_runs import (
+    GREEDY,
+    Outputs,
+    interrupted,
+    outputs,
+    outputs_one_by_one,
+    requests_of_lengths,
+)
+from tests.engine.test_engine import Receiver
+from tests.kernels.tiny_model import F32, described_tensors, write_described
+
+CONTEXT = 512
+HIDDEN = 64
+FULL = Layer(Attention(32**-0.5), mlp=Mlp(96))
+DENSE = Decoder(
+    vocab_size=96, hidden_size=HIDDEN, max_positions=2048, heads=4, kv_heads=2, head_dim=32,
+    ropes=(Rope(32, tuple(10000 ** (-i / 16) for i in range(16))),), kinds=(FULL,), layers=(0, 0),
+    predictor=Predictor(0),
+)  # fmt: skip
+DELTA = Layer(delta=DeltaNet(key_heads=2, value_heads=4, key_dim=32, value_dim=32), mlp=Mlp(96))
+LATENT = Attention(0.2, latent=Latent(kv_rank=32, nope_dim=32, rope_dim=16, value_dim=32, query_rank=64))
+MODELS = {
+    "dense": DENSE,
+    "hybrid": replace(DENSE, kinds=(DELTA, FULL), layers=(0, 1, 0), predictor=Predictor(1)),
+    "latent": replace(
+        DENSE,
+        kv_heads=1,
+        head_dim=48,
+        kinds=(Layer(LATENT, mlp=Mlp(96)),),
+        ropes=(Rope(16, tuple(10.0 ** (-i / 4) for i in range(8))),),
+    ),
+}
+# threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
+SHAPES = {
+    "few at a time": (2, 3, 64, 64, 400),
+    "batched": (2, 6, 256, 256, 400),
+    "chunked": (1, 8, 43, 35, 400),
+    "preempted": (1, 8, 64, 64, 20),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _drafts_that_seem_cheap() -> Iterator[None]:
+    """What is planned must not depend on how long the steps of a tiny model take on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCost, "record", lambda *_: None)
+        patch.setattr(ModelDrafts, "_measured", lambda *_: None)
+        patch.setattr(NativeRunner, "predictor_share", 0.02)
+        yield
+
+
+def tensors_of(decoder: Decoder) -> dict[str, F32]:
+    """A predictor that is often right: what follows depends on the last token most of all, in it and in the model."""
+    tensors = described_tensors(decoder)
+    for name, values in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight", "output_proj.weight")):
+            tensors[name] = values * np.float32(0.3)
+    tensors["model.predictor.input_proj.weight"] = np.eye(HIDDEN, 2 * HIDDEN, dtype=np.float32)
+    tensors["model.predictor.embedding_norm.weight"] = np.ones(HIDDEN, np.float32)
+    tensors["model.predictor.output_norm.weight"] = tensors["model.norm.weight"]
+    return tensors
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    decoder = MODELS[request.param]
+    folder = tmp_path_factory.mktemp("predicts") / request.param
+    return write_described(folder, decoder, {}, tensors_of(decoder), "sym_int4")
+
+
+@contextmanager
+def running(
+    model: Path, shape: str, *, predicts: bool = True, kv_type: str = "int16", **options: Any
+) -> Iterator[Engine]:
+    threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
+    runner = NativeRunner(
+        str(model),
+        threads=threads,
+        kv_type=kv_type,
+        kv_pages=kv_pages,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        max_context_tokens=CONTEXT,
+        state_pages=least_state_pages(max_sequences) + 6,
+        predicts=predicts,
+    )
+    engine = Engine(
+        runner,
+        prompt_chunk_tokens=prompt_chunk_tokens,
+        expected_output_tokens=1,
+        drafts=PredictorDrafts(runner) if predicts else None,
+        **options,
+    )
+    try:
+        yield engine
+    finally:
+        engine.stop()
+    assert engine.statistics().pages_used == 0
+
+
+def made_requests() -> list[GenerateRequest]:
+    return requests_of_lengths((1, 31, 32, 33, 71, 160, 300))
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> Outputs:
+    """Without the predictor, without a cache, one after the other."""
+    with running(model, "batched", predicts=False, prefix_cache=False) as engine:
+        return outputs_one_by_one(engine, made_requests())
+
+
+def check_some_are_right(engine: Engine) -> None:
+    drafted, accepted = engine.statistics().drafts["mtp"]
+    assert 0.2 * drafted < accepted < drafted
+
+
+@pytest.mark.parametrize(("shape", "prefix_cache"), sizes.some([*SHAPES], [True, False]))
+def test_no_token_changes(shape: str, prefix_cache: bool, model: Path, expected: Outputs) -> None:
+    assert len(set(expected.values())) == len(expected)
+    requests = made_requests()
+    with running(model, shape, prefix_cache=prefix_cache) as engine:
+        assert outputs(engine, requests) == expected
+        assert outputs(engine, requests[::-1]) == expected, "from the cache, in another order"
+        counts = engine.statistics()
+        assert (counts.preemptions > 0) == (shape == "preempted")
+        assert (counts.cached_tokens > 0) == prefix_cache
+        check_some_are_right(engine)
+
+
+def test_pages_of_eight_bits(model: Path) -> None:
+    requests = made_requests()
+    with running(model, "batched", predicts=False, kv_type="int8") as engine:
+        expected = outputs(engine, requests)
+    with running(model, "batched", kv_type="int8") as engine:
+        assert outputs(engine, requests) == expected
+        check_some_are_right(engine)
+
+
+def test_batches_that_are_interrupted(model: Path, expected: Outputs) -> None:
+    requests = [replace(request, priority=Priority.BATCH) for request in made_requests()]
+    with running(model, "chunked") as engine, interrupted(engine):
+        assert outputs(engine, requests) == expected
+        assert engine.statistics().interruptions > 0
+
+
+def test_aborts_leave_the_others_alone(model: Path, expected: Outputs) -> None:
+    receiver, requests = Receiver(), made_requests()
+    with running(model, "chunked") as engine:
+        for request in requests:
+            receiver.submit(engine, request)
+            receiver.submit(engine, replace(request, request_id=f"{request.request_id}, aborted", max_new_tokens=150))
+        engine.start()
+        for request in requests:
+            time.sleep(0.002)
+            engine.abort(f"{request.request_id}, aborted")
+        for request in requests:
+            assert receiver.tokens(request.request_id) == expected[request.request_id]
+
+
+def test_right_drafts_save_steps(model: Path) -> None:
+    request = GenerateRequest("one", tuple(range(40)), 200, GREEDY, tenant=b"")
+    steps = {}
+    for predicts in (False, True):
+        with running(model, "few at a time", predicts=predicts) as engine:
+            steps[predicts] = outputs(engine, [request]), engine.statistics().steps
+    assert steps[True][0] == steps[False][0]
+    assert steps[True][1] < 0.8 * steps[False][1]
+
+
+def test_the_predictor_takes_its_pages_from_the_same_memory(model: Path) -> None:
+    layers = sum(
+        kind.attention is not None for kind in map(MODELS[model.name].layer, range(len(MODELS[model.name].layers)))
+    )
+    memory_bytes = 1 << 24
+    with_it, without = (
+        _native.Model.kv_page_bytes(str(model), "int16", predicts=predicts) for predicts in (True, False)
+    )
+    assert with_it * layers == without * (layers + 1)
+    assert kv_pages_within(str(model), "int16", memory_bytes, predicts=True) == memory_bytes // with_it
+    assert _native.Model.has_predictor(str(model))
+
+
+def test_the_end_of_a_context(model: Path) -> None:
+    """Drafts stop before the last tokens that fit."""
+    request = GenerateRequest(
+        "long", tuple(range(40)), CONTEXT - 40, SamplingParams(temperature=0.7, seed=1), tenant=b""
+    )
+    found = []
+    for predicts in (False, True):
+        with running(model, "few at a time", predicts=predicts) as engine:
+            found.append(outputs(engine, [request])["long"])
+    assert len(found[0]) == CONTEXT - 40
+    assert found[0] == found[1]

@@ -165,13 +165,32 @@ def test_drafts(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_the_same_with_and_without(case: str, tmp_path: Path) -> None:
-    _, folder = packed(case, tmp_path)
-    ids = parity.prompt()
+    reference, folder = packed(case, tmp_path)
+    ids, found = parity.prompt(), []
     with_it, without = Sequences(folder, sequences=1, predicts=True), Sequences(folder, sequences=1)
     for at in range(0, 150, 50):
-        found = with_it.logits({0: ids[at : at + 50]})
+        found.append(with_it.logits({0: ids[at : at + 50]}))
         draft(with_it, {0: (ids[at], at + 50)})
-        np.testing.assert_array_equal(found, without.logits({0: ids[at : at + 50]}))
+        np.testing.assert_array_equal(found[-1], without.logits({0: ids[at : at + 50]}))
+    parity.close(np.concatenate(found), parity.reference_logits(reference.model, ids))
+
+
+def test_calibration_leaves_the_predictor_as_it_is_rounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quant.conversion.calibrated.LEAST_TOKENS", 2048)
+    monkeypatch.setattr("quant.conversion.calibrated.TOKENS_PER_INPUT", 1)
+    files = {}
+    for method in ("rtn", "gptq"):
+        _, folder = packed("mimo", tmp_path / method, method=method, qtype="sym_int4", group_size=32)
+        files[method] = PackedFile(folder / "model.safetensors")
+    same = {
+        name: np.array_equal(*(file.codes(name).codes for file in files.values()))
+        for name, info in files["rtn"].matrices.items()
+        if info.type == "sym_int4"
+    }
+    assert {name for name, is_same in same.items() if is_same} == {
+        name for name in same if name.startswith(("model.predictor.", "lm_head."))
+    }
+    assert len(same) == 2 * 7 + 8 + 1
 
 
 def test_draft_by_draft_is_the_same(tmp_path: Path) -> None:

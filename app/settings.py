@@ -164,8 +164,9 @@ class EngineSettings(Knobs):
     guess_tokens: int = Field(default=16, ge=0, le=64)
     """Speculative decoding: the most tokens to guess at once from the conversation so far, as long as guesses pay off.
     0: none."""
-    draft_tokens: int = Field(default=8, ge=1, le=16)
-    """The most tokens that `model.draft` drafts at once for an answer, as long as they pay off."""
+    draft_tokens: int = Field(default=8, ge=0, le=16)
+    """The most tokens that `model.draft`, or the model's own layer of multi-token prediction, drafts at once for an
+    answer, as long as they pay off. 0: none, and that layer is left out of memory and steps."""
     prefix_cache: bool = True
     """Keep pages of prompts and answers as long as there is memory, so that a later request with the same beginning and
     the same API key does not compute it again. Without keys all callers share their pages."""

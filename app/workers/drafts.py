@@ -39,22 +39,29 @@ def draft_kv_bytes(
     """
     from kernels import _native
 
-    if settings.model.draft is None:
+    draft = _draft(settings)
+    if draft is None:
         return 0
-    own = _native.Model.kv_page_bytes(settings.model.draft, _kv_type(settings, settings.model.draft))
+    own = _native.Model.kv_page_bytes(draft, _kv_type(settings, draft))
     return int(kv_bytes * own // (own + _native.Model.kv_page_bytes(folder, kv_type)))
 
 
 def load_drafts(
     settings: ModelApplicationSettings, files: Path | SealedModel, slot: Slot, threads: int, runner: ModelRunner
 ) -> DraftSource | None:
-    """Loads the draft model, after the target. Raises DraftError, and what `NativeRunner` raises."""
+    """Loads the draft model, after the target, unless that drafts by itself.
+
+    Raises DraftError, and what `NativeRunner` raises.
+    """
     from app.engine.native_runner import NativeRunner, kv_pages_within
     from app.engine.speculative.draft_model import DraftModel
+    from app.engine.speculative.predictor_drafts import PredictorDrafts
     from app.workers.state_memory import memory_of
     from kernels import _native
 
-    draft = settings.model.draft
+    draft = _draft(settings)
+    if isinstance(runner, NativeRunner) and runner.predicts:
+        return PredictorDrafts(runner, settings.engine.draft_tokens)
     if draft is None:
         return None
     _check(files, settings.model.name, Path(draft))
@@ -89,7 +96,13 @@ def load_drafts(
 
 def draft_bytes(settings: ModelApplicationSettings) -> int:
     """Size of the draft model's weights; 0: there is none. Raises OSError."""
-    return 0 if settings.model.draft is None else (Path(settings.model.draft) / WEIGHTS).stat().st_size
+    draft = _draft(settings)
+    return 0 if draft is None else (Path(draft) / WEIGHTS).stat().st_size
+
+
+def _draft(settings: ModelApplicationSettings) -> str | None:
+    """The folder of the draft model that is used."""
+    return settings.model.draft if settings.engine.draft_tokens else None
 
 
 def _check(files: ModelFolder, name: str, draft: Path) -> None:

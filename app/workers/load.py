@@ -61,8 +61,8 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     types = engine.compute_type, engine.prompt_compute_type
     kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, *types)
     slots = settings.worker.max_concurrent_requests
-    predicts = uses_predictor(engine, folder)
-    step_tokens = step_tokens_of(engine, folder, threads, slots)
+    predicts = uses_predictor(settings, folder)
+    step_tokens = step_tokens_of(engine, folder, threads, slots, predicts)
     max_context_tokens = context_tokens(files, engine.max_context_tokens)
     page_groups = has_page_groups(settings)
     memory = memory_of(settings, folder, kv_type, max_context_tokens, _slots(slots, step_tokens), predicts)
@@ -101,17 +101,21 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     return runner
 
 
-def uses_predictor(engine: EngineSettings, folder: "str | _native.ModelFiles") -> bool:
-    """Whether the model drafts with a layer of its own: it has one, and drafts are wanted.
+def uses_predictor(settings: ModelApplicationSettings, folder: "str | _native.ModelFiles") -> bool:
+    """Whether the model drafts with a layer of its own: it has one, and no other model drafts for it.
 
     Raises `_native.PackedFileError`, OSError.
     """
     from kernels import _native
 
-    return engine.guess_tokens > 0 and _native.Model.has_predictor(folder)
+    if settings.engine.draft_tokens == 0 or settings.model.draft is not None:
+        return False
+    return _native.Model.has_predictor(folder)
 
 
-def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int) -> int:
+def step_tokens_of(
+    engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int, predicts: bool = False
+) -> int:
     """Returns the most tokens of a step: as set, or enough that few steps need to read all of the model's experts.
 
     A chosen number takes at most _MOST_ACTIVATION_BYTES. Raises `_native.PackedFileError`, OSError.
@@ -130,7 +134,7 @@ def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", t
             threads=threads,
             max_sequences=_slots(slots, tokens),
             max_step_tokens=tokens,
-            predicts=uses_predictor(engine, folder),
+            predicts=predicts,
         )
         > _MOST_ACTIVATION_BYTES
     ):

@@ -71,7 +71,8 @@ def memory_of(
             "memory.folder is set, but this model has recurrent states, which are too large to be saved, and its pages "
             "are of no use without them: leave memory.folder out"
         )
-    groups = len(_native.Model.page_group_windows(folder, max_context_tokens)) - 1  # the last one is the states'
+    windows = _native.Model.page_group_windows(folder, max_context_tokens, predicts)
+    groups = len(windows) - 1  # the last one is the states'
     least_kv_pages = -(-min(_LEAST_KV_TOKENS, max_context_tokens) // _native.PAGE_TOKENS) * groups
     least_kv_bytes = least_kv_pages * _native.Model.kv_page_bytes(folder, kv_type, max_context_tokens, predicts)
     memory = divide(memory_bytes, page_bytes=page_bytes, least_kv_bytes=least_kv_bytes, sequences=sequences)

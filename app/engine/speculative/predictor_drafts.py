@@ -42,10 +42,10 @@ class PredictorDrafts:
     """A `DraftSource`."""
 
     kind = "mtp"
-    most_tokens = MOST_TOKENS
 
-    def __init__(self, runner: PredictingRunner) -> None:
+    def __init__(self, runner: PredictingRunner, most_tokens: int = MOST_TOKENS) -> None:
         self._runner = runner
+        self.most_tokens = min(most_tokens, MOST_TOKENS)
         self.cost_share = runner.predictor_share
 
     def lag(self, generation: Generation) -> int | None:

@@ -1,5 +1,6 @@
 """Native models that draft with a layer of multi-token prediction, under the engine: the same tokens as without it."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,14 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
-from app.engine.speculative.model_drafts import ModelDrafts
+from app.engine.speculative.model_drafts import DraftCost
 from app.engine.speculative.predictor_drafts import PredictorDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
+from app.settings import ModelApplicationSettings
+from app.workers.drafts import load_drafts
+from app.workers.load import load_model
+from app.workers.numa import Slot
 from kernels import _native
 from quant.families.description import Attention, Decoder, DeltaNet, Latent, Layer, Mlp, Predictor, Rope
 from tests import sizes
@@ -58,6 +63,7 @@ SHAPES = {
     "batched": (2, 6, 256, 256, 400),
     "chunked": (1, 8, 43, 35, 400),
     "preempted": (1, 8, 64, 64, 20),
+    "looked up too": (1, 4, 80, 64, 400),
 }
 
 
@@ -66,7 +72,7 @@ def _drafts_that_seem_cheap() -> Iterator[None]:
     """What is planned must not depend on how long the steps of a tiny model take on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_measured", lambda *_: None)
+        patch.setattr(DraftCost, "record", lambda *_: None)
         patch.setattr(NativeRunner, "predictor_share", 0.02)
         yield
 
@@ -87,7 +93,7 @@ def tensors_of(decoder: Decoder) -> dict[str, F32]:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder = MODELS[request.param]
     folder = tmp_path_factory.mktemp("predicts") / request.param
-    return write_described(folder, decoder, {}, tensors_of(decoder), "sym_int4")
+    return write_described(folder, decoder, {"max_position_embeddings": 2048}, tensors_of(decoder), "sym_int4")
 
 
 @contextmanager
@@ -110,6 +116,7 @@ def running(
         runner,
         prompt_chunk_tokens=prompt_chunk_tokens,
         expected_output_tokens=1,
+        guess_tokens=5 if shape == "looked up too" else 0,
         drafts=PredictorDrafts(runner) if predicts else None,
         **options,
     )
@@ -200,6 +207,23 @@ def test_the_predictor_takes_its_pages_from_the_same_memory(model: Path) -> None
     assert with_it * layers == without * (layers + 1)
     assert kv_pages_within(str(model), "int16", memory_bytes, predicts=True) == memory_bytes // with_it
     assert _native.Model.has_predictor(str(model))
+
+
+@pytest.mark.parametrize(("options", "used"), [({}, True), ({"draft_tokens": 2}, True), ({"draft_tokens": 0}, False)])
+def test_a_worker_uses_it(options: dict[str, int], used: bool, model: Path) -> None:
+    settings = ModelApplicationSettings.model_validate(
+        {
+            "model": {"folder": str(model)},
+            "worker": {"bind_memory": False},
+            "engine": {"kv_memory_bytes": 1 << 24, "max_context_tokens": CONTEXT, **options},
+        }
+    )
+    slot = Slot(0, (min(os.sched_getaffinity(0)),))
+    runner = load_model(settings, model, slot, 1)
+    assert isinstance(runner, NativeRunner)
+    source = load_drafts(settings, model, slot, 1, runner)
+    assert runner.predicts == isinstance(source, PredictorDrafts) == used
+    assert source is None or source.most_tokens == options.get("draft_tokens", 4)
 
 
 def test_the_end_of_a_context(model: Path) -> None:

@@ -140,7 +140,7 @@ def expected(model: Path) -> Outputs:
 
 def check_some_are_right(engine: Engine) -> None:
     drafted, accepted = engine.statistics().drafts["mtp"]
-    assert 0.2 * drafted < accepted < drafted
+    assert 0.05 * drafted < accepted < drafted  # how many are drafted depends on measured times
 
 
 @pytest.mark.parametrize(("shape", "prefix_cache"), sizes.some([*SHAPES], [True, False]))

@@ -136,7 +136,7 @@ test("are cited by an answer, which opens the passage", () => {
   render(h(Markdown, { text: answer!.text, isGrowing: false, sources: answer!.sources, view: ({ name }) => opened.push(name) }), place);
   const links = [...place.querySelectorAll<HTMLElement>(".cite")];
   expect(links.map((one) => one.getAttribute("aria-label"))).toEqual(["Source 1: a.pdf, page 3", "Source 2: b.txt"]);
-  expect(place.textContent).toBe("It is 900 [1], says Ann [2][9].");
+  expect(place.textContent?.trim()).toBe("It is 900 [1], says Ann [2][9].");
   links[1]!.click();
   expect(opened).toEqual(["b.txt"]);
 });

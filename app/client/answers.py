@@ -71,6 +71,8 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
     """
     knobs = asking.knobs
     extra: dict[str, Any] = {**_ENDLESS, **asking.thinking, **({} if knobs.seed is None else {"seed": knobs.seed})}
+    if knobs.collection is not None:
+        extra["tools"] = [{"type": "file_search", "vector_store_ids": [knobs.collection]}]
     if parent is not None:
         extra["conversation"] = {"id": conversation_id, "parent": parent}
     with asking.client.responses.create(
@@ -95,6 +97,7 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
                 message = "The answer has failed." if failed is None else failed.message
                 raise AnswerError(message, None if failed is None else failed.code, _request_id(events))
             elif event.type in ("response.completed", "response.incomplete"):
+                yield from _sources_of(event.response)
                 end = _end_of(event.response)
         if end is None:
             raise AnswerError(_BROKEN_OFF, None, _request_id(events))
@@ -117,6 +120,19 @@ def _pieces_of(chunk: ChatCompletionChunk) -> Iterator[Thought | str]:
         yield Thought(thought)
     if delta.content:
         yield delta.content
+
+
+def _sources_of(response: Any) -> Iterator[str]:
+    """Yields a line for each passage that the answer cites, by its number."""
+    cited: dict[int, str] = {}
+    for item in response.output:
+        for part in (item.content or ()) if item.type == "message" else ():
+            for one in getattr(part, "annotations", ()):
+                more = one.model_extra or {}
+                page = "" if more.get("page") is None else f", page {more['page']}"
+                cited[more.get("result", 0) + 1] = f"{one.filename}{page}"
+    if cited:
+        yield "\n\n" + "\n".join(f"[{number}] {name}" for number, name in sorted(cited.items()))
 
 
 def _end_of(response: Any) -> Ended:

@@ -15,6 +15,7 @@ from openai import NotFoundError
 
 from app.client import attached, kept_chat, thinking, v1, wordings
 from app.client.account import ChatError
+from app.client.collections import collection_named
 from app.client.talk import Talk
 
 _MOST_TOKENS = 2**31 - 1
@@ -151,6 +152,19 @@ def _model(talk: Talk, argument: str) -> None:
         talk.screen.say(f"{here} {model.id}{window}{mute}")
 
 
+def _collection(talk: Talk, argument: str) -> None:
+    client = talk.account.client
+    if argument:
+        chosen = None if argument == "none" else collection_named(client, argument).id
+        talk.knobs = replace(talk.knobs, collection=chosen)
+    found = list(client.vector_stores.list())
+    if not found:
+        talk.screen.say("There are no collections yet: `redoubt knowledge add DIR --to NAME` makes one.")
+    for each in found:
+        here = "*" if each.id == talk.knobs.collection else " "
+        talk.screen.say(f"{here} {each.name}, {each.file_counts.completed:,} documents")
+
+
 def _system(talk: Talk, argument: str) -> None:
     if argument:
         talk.knobs = replace(talk.knobs, system=None if argument == "none" else argument)
@@ -274,6 +288,13 @@ COMMANDS = (
     Command("delete", "", "deletes this conversation, after asking", _delete, is_for_users=True),
     Command("export", "FILE", "writes this conversation to a file, .md or .json", _export),
     Command("model", "[ID]", "the models; with an ID, answers come from that one", _model),
+    Command(
+        "collection",
+        "[NAME]",
+        "your collections of documents; with a NAME, answers are found in that one; none: in none",
+        _collection,
+        is_for_users=True,
+    ),
     Command("system", "[TEXT]", "the system prompt; none: without one", _system),
     Command("set", "[NAME VALUE]", f"{', '.join(_SETTINGS)}; default: as the model has it", _set),
     Command("think", "[off|short|full]", "how much the model thinks before it answers, in this chat", _think),

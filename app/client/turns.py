@@ -39,6 +39,8 @@ class Knobs:
     seed: int | None = None
     thinking: str | None = None
     """off, short or full; kept with the chat."""
+    collection: str | None = None
+    """The id of the collection of documents in which answers are found."""
 
 
 @dataclass(frozen=True, slots=True)

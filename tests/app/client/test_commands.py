@@ -396,3 +396,13 @@ def test_an_answer_says_by_what_it_was_cut(
         "Cut at 5 tokens: the longest answer. /continue goes on.",
         "Cut at 400 tokens: the context is full. /continue goes on.",
     ]
+
+
+def test_answers_are_found_in_a_collection(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, url = make_site()
+    type_in(*LOGIN, "/collection", "/collection Leases", "/collection none", "/quit")
+    printed = chat(url, capsys)
+    assert any(line.startswith("There are no collections yet") for line in printed)
+    assert any(line.startswith("There is no collection Leases") for line in printed)

@@ -33,8 +33,9 @@ class BatchService(Answering):
         return await self._answer(lambda: self._accounts.stored_files.add_part(secret, file_id, part))
 
     async def finish_file(
-        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose
+        self, secret: str, file_id: str, sealed: bytes, seconds: int | None, purpose: UploadPurpose = "batch"
     ) -> StoredFile | Refusal:
+        """purpose: an older version's ingress does not say it."""
         return await self._answer(lambda: self._accounts.stored_files.finish(secret, file_id, sealed, seconds, purpose))
 
     async def files(

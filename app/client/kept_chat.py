@@ -250,7 +250,7 @@ def _text(item: dict[str, Any]) -> str:
 
 
 def _is_file(part: dict[str, Any]) -> bool:
-    return str(part["type"]) == "input_file"
+    return part.get("type") == "input_file"
 
 
 def _agree(item: dict[str, Any], message: Message) -> bool:

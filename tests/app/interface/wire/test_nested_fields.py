@@ -177,7 +177,6 @@ LEFT_OUT = {
     "FunctionCallOutputCallerProgram": "of an answer",
     **dict.fromkeys(
         (
-            "FileSearchToolParam",
             "WebSearchToolParam",
             "WebSearchPreviewToolParam",
             "Mcp",

@@ -7,8 +7,8 @@ opened with the recovery code) and sealed under that password and a new recovery
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import delete_all
 from app.accounts.credentials import Credential, new_key_id, new_recovery_code, recovery_secret
+from app.accounts.deleted_rows import delete_all
 from app.accounts.keys import UserKey, new_shared_key
 from app.accounts.store import Store
 from app.messages.accounts import AccountsError, ChangedPassword

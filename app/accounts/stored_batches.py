@@ -13,8 +13,8 @@ import orjson
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, tuple_, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import hide_files
 from app.accounts.batch_secrets import BatchSecrets
+from app.accounts.deleted_rows import hide_files
 from app.accounts.kept_secrets import KeptSecrets
 from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store

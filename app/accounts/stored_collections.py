@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, delete, func, insert, select, tuple_, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import hide_collections
 from app.accounts.credentials import normalized_name
+from app.accounts.deleted_rows import hide_collections
 from app.accounts.logins import Authenticated, Logins
 from app.accounts.sharing import sealed_for
 from app.accounts.store import Actor, Store

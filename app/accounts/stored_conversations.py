@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, or_, select, tuple_, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import delete_all
 from app.accounts.conversations import opened_key, replace_shared_key, sealed_key
+from app.accounts.deleted_rows import delete_all
 from app.accounts.keys import key_id, new_key
 from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store

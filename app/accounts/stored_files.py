@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, tuple_, update
 
 from app.accounts import tables
-from app.accounts.batch_rows import hide_files
+from app.accounts.deleted_rows import hide_files
 from app.accounts.logins import Authenticated, Logins
 from app.accounts.store import Store
 from app.accounts.stored_conversations import check_id, known_id

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--draft", help="the GGUF of a model that drafts")
     parser.add_argument("--draft-tokens", type=int, help="the most at once, instead of the server's default")
     parser.add_argument("--slot-files")
+    parser.add_argument("--embeddings", action="store_true", help="it makes vectors, and no text")
     options = parser.parse_args()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -72,6 +73,8 @@ def main() -> None:
     if options.slot_files:
         params.endpoint_slots, params.slot_save_path = True, f"{options.slot_files}/"
     params.n_batch = BATCH_TOKENS
+    if options.embeddings:
+        params.embedding, params.n_ubatch = True, BATCH_TOKENS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.n_threads_http = options.slots + 8  # a connection holds one while it streams
     if options.draft is not None:

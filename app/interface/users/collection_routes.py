@@ -11,6 +11,7 @@ from app.interface.users.knowledge.file_search import FileSearch
 from app.interface.users.knowledge.reading import DocumentReading
 from app.interface.users.knowledge.searching import KnowledgeSearch
 from app.interface.users.routes.vector_stores import VectorStoreRoutes
+from app.interface.users.user_routes import FULL, LIST, NONE
 from app.interface.wire.vector_stores import (
     CollectedFile,
     CollectedFileList,
@@ -28,14 +29,8 @@ from app.interface.wire.vector_stores import (
     VectorStoreRequest,
 )
 
-_NONE = "There is no such thing, or it is another user's."
 _OWNER = "It is shared with you: only its owner may change it."
-_FULL = "There are too many, or they take too much; the message says what to delete."
-_LIST = {
-    "after": "The id of the one before the first.",
-    "limit": "How many, at most 100; 20 by default.",
-    "order": "desc (the newest first) or asc.",
-}
+_LIST = {name: LIST[name] for name in ("after", "limit", "order")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +53,9 @@ def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
     """Returns the routes."""
     every, one = "/v1/vector_stores", "/v1/vector_stores/{id}"
     files, file = f"{one}/files", f"{one}/files/{{file_id}}"
-    none = {404: _NONE}
+    none = {404: NONE}
     mine = {**none, 403: _OWNER}
-    full = {**mine, 429: _FULL}
+    full = {**mine, 429: FULL}
     states = {"filter": "in_progress, completed, failed or cancelled; without it all."}
     return (
         Route(
@@ -70,7 +65,7 @@ def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
             "Makes a collection.",
             VectorStore,
             VectorStoreRequest,
-            refuses={**none, 429: _FULL},
+            refuses={**none, 429: FULL},
         ),
         Route("GET", every, stores.collections, "Your collections.", VectorStoreList, query=_LIST, refuses=none),
         Route("GET", one, stores.collection, "A collection.", VectorStore, refuses=none),

@@ -68,12 +68,12 @@ from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory, W
 from app.interface.wire.operator import CapacityList, Overview, UserUsageList
 from app.interface.wire.responses import ResponseObject
 
-_NONE = "There is no such thing, or it is another user's."
-_FULL = "There are too many, or they take too much; the message says what to delete."
+NONE = "There is no such thing, or it is another user's."
+FULL = "There are too many, or they take too much; the message says what to delete."
 _BUSY = "An answer of the conversation is being written."
 _ELSEWHERE = "Another ingress writes it; `Retry-After` says when to try again."
 _EVENTS = "true: as server-sent events, those to come too."
-_LIST = {
+LIST = {
     "after": "The id of the one before the first.",
     "limit": "How many, at most 100; 20 by default.",
     "order": "desc (the newest first) or asc.",
@@ -99,9 +99,9 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
     responses = StoredResponseRoutes(accounts, reception.service.settings.keep_alive_comment_s)
     warm = WarmRoute(reception, accounts)
     every, one, one_response = "/v1/conversations", "/v1/conversations/{id}", "/v1/responses/{id}"
-    searched = {**_LIST, "q": "What titles or texts have in them."}
+    searched = {**LIST, "q": "What titles or texts have in them."}
     form = {"format": "json (the default) or md."}
-    none, full = {404: _NONE}, {404: _NONE, 409: _BUSY, 429: _FULL}
+    none, full = {404: NONE}, {404: NONE, 409: _BUSY, 429: FULL}
     return (
         Route("GET", every, texts.conversations, "Your conversations.", ConversationList, query=searched, refuses=none),
         Route(
@@ -111,7 +111,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             "Begins a conversation.",
             ConversationObject,
             ConversationRequest,
-            refuses={429: _FULL},
+            refuses={429: FULL},
         ),
         Route("DELETE", every, texts.delete_all, "Deletes all that is stored of you.", DeletedConversations),
         Route("GET", one, texts.conversation, "A conversation.", ConversationObject, refuses=none),
@@ -122,7 +122,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             "Replaces a conversation's metadata.",
             ConversationObject,
             ConversationChangeRequest,
-            refuses={404: _NONE, 429: _FULL},
+            refuses={404: NONE, 429: FULL},
         ),
         Route(
             "DELETE",
@@ -150,7 +150,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             query=form,
             refuses=none,
         ),
-        Route("GET", f"{one}/items", texts.items, "A conversation's items.", ItemList, query=_LIST, refuses=none),
+        Route("GET", f"{one}/items", texts.items, "A conversation's items.", ItemList, query=LIST, refuses=none),
         Route("POST", f"{one}/items", texts.add_items, "Adds items.", ItemList, ItemsRequest, refuses=full),
         Route("GET", f"{one}/items/{{item_id}}", texts.item, "An item.", "application/json", refuses=none),
         Route(
@@ -159,7 +159,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             texts.delete_item,
             "Deletes an item.",
             ConversationObject,
-            refuses={404: _NONE, 409: _BUSY},
+            refuses={404: NONE, 409: _BUSY},
         ),
         Route(
             "POST",
@@ -195,7 +195,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             responses.input_items,
             "What a response answers.",
             ItemList,
-            query=_LIST,
+            query=LIST,
             refuses=none,
         ),
     )
@@ -204,12 +204,12 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
 def file_routes(files: FileRoutes) -> Sequence[Route]:
     """Returns the routes of users' files."""
     every, one = "/v1/files", "/v1/files/{id}"
-    query = {name: _LIST[name] for name in ("after", "limit", "order")}
+    query = {name: LIST[name] for name in ("after", "limit", "order")}
     query |= {
         "limit": "How many, at most 10,000.",
         "purpose": "batch, batch_output, user_data or assistants; without it all.",
     }
-    none = {404: _NONE}
+    none = {404: NONE}
     return (
         Route(
             "POST",
@@ -219,7 +219,7 @@ def file_routes(files: FileRoutes) -> Sequence[Route]:
             FileObject,
             FileUpload,
             is_form=True,
-            refuses={413: "The file is too large.", 415: "The body is no form.", 429: _FULL},
+            refuses={413: "The file is too large.", 415: "The body is no form.", 429: FULL},
         ),
         Route("GET", every, files.files, "Your files.", FileList, query=query, refuses=none),
         Route("GET", one, files.file, "A file without its content.", FileObject, refuses=none),
@@ -238,8 +238,8 @@ def file_routes(files: FileRoutes) -> Sequence[Route]:
 def batch_routes(batches: BatchRoutes) -> Sequence[Route]:
     """Returns the routes of users' batches."""
     every, one = "/v1/batches", "/v1/batches/{id}"
-    query = {name: _LIST[name] for name in ("after", "limit")}
-    none = {404: _NONE}
+    query = {name: LIST[name] for name in ("after", "limit")}
+    none = {404: NONE}
     return (
         Route(
             "POST",
@@ -248,7 +248,7 @@ def batch_routes(batches: BatchRoutes) -> Sequence[Route]:
             "Begins a batch of an uploaded file's lines.",
             BatchObject,
             BatchRequest,
-            refuses={**none, 429: _FULL},
+            refuses={**none, 429: FULL},
         ),
         Route("GET", every, batches.batches, "Your batches.", BatchList, query=query, refuses=none),
         Route("GET", one, batches.batch, "A batch.", BatchObject, refuses=none),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from app.interface.wire.response_items import FoundPassageItem
 from app.interface.wire.responses import FoundPassage
 
 _FRAME: Final = re.compile(r"<(?=/?passages\b)", re.IGNORECASE)
@@ -11,7 +12,7 @@ _CITED: Final = re.compile(r"\[(\d{1,3})\]")
 _ASKED: Final = "Answer from these passages if they say something about it, and cite each that you use, as in [1]."
 
 
-def framed(results: Sequence[FoundPassage]) -> str:
+def framed(results: Sequence[FoundPassageItem]) -> str:
     """Returns the passages for the prompt, behind the question. No passage can end their frame."""
     shown = "\n\n".join(f"[{number}] {_place(one)}\n{one.text}" for number, one in enumerate(results, 1))
     if not results:
@@ -37,7 +38,7 @@ def citations(text: str, results: Sequence[FoundPassage]) -> list[dict[str, Any]
     return found
 
 
-def _place(passage: FoundPassage) -> str:
+def _place(passage: FoundPassageItem) -> str:
     page = f", page {passage.page}" if passage.page is not None else ""
     heading = f": {passage.heading}" if passage.heading else ""
     return f"{passage.filename}{page}{heading}"

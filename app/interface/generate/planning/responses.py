@@ -38,7 +38,7 @@ from app.interface.wire.response_items import (
     ReasoningItem,
 )
 from app.interface.wire.response_tools import FileSearchTool
-from app.interface.wire.responses import FoundPassage, ResponseRequest, TextFormat
+from app.interface.wire.responses import ResponseRequest, TextFormat
 
 _FIELDS = {
     "messages": "input",
@@ -192,8 +192,7 @@ def _messages(request: ResponseRequest) -> list[Message]:
                 end_turn()
                 messages.append(Message(role=item.role, content=_text(item.content)))
             case FileSearchCallItem() if item.results is not None and messages and messages[-1].role == "user":
-                found = [FoundPassage.model_validate(one.model_dump()) for one in item.results]
-                messages[-1] = _followed(messages[-1], framed_passages(found))
+                messages[-1] = _followed(messages[-1], framed_passages(item.results))
             case _:  # another service's record of a tool that it ran
                 pass
     end_turn()

@@ -34,7 +34,6 @@ class FileSearch:
         if tool is None or not questions or caller.identity is None:
             return None
         collections = Collections(self._store, caller.identity, caller.secret)
-        options, wanted = tool.ranking_options, tool.filters
         results = list[FoundPassage]()
         try:
             hits = await self._search.search(
@@ -43,8 +42,8 @@ class FileSearch:
                 tool.vector_store_ids,
                 questions,
                 tool.max_num_results or USUAL_RESULTS,
-                wanted=lambda document: wanted is None or wanted.holds(dict(document.attributes)),
-                least_score=(options.score_threshold if options else None) or 0.0,
+                filters=tool.filters,
+                ranking=tool.ranking_options,
             )
         except AccountsError as error:
             if error.refusal.code != "not_found":

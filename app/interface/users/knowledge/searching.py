@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,6 +10,7 @@ from app.interface.encode.encoders import Encoders
 from app.interface.request.callers import Caller
 from app.interface.users.knowledge.reading import DocumentReading, vectors_of
 from app.interface.users.knowledge.sealed import CollectedDocument, Collection, Collections
+from app.interface.wire.vector_stores import Filter, RankingOptions
 from app.knowledge.index import CANDIDATES, Hit, OpenDocument, search
 from app.knowledge.lexical import Lexicon
 from app.knowledge.passages import Passage, Vectors
@@ -27,11 +28,8 @@ class _Opened:
     documents: dict[int, OpenDocument] = field(repr=False)
     """By their numbers."""
     encoder: str | None
+    size_bytes: int
     closing: asyncio.TimerHandle | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(document.size_bytes for document in self.documents.values())
 
 
 class KnowledgeSearch:
@@ -51,10 +49,18 @@ class KnowledgeSearch:
         questions: Sequence[str],
         most: int,
         *,
-        wanted: Callable[[OpenDocument], bool] = lambda _: True,
-        least_score: float = 0.0,
+        filters: Filter | None = None,
+        ranking: RankingOptions | None = None,
     ) -> list[Hit]:
-        """Returns the best passages for the questions, best first. Raises AccountsError, ApiError, EngineError."""
+        """Returns the best passages for the questions, best first. Raises AccountsError, ApiError, EngineError.
+
+        filters: on the documents' attributes; None: all are searched.
+        """
+        least_score = (ranking.score_threshold if ranking else None) or 0.0
+
+        def wanted(document: OpenDocument) -> bool:
+            return filters is None or filters.holds(dict(document.attributes))
+
         documents = list[OpenDocument]()
         for collection_id in dict.fromkeys(collection_ids):
             collection = await collections.get(collection_id)
@@ -95,7 +101,8 @@ class KnowledgeSearch:
                         documents[number] = former.get(number) or await self._open(
                             caller, collections, collection, each, encoder
                         )
-                opened = _Opened(collection.stored.changes, documents, encoder)
+                size_bytes = sum(document.size_bytes for document in documents.values())
+                opened = _Opened(collection.stored.changes, documents, encoder, size_bytes)
             self._keep(collection_id, opened)
             return list(opened.documents.values())
 

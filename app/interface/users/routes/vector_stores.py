@@ -161,15 +161,14 @@ class VectorStoreRoutes:
         caller, collections = self._collections(request)
         body = await body_of(request, SearchRequest)
         questions = [body.query] if isinstance(body.query, str) else body.query
-        wanted, options = body.filters, body.ranking_options
         hits = await self._search.search(
             caller,
             collections,
             [id_of(request)],
             questions,
             body.max_num_results,
-            wanted=lambda document: wanted is None or wanted.holds(dict(document.attributes)),
-            least_score=(options.score_threshold if options else None) or 0.0,
+            filters=body.filters,
+            ranking=body.ranking_options,
         )
         return json_response(SearchResults(search_query=questions, data=[_result(hit) for hit in hits]).model_dump())
 

@@ -75,6 +75,8 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
         # Tokenize on the calling thread, at its priority, and not in a pool with a thread per core.
         "TOKENIZERS_PARALLELISM": environment.get("TOKENIZERS_PARALLELISM", "false"),
+        # gRPC writes a line at each fork, so for each document that is read, that it does nothing.
+        "GRPC_ENABLE_FORK_SUPPORT": environment.get("GRPC_ENABLE_FORK_SUPPORT", "0"),
         # The ingress sends to Serve's HTTP proxy by value, as the workers do to the ingress (`worker_client`).
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
         # gRPC's limit of 4 MiB is too small for a thousand embeddings or a long prompt's log-probabilities.

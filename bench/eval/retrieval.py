@@ -4,12 +4,14 @@
 
 The documents are the project's own documentation, the questions in retrieval_questions.toml. A passage is right if it
 is of the file that answers and has the answer's words. Recall@5: whether one of the first five is right; nDCG@10: 1
-where the first one is, less the later the first right one comes. A running service computes vectors and scores.
+where the first one is, less the later the first right one comes. A running service computes vectors and scores;
+REDOUBT_API_KEY is a key of it, if it has users.
 """
 
 import argparse
 import json
 import math
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -95,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="a running service")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
     options = parser.parse_args(argv)
-    client = connect(options.url, None)
+    client = connect(options.url, os.environ.get("REDOUBT_API_KEY"))
 
     def embed(texts: Sequence[str], kind: str) -> NDArray[np.float32]:
         rows = list[list[float]]()

@@ -297,7 +297,9 @@ class Engine:
 
         Returns False to end the thread.
         """
-        # Without the lock: what comes meanwhile is taken before the next step.
+        # Without the lock: what comes meanwhile is taken before the next step. A request is in the inbox before it
+        # interrupts, so one that comes after this line is seen below or interrupts the next step.
+        self._interrupt[0] = 0
         goes_on = self._generations and not (self._is_stuck or self._inbox or self._calls or self._stopping)
         if not goes_on and not self._take_inbox():
             return False

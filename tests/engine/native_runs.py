@@ -53,15 +53,13 @@ def outputs_one_by_one(engine: Engine, requests: Sequence[GenerateRequest]) -> O
 
 @contextmanager
 def interrupted(engine: Engine) -> Iterator[None]:
-    """Interrupts steps of batches at any time, and so at any layer; less often where none comes to its end."""
+    """Interrupts steps of batches at any time, and so at any layer."""
     has_ended = Event()
 
     def interrupt() -> None:
-        random, pause_s, steps = Random(5), 0.002, 0
-        while not has_ended.wait(random.random() * pause_s):
+        random = Random(5)
+        while not has_ended.wait(random.random() / 500):
             engine._interrupt[0] = 1
-            before, steps = steps, engine.statistics().steps
-            pause_s = 0.002 if steps > before else 1.2 * pause_s
 
     thread = Thread(target=interrupt)
     thread.start()

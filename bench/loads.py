@@ -181,6 +181,7 @@ def crowd(server: Server, sender: Sender, users: int, prompt_tokens: int, new_to
         "first_token_p50_s": times["p50"],
         "first_token_p99_s": times["p99"],
         "first_token_mean_s": statistics.fmean(first_s(receipts)),
+        "next_token_p50_s": quantiles(next_s(receipts))["p50"],
         "queue_mean_s": (after[1] - before[1]) / max(1, after[0] - before[0]),
     }
 

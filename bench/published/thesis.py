@@ -3,7 +3,7 @@
 Its pictures have no numbers in the text, so only what the text says of them is here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bench.eval.comparison_page import conversion
@@ -22,6 +22,11 @@ MEMORY_MB: Final = {
 LOAD_S: Final = {"fp32": (30.1276, 64.7866), "sym_int4": (1.68288, 9.57686), "int8": (34.3865, 73.7418)}
 SHAPES: Final = ("original-1.1b", "original-7b", "original-7b-8-layers", "original-13b", "original-13b-4-layers")
 BASES: Final = ("torch-fp32", "torch-bf16")
+CONCURRENCY: Final[Mapping[str, tuple[str, Any]]] = {
+    "tokens/s": ("tokens_per_s", "{:.0f}".format), "next token p50": ("next_token_p50_s", seconds),
+    "first token p50": ("first_token_p50_s", seconds),
+}  # fmt: skip
+"""By its title: the figure of `redoubt bench loads concurrency`, and how it is shown."""
 UNMEASURED: Final = ["Not measured yet."]
 Lines = list[str]
 
@@ -227,11 +232,11 @@ def concurrency(results: Results) -> Lines:
     rows = []
     for users, by_workers in by_users.items():
         cells = [f"{users:,}"]
-        for figure, shown in (("tokens_per_s", "{:.0f}".format), ("first_token_p50_s", seconds)):
-            cells += [spread(by_workers[n][figure], shown) if n in by_workers else NONE for n in (1, 2)]
+        for figure, shown in CONCURRENCY.values():
+            cells += [spread(by_workers[n][figure], shown) if figure in by_workers.get(n, {}) else NONE for n in (1, 2)]
         rows.append(cells)
-    head = ["requests at once", "tokens/s, one worker", "tokens/s, two", "first token p50, one", "first token p50, two"]
-    return table(head, rows)
+    titles = [f"{title}, {workers}" for title in CONCURRENCY for workers in ("one worker", "two")]
+    return table(["requests at once", *titles], rows)
 
 
 def confidential(results: Results) -> Lines:

@@ -110,10 +110,15 @@ def _accuracy(what: str, result: Row | None) -> str:
     if result is None:
         return ""
     metric = METRICS[what]
-    share, error = result[metric], result[f"{metric}_stderr"]
+    value, error = result[metric], result[f"{metric}_stderr"]
     if "against_baseline" not in result:
-        return f"{share:.1%} ± {100 * error:.1f}"
-    return f"{share:.1%} ({_difference(result['against_baseline'])})"
+        return share(value, error)
+    return f"{value:.1%} ({_difference(result['against_baseline'])})"
+
+
+def share(value: float, error: float) -> str:
+    """A share and its standard error, as percent and points."""
+    return f"{value:.1%} ± {100 * error:.1f}"
 
 
 def _difference(paired: Row) -> str:
@@ -128,7 +133,7 @@ def _categories(rows: Sequence[Row]) -> str:
     lines = heading(["weights", *names, "all questions against unquantized"])
     for each in there:
         result = each["results"]["ceval"]
-        cells = [f"{100 * result['categories'][name]['acc']:.1f}" for name in names]
+        cells = [share(result["categories"][name]["acc"], result["categories"][name]["acc_stderr"]) for name in names]
         paired = result.get("against_baseline")
         lines.append(row([conversion(each["name"]), *cells, "" if paired is None else _difference(paired)]))
     return "\n".join(lines)

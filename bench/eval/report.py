@@ -200,11 +200,14 @@ def _hellaswag(options: ReportOptions, model: OpenModel, journal: Journal, name:
 def weight_errors(source: Path, folder: Path) -> dict[str, Any]:
     """The error of the layers' weights: relative root mean square, by matrix and in total, and a histogram.
 
+    zeroed: the share of weights that are next to zero and were not: below a hundredth of their matrix' root mean
+    square, since asym_int4's scales and minima, rounded to fp16 each, leave a rest there.
+
     The histogram's bins are in units of a matrix' own root mean square, from -1 to 1; of each matrix the first rows
     count.
     """
     checkpoint, packed = open_source(source), PackedFile(folder / FILE_NAME)
-    counts, by_matrix, squares = np.zeros(len(_BINS) - 1, np.int64), {}, np.zeros(2)
+    counts, by_matrix, squares, zeroed = np.zeros(len(_BINS) - 1, np.int64), {}, np.zeros(2), np.zeros(2, np.int64)
     for name in (name for name in packed.matrices if name.endswith("_proj.weight")):
         ours = packed.dequantized_tiles(name, 0, _ERROR_TILES)
         values = checkpoint.tensors[name].read(0, len(ours))
@@ -214,8 +217,10 @@ def weight_errors(source: Path, folder: Path) -> dict[str, Any]:
         sums = float(((ours - exact) ** 2).sum()), float((exact**2).sum())
         by_matrix[name] = float(np.sqrt(sums[0] / sums[1]))
         squares += sums
+        zeroed += np.array([np.count_nonzero((abs(ours) < size / 100) & (abs(exact) >= size / 100)), exact.size])
     return {
         "relative_rms": float(np.sqrt(squares[0] / squares[1])),
+        "zeroed": float(zeroed[0] / zeroed[1]),
         "worst_matrix": max(by_matrix, key=lambda name: by_matrix[name]),
         "worst_relative_rms": max(by_matrix.values()),
         "histogram": counts.tolist(),

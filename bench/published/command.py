@@ -30,6 +30,10 @@ _TABLES: Final = (
     "python", "-m", "bench.eval.quality_tables", "CHECKPOINT", "--name", "smollm2-135m", "--work", "build/quality",
     "--data", "DATA", "--results", "RESULTS", "--tables",
 )  # fmt: skip
+_GEMMA: Final = (
+    "python", "-m", "bench.eval.quality_tables", "DATA/gemma-3-270m-q4_k_m.gguf", "--name", "gemma3-270m", "--work",
+    "build/quality-gemma", "--data", "DATA", "--results", "RESULTS", "--tables",
+)  # fmt: skip
 _ORIGINAL: Final = ("python", "-m", "bench.original")
 _END: Final = ("--threads", "THREADS", "--out", "OUT")
 _LARGE: Final = ("--inputs", "32,1024", "--outputs", "32,256", "--drop", *_END)
@@ -43,7 +47,10 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "original-135m": (*_ORIGINAL, "smollm2-135m", "--inputs", "17", "--outputs", "32", *_END),
     "quality-methods-smollm2-135m": (*_TABLES, "methods"),
     "quality-longbench-smollm2-135m": (*_TABLES, "longbench"),
-    "quality-ceval-smollm2-135m": (*_TABLES, "ceval"),
+    "quality-ceval-smollm2-135m": (*_TABLES, "ceval", "--limit", "ceval=2"),
+    "quality-ceval-gemma3-270m": (*_GEMMA, "ceval", "--limit", "ceval=6"),
+    "quality-groups-smollm2-135m": (*_TABLES, "groups"),
+    "quality-groups-gemma3-270m": (*_GEMMA, "groups", "--windows", "5"),
     "quality-smollm2-135m": (
         *("redoubt", "eval", "report", "CHECKPOINT", "--text", "DATA/wikitext2-valid.txt", "--windows", "24"),
         *("--hellaswag", "DATA/hellaswag_val_full.txt", "--work", "build/report", "--out", "OUT"),

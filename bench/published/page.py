@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from bench.published import papers, thesis
+from bench.published import papers, quality, thesis
 from bench.published.results import Results, sources
 from bench.table.markdown import between_marks
 
@@ -13,9 +13,10 @@ TABLES: Final[Mapping[str, tuple[Make, Sequence[str]]]] = {
     "summary": (thesis.summary, ()),
     "memory": (thesis.memory, ORIGINAL),
     "load": (thesis.load, ()),
-    "perplexity": (thesis.perplexity, ("quality-longbench-smollm2-135m",)),
-    "ability": (thesis.ability, ("quality-ceval-smollm2-135m",)),
-    "weights": (thesis.weights, ("quality-smollm2-135m",)),
+    "perplexity": (quality.perplexity, ("quality-longbench-smollm2-135m",)),
+    "ability": (quality.ability, quality.ABILITY),
+    "weights": (quality.weights, ("quality-smollm2-135m",)),
+    "granularity": (quality.granularity, quality.GRANULARITY),
     "response": (thesis.response, ()),
     "tokens": (thesis.tokens, ()),
     "start": (thesis.start, ("loads-start-embedded",)),
@@ -25,7 +26,7 @@ TABLES: Final[Mapping[str, tuple[Make, Sequence[str]]]] = {
     "gains": (papers.gains, ("gains-embedded",)),
     "batches": (papers.batches, ("kernels-4096x4096",)),
     "llama-cpp": (papers.beside_llama_cpp, papers.LENGTHS),
-    "accuracy": (papers.accuracy, ("quality-methods-smollm2-135m",)),
+    "accuracy": (quality.accuracy, ("quality-methods-smollm2-135m",)),
     "stages": (papers.stages, ("stages-17-embedded",)),
     "shares": (papers.shares, ("stages-embedded",)),
     "floats": (papers.float_types, ("original-135m",)),

@@ -1,10 +1,7 @@
 """The tables of the other four documents with ours beside: PPL.LLM, Intel's LLM Runtime, a Rust engine, int8 pages."""
 
-import statistics
 from typing import Final
 
-from bench.eval.comparison import METRICS
-from bench.eval.comparison_page import conversion
 from bench.published.results import NONE, Json, Results, mib, seconds, spread, table
 from bench.published.thesis import NAMES, UNMEASURED
 from quant.conversion.shapes import SHAPES
@@ -99,26 +96,6 @@ def beside_llama_cpp(results: Results) -> Lines:
                     what = f"ours, {file.result['model']}: {lengths}{users}, {title}"
                     rows.append([what, NONE, spread(each["its_over_ours"][figure])])
     return table(["", "times as fast as llama.cpp, published", "ours"], rows)
-
-
-def accuracy(results: Results) -> Lines:
-    """Mean of four sets, int4 over fp32."""
-    sets = ("lambada", "piqa", "winogrande", "hellaswag")
-    rows = []
-    for file in results.of("quality-methods-smollm2-135m"):
-        found = {each["name"]: each["results"] for each in file.result["rows"]}
-        base = _mean(found["unquantized"], sets)
-        for name, each in found.items():
-            mean = _mean(each, sets)
-            if mean is not None and base is not None:
-                rows.append([conversion(name), f"{mean:.1%}", f"{mean / base:.3f}"])
-    return table(["ours: SmolLM2-135M", "mean of the four sets", "over fp32"], rows)
-
-
-def _mean(found: Json, sets: tuple[str, ...]) -> float | None:
-    if any(name not in found for name in sets):
-        return None
-    return statistics.fmean(found[name][METRICS[name]] for name in sets)
 
 
 def stages(results: Results) -> Lines:

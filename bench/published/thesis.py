@@ -6,8 +6,6 @@ Its pictures have no numbers in the text, so only what the text says of them is 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bench.eval.comparison_page import conversion
-from bench.eval.published import LONGBENCH_PERPLEXITY
 from bench.published.results import NONE, File, Json, Results, mib, newest_of_each_machine, seconds, spread, table
 from bench.report.published import FIRST_TOKEN_S, NEXT_TOKEN_S, PROMPT_TOKENS
 
@@ -146,67 +144,24 @@ def _over(ours: float | None, theirs: float | None) -> str:
 
 
 def tokens(results: Results) -> Lines:
-    """First and next token after 1,024 tokens, or the longest prompt up to there."""
-    files = originals(results)
-    given = {file.stem: str(max(n for n in file.result["inputs"] if n <= PROMPT_TOKENS)) for file in files}
+    """First and next token after 512 and 1,024 tokens, or the longest prompt up to there."""
+    given = [
+        (file, str(prompt))
+        for file in originals(results)
+        for prompt in file.result["inputs"]
+        if prompt in (512, max(n for n in file.result["inputs"] if n <= PROMPT_TOKENS))
+    ]
     rows = []
     for name, title in NAMES.items():
         theirs = f"{seconds(FIRST_TOKEN_S)}, {seconds(NEXT_TOKEN_S)}" if name == "sym_int4" else NONE
         cells = []
-        for file in files:
-            times = file.result["types"].get(name, {}).get("inputs", {}).get(given[file.stem])
+        for file, prompt in given:
+            times = file.result["types"].get(name, {}).get("inputs", {}).get(prompt)
             cells.append(f"{seconds(times['first_token_s'])}, {seconds(times['next_token_s'])}" if times else NONE)
         if theirs != NONE or any(cell != NONE for cell in cells):
             rows.append([title, theirs, *cells])
-    titles = [f"{shape_title(file)}, {int(given[file.stem]):,} in" for file in files]
+    titles = [f"{shape_title(file)}, {int(prompt):,} in" for file, prompt in given]
     return table(["first token, next token", "published, 7B, 1,024 in", *titles], rows)
-
-
-def perplexity(results: Results) -> Lines:
-    rows = []
-    files = results.of("quality-longbench-smollm2-135m")
-    measured = files[-1].result["rows"] if files else ()
-    ours = {each["name"]: each["results"]["longbench-perplexity"] for each in measured}
-    for name, qtype in (
-        ("unquantized", "fp32"),
-        *((f"{kind}-g64-rtn", kind) for kind in ("int8", "sym_int4", "asym_int4")),
-    ):
-        cells = [qtype]
-        for figures in LONGBENCH_PERPLEXITY.values():
-            rise = "" if qtype == "fp32" else f" ({figures[qtype] / figures['fp32'] - 1:+.2%})"
-            cells.append(f"{figures[qtype]:.4f}{rise}")
-        paired = ours[name].get("against_baseline") if name in ours else None
-        rise = "" if paired is None else f" ({paired['rise']:+.2%})"
-        rows.append([*cells, f"{ours[name]['perplexity']:.3f}{rise}" if name in ours else NONE])
-    return table(
-        ["weights", *(f"published: {name}" for name in LONGBENCH_PERPLEXITY), "ours: SmolLM2-135M, part of the texts"],
-        rows,
-    )
-
-
-def ability(results: Results) -> Lines:
-    """C-Eval by category; the published bars have no numbers."""
-    files = results.of("quality-ceval-smollm2-135m")
-    if not files:
-        return UNMEASURED
-    there = [each for each in files[-1].result["rows"] if "ceval" in each["results"]]
-    names = list(there[0]["results"]["ceval"]["categories"])
-    rows = [
-        [conversion(each["name"]), *(f"{each['results']['ceval']['categories'][name]['acc']:.1%}" for name in names)]
-        for each in there
-    ]
-    return table(["ours: SmolLM2-135M", *names], rows)
-
-
-def weights(results: Results) -> Lines:
-    """Relative error of the rounded weights, by type."""
-    rows = [
-        [f"`{each['variant']}`", f"{each['weights_error']['relative_rms']:.2%}", f"{each['perplexity_increase']:+.1%}"]
-        for file in results.of("quality-smollm2-135m")
-        for each in file.result["variants"]
-        if each["variant"].endswith(" rtn")
-    ]
-    return table(["ours: rounded to nearest, inputs a scale", "weights moved (root mean square)", "perplexity"], rows)
 
 
 def start(results: Results) -> Lines:

@@ -53,12 +53,16 @@ def test_each_variant_is_measured(report: dict[str, Any], checkpoint: Path) -> N
 
 def test_weight_errors_are_those_of_the_values(packed: Path, checkpoint: Path) -> None:
     source, file = open_source(checkpoint), PackedFile(packed / "model.safetensors")
-    wrong = size = 0.0
+    wrong = size = zeroed = weights = 0.0
     for name in (name for name in file.matrices if name.endswith("_proj.weight")):
         values = np.asarray(source.tensors[name].read(0, source.tensors[name].shape[0]))
         wrong += float(((file.dequantize(name) - values) ** 2).sum())
         size += float((values**2).sum())
-    assert weight_errors(checkpoint, packed)["relative_rms"] == pytest.approx((wrong / size) ** 0.5, rel=1e-5)
+        zeroed += int(((file.dequantize(name) == 0) & (abs(values) >= np.sqrt((values**2).mean()) / 100)).sum())
+        weights += values.size
+    found = weight_errors(checkpoint, packed)
+    assert found["relative_rms"] == pytest.approx((wrong / size) ** 0.5, rel=1e-5)
+    assert found["zeroed"] == zeroed / weights > 0.01
     assert linear_bits(packed) == 4.5
 
 

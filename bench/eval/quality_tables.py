@@ -65,6 +65,13 @@ TABLES: Final[Mapping[str, Table]] = {
     "longbench": Table(
         ("int8-g64-rtn", "sym_int4-g64-rtn", "asym_int4-g64-rtn", "sym_int4-g64-quick"), ("longbench-perplexity",)
     ),
+    "weights": Table(
+        (
+            *("sym_int4-g32-rtn", "sym_int4-g64-rtn", "sym_int4-gchannel-rtn", "asym_int4-g32-rtn"),
+            *("asym_int4-g64-rtn", "nf4-g64-rtn", "int8-g64-rtn"),
+        ),
+        ("weights",),
+    ),
     "ceval": Table(("int8-g64-rtn", "sym_int4-g64-rtn", "asym_int4-g64-rtn"), ("ceval",)),
 }
 

@@ -15,7 +15,7 @@ TABLES: Final[Mapping[str, tuple[Make, Sequence[str]]]] = {
     "load": (thesis.load, ()),
     "perplexity": (quality.perplexity, ("quality-longbench-smollm2-135m",)),
     "ability": (quality.ability, quality.ABILITY),
-    "weights": (quality.weights, ("quality-smollm2-135m",)),
+    "weights": (quality.weights, quality.WEIGHTS),
     "granularity": (quality.granularity, quality.GRANULARITY),
     "response": (thesis.response, ()),
     "tokens": (thesis.tokens, ()),

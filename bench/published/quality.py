@@ -13,6 +13,7 @@ from bench.published.thesis import UNMEASURED
 
 Lines = list[str]
 ABILITY: Final = ("quality-ceval-gemma3-270m", "quality-ceval-smollm2-135m")
+WEIGHTS: Final = ("quality-smollm2-135m", "quality-weights-smollm2-135m")
 GRANULARITY: Final = ("quality-groups-smollm2-135m", "quality-methods-smollm2-135m", "quality-groups-gemma3-270m")
 MODELS: Final = {"smollm2-135m": "SmolLM2-135M", "gemma3-270m": "Gemma 3 270M"}
 _GRAINS: Final = {"tensor": "per tensor", "channel": "per channel", "128": "128", "64": "64", "32": "32"}
@@ -63,12 +64,10 @@ def ability(results: Results) -> Lines:
 
 def weights(results: Results) -> Lines:
     """Relative error of the rounded weights, by type."""
-    groups = results.of("quality-groups-smollm2-135m")[-1:]
     zeroed = {
         each["name"]: each["results"]["weights"]["zeroed"]
-        for file in groups
+        for file in results.of("quality-weights-smollm2-135m")[-1:]
         for each in file.result["rows"]
-        if "zeroed" in each["results"].get("weights", {})
     }
     rows = []
     for file in results.of("quality-smollm2-135m"):

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import OneLineParser, at_least, json_text, machine
+from bench.common import OneLineParser, at_least, json_text
 from bench.eval.ceval import by_category, ceval_tasks
 from bench.eval.choice_files import hellaswag_tasks, jsonl_tasks, piqa_tasks, winogrande_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
-from bench.eval.comparison import compare, read_comparison, read_results
+from bench.eval.comparison import compare, measured_here, read_comparison, read_results
 from bench.eval.comparison_page import with_comparison
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
@@ -262,7 +262,7 @@ def _run_weights(options: argparse.Namespace) -> Iterator[Result]:
 
 
 def _run_compare(options: argparse.Namespace) -> Iterator[Result]:
-    facts = {"model": options.model, **machine(), "notes": options.note}
+    facts = {"model": options.model, **measured_here(), "notes": options.note}
     options.out.write_text(json_text(facts | compare(read_results(options.results))), encoding="utf-8")
     yield from ()
 

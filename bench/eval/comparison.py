@@ -6,12 +6,15 @@ JSON, which `bench.eval.comparison_page` formats. Does not measure.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from bench.common import machine
 from bench.eval.choice_files import json_lines
 from bench.eval.errors import EvalError
 from bench.eval.paired import paired_accuracy, paired_perplexity
+from bench.processor import machine_facts, this_processor
 
 METRICS: Final[Mapping[str, str]] = {
     "hellaswag": "acc_norm", "piqa": "acc_norm", "winogrande": "acc", "lambada": "acc", "ceval": "acc",
@@ -24,6 +27,12 @@ UNPAIRED: Final = ("kl", "weights")
 """Results that compare with the unquantized checkpoint themselves."""
 _FACTS: Final = ("qtype", "group_size", "compute_type", "kv_type", "tier")
 _SETTINGS: Final = ("text", "context", "windows", "tokens_of_a_text", "tasks")
+
+
+def measured_here() -> dict[str, Any]:
+    """What a comparison says of the machine, the code and the time."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**machine(), "machine": machine_facts(this_processor()), "measured_at": now}
 
 
 def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:

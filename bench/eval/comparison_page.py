@@ -31,7 +31,8 @@ def tables(comparison: Mapping[str, Any]) -> str:
     facts = [comparison["model"], *_facts(settings)]
     if "kl" in settings and not any(each["name"] == "unquantized" for each in rows):
         facts.append(f"unquantized: perplexity {_baseline(rows)}")
-    parts = [f"{'; '.join(facts)}; {comparison['cpu']}, {rows[-1]['tier']}, commit {comparison['commit']}."]
+    cpu = comparison.get("machine", {}).get("name", comparison["cpu"])
+    parts = [f"{'; '.join(facts)}; {cpu}, {rows[-1]['tier']}, commit {comparison['commit']}."]
     if _LONG in settings:
         parts.append(_long_texts(rows))
     if any("categories" in each["results"].get("ceval", {}) for each in rows):

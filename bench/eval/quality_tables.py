@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.common import OneLineParser, at_least, json_text, machine
+from bench.common import OneLineParser, at_least, json_text
 from bench.eval import command
-from bench.eval.comparison import compare, read_results
+from bench.eval.comparison import compare, measured_here, read_results
 from bench.eval.comparison_page import with_comparison
 from bench.eval.errors import EvalError
 from quant.conversion.convert import convert
@@ -140,7 +140,7 @@ def _make(name: str, options: argparse.Namespace) -> None:
     for text in left_out:
         print(f"redoubt: left out of {name}: {text}", file=sys.stderr)
     notes = [*options.note, *(f"left out: {text}" for text in left_out)]
-    result = {"model": options.checkpoint.name, **machine(), "notes": notes, **compare(read_results(files))}
+    result = {"model": options.checkpoint.name, **measured_here(), "notes": notes, **compare(read_results(files))}
     order = [UNQUANTIZED, *table.conversions]
     result["rows"].sort(key=lambda row: order.index(row["name"]) if row["name"] in order else len(order))
     out = (options.results or options.work) / f"quality-{name}-{options.name}.json"

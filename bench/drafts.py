@@ -3,11 +3,11 @@
 A draft model drafts, or with --predicts the target's own layer of multi-token prediction. All have random weights, so
 no draft would be right. The rate is therefore set: all is computed as it would be, and then what was drafted is
 replaced, at the rate that is wanted by the token that the target will say, which a run without drafts has shown,
-otherwise by another one. With --pair two real models draft for themselves. Runs with and without drafts take turns, and
-must give the same texts.
+otherwise by another one. With --pair two real models draft for themselves, with --itself a small one in int4 for
+itself in bf16. Runs with and without drafts take turns, and must give the same texts.
 
-Run: `redoubt bench drafts --target qwen3-8b --draft qwen3-0.6b`, --target qwen3.5-9b --predicts, or --pair TARGET
-DRAFT; prints one JSON object.
+Run: `redoubt bench drafts --target qwen3-8b --draft qwen3-0.6b`, --target qwen3.5-9b --predicts, --pair TARGET DRAFT,
+or --itself GGUF; prints one JSON object.
 """
 
 import argparse
@@ -29,8 +29,9 @@ from app.engine.speculative.predictor_drafts import PredictorDrafts
 from app.messages.failures import EngineError
 from app.messages.requests import SamplingParams
 from bench.common import OneLineParser, at_least, machine, number_list, print_result
-from bench.drafts_peer import decode_speed, server
+from bench.drafts_peer import bf16_gguf, decode_speed, server
 from bench.drafts_rig import Prompts, RatedDrafts, Rig, compared
+from quant.conversion.convert import convert
 from quant.conversion.synth import synth
 from quant.errors import QuantError
 
@@ -151,6 +152,15 @@ def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def own_pair(gguf: Path, folder: Path) -> tuple[list[Path], list[Path]]:
+    """A model in bf16 and in int4, from its GGUF of few bits; and the same as GGUFs. Each is made once."""
+    pair = [folder / f"{gguf.stem}-{kind}" for kind in ("bf16", "int4")]
+    for path, qtype in zip(pair, ("bf16", "sym_int4"), strict=True):
+        if not (path / "config.json").exists():
+            convert(gguf, path, qtype=qtype)
+    return pair, [bf16_gguf(gguf, folder / f"{gguf.stem}-bf16.gguf"), gguf]
+
+
 def measure_pair(options: argparse.Namespace) -> dict[str, Any]:
     """Two real models: greedy answers and drawn ones."""
     from app.draft_check import check_draft
@@ -172,7 +182,12 @@ def measure_pair(options: argparse.Namespace) -> dict[str, Any]:
             asked = [
                 QUESTIONS[number % len(QUESTIONS)] for number in range(streams if streams > 1 else _QUESTIONS_ALONE)
             ]
-            prompts = [tuple(chat.chat_prompt([Message(role="user", content=text)])) for text in asked]
+            prompts = [
+                tuple(
+                    chat.chat_prompt([Message(role="user", content=text)]) if chat.can_chat else chat.raw_prompt(text)
+                )
+                for text in asked
+            ]
             groups = [prompts] if streams > 1 else [[prompt] for prompt in prompts]
             drafts = DraftModel(draft, target_vocab_size=target.vocab_size, most_tokens=8, cost_share=0.3)
             rig = Rig(target, drafts)
@@ -220,9 +235,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--predicts", action="store_true", help="the target's own layer drafts, in --draft's place")
     parser.add_argument("--draft-layers", type=at_least(1), help="only the first layers of the draft model")
     parser.add_argument("--pair", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="two converted models instead")
+    parser.add_argument("--itself", type=Path, metavar="GGUF", help="a model in int4 for itself in bf16: both are made")
     parser.add_argument("--peer", type=Path, metavar="PYTHON", help="of an environment with xllamacpp: also its server")
     parser.add_argument("--ggufs", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="the pair, for --peer")
-    parser.add_argument("--folder", type=Path, default=Path("models"), help="where shapes are made (models)")
+    parser.add_argument("--folder", type=Path, default=Path("models"), help="where models are made (models)")
     parser.add_argument("--threads", type=at_least(1), default=2)
     parser.add_argument("--streams", type=number_list, default=(1, 4, 8), help="answers at a time (1,4,8)")
     parser.add_argument("--rates", type=number_list, default=(1, 50, 70, 90), help="per cent of drafts that are right")
@@ -232,10 +248,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    if options.peer is not None and (options.pair is None or options.ggufs is None):
-        parser.error("--peer needs --pair and --ggufs")
+    if options.peer is not None and options.itself is None and (options.pair is None or options.ggufs is None):
+        parser.error("--peer needs --itself, or --pair and --ggufs")
 
     def measure() -> dict[str, Any]:
+        if options.itself is not None:
+            options.pair, options.ggufs = own_pair(options.itself, options.folder)
         found = measure_rates(options) if options.pair is None else measure_pair(options)
         facts = {"threads": options.threads, "tokens": options.tokens, "rounds": options.rounds}
         return {**machine(), **facts, **found}

@@ -293,6 +293,7 @@ def all_launches(
         guesses=not options.no_guesses and not plan.selection.conversations[0].requests[0].token_ids,
         prefix_cache=not options.no_prefix_cache,
         kv_type=options.kv_type,
+        draft=options.draft,
     )
     launches: list[Launch] = []
     missing: dict[str, str] = {}

@@ -43,12 +43,18 @@ class OwnSettings:
     guesses: bool = True
     prefix_cache: bool = True
     kv_type: str = "auto"
+    draft: Path | None = None
+    """A smaller model that drafts."""
+    drafts: bool = True
+    """Whether it drafts, or the model's own layer of multi-token prediction."""
 
     def in_words(self) -> str:
         """Describes the settings for the result."""
         return (
             f"{self.workers} worker{'s' if self.workers > 1 else ''}, guesses {'on' if self.guesses else 'off'}, "
             f"prefix cache {'on' if self.prefix_cache else 'off'}, KV {self.kv_type}"
+            f"{f', {self.draft.name} drafts' if self.draft and self.drafts else ''}"
+            f"{'' if self.drafts else ', drafts off'}"
         )
 
 
@@ -56,6 +62,7 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "no_guesses": {"guesses": False},
     "no_prefix_cache": {"prefix_cache": False},
     "kv_int8": {"kv_type": "int8"},
+    "no_drafts": {"drafts": False},
 }
 """Our service with one setting switched: what it is worth."""
 
@@ -95,11 +102,13 @@ def _own_launch(name: str, packed: Sequence[Path], own: OwnSettings, sizes: Size
         "kv_type": own.kv_type,
         "prefix_cache": own.prefix_cache,
         **({} if own.guesses else {"guess_tokens": 0}),
+        **({} if own.drafts else {"draft_tokens": 0}),
     }
     config = folder / f"{name}.yaml"
     config.write_text(yaml.safe_dump(values), encoding="utf-8")
     port = free_port()
-    weights_bytes = sum(file.stat().st_size for one in packed for file in one.glob("*.safetensors"))
+    drafting = [] if own.draft is None else [own.draft]
+    weights_bytes = sum(file.stat().st_size for one in (*packed, *drafting) for file in one.glob("*.safetensors"))
     return Launch(
         name=name,
         version="this commit",
@@ -109,6 +118,7 @@ def _own_launch(name: str, packed: Sequence[Path], own: OwnSettings, sizes: Size
             *(sys.executable, "-m", "app.cli", "serve", "--config", str(config)),
             *("--port", str(port)),
             *(word for one in packed for word in ("--model", str(one))),
+            *(word for one in drafting for word in ("--draft", str(one))),
         ),
         folder=ROOT,
         log=logs / f"conversations-{name}.log",

@@ -80,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-guesses", action="store_true", help="ours without speculation")
     add("--no-prefix-cache", action="store_true", help="ours without it")
     add("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="ours")
+    add("--draft", type=Path, metavar="MODEL", help="ours: a smaller converted model that drafts")
     add("--variants", type=names_of(tuple(VARIANTS)), default=(), help=f"ours also with: {','.join(VARIANTS)}")
     beside = made.add_mutually_exclusive_group()
     beside.add_argument("--in-turn", action="store_true", help="start each for its turn (default beside peers)")
@@ -101,7 +102,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         made.error("either --url or --model: with --url, MODEL is where the tokenizer is")
     if options.model is not None and options.model_folder is not None:
         made.error("either MODEL or --model")
-    for folder in (*filter(None, [options.model_folder]), *options.also):
+    if options.draft is not None and (options.url is not None or options.also):
+        made.error("--draft is of one model that this bench serves, without --url and --also")
+    for folder in (*filter(None, [options.model_folder, options.draft]), *options.also):
         if not (folder / "tokenizer.json").exists():
             made.error(f"{folder} is no folder of a converted model")
     if options.model is None and options.servers not in (None, (OURS,)):
@@ -124,6 +127,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.environments = options.environments.absolute()
     if options.model_folder is not None:
         options.model_folder = options.model_folder.absolute()
+    options.draft = None if options.draft is None else options.draft.absolute()
     options.also = [folder.absolute() for folder in options.also]
     options.environments.mkdir(parents=True, exist_ok=True)
     return options

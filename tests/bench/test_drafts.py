@@ -1,6 +1,5 @@
 """`redoubt bench drafts`: drafts are right as often as is asked for, whatever the model's own layer drafts."""
 
-from pathlib import Path
 
 import pytest
 

@@ -50,6 +50,7 @@ def data(tmp_path: Path) -> Path:
         (["--model", "embedded", "--rate", "1", "--at-once", "2"], "not allowed with"),
         (["--model", "embedded", "--servers", "llama_cpp", "--variants", "kv_int8"], "not among --servers"),
         (["--url", "http://a", "--variants", "kv_int8"], "alone"),
+        (["--url", "http://a", "--draft", "nowhere"], "--draft is of one model"),
     ],
 )
 def test_wrong_options_are_named_in_one_line(
@@ -89,9 +90,12 @@ def test_random_weights_are_sent_token_ids(data: Path, packed: Path, tmp_path: P
 
 
 def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
-    launches = own_launches([packed], OwnSettings(workers=2), tuple(VARIANTS), SIZES, tmp_path, tmp_path)
+    own = OwnSettings(workers=2, draft=packed)
+    launches = own_launches([packed], own, tuple(VARIANTS), SIZES, tmp_path, tmp_path)
     names = [launch.name for launch in launches]
-    assert names == ["redoubt", "redoubt_no_guesses", "redoubt_no_prefix_cache", "redoubt_kv_int8"]
+    assert names == [
+        "redoubt", "redoubt_no_guesses", "redoubt_no_prefix_cache", "redoubt_kv_int8", "redoubt_no_drafts"
+    ]  # fmt: skip
     normal, *variants = (
         yaml.safe_load((tmp_path / f"{name}.yaml").read_text())["applications"][0]["args"] for name in names
     )
@@ -103,6 +107,10 @@ def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
     assert variants[0]["engine"] == normal["engine"] | {"guess_tokens": 0}
     assert variants[1]["engine"] == normal["engine"] | {"prefix_cache": False}
     assert variants[2]["engine"] == normal["engine"] | {"kv_type": "int8"}
+    assert variants[3]["engine"] == normal["engine"] | {"draft_tokens": 0}
+    assert launches[0].command[-2:] == ("--draft", str(packed))
+    assert launches[0].settings.count(f"{packed.name} drafts") == 1
+    assert "drafts off" in launches[-1].settings
     assert launches[0].needed_bytes > SIZES.kv_bytes
     assert launches[0].command[:3] == ("setpriv", "--pdeathsig", "TERM")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from app.engine.engine import Engine
+from app.engine.memory.engine_memory import MemoryOptions
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
 from app.engine.speculative.model_drafts import DraftCost
@@ -25,10 +26,14 @@ from app.workers.numa import Slot
 from kernels import _native
 from quant.families.description import Attention, Decoder, DeltaNet, Latent, Layer, Mlp, Predictor, Rope
 from tests import sizes
+from tests.app.memory.pages import grant_for
+from tests.engine.memory.stores import DictStore, gathered
 from tests.engine.native_runs import (
     GREEDY,
+    PAGE,
     Outputs,
     interrupted,
+    made_text,
     outputs,
     outputs_one_by_one,
     requests_of_lengths,
@@ -98,8 +103,15 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @contextmanager
 def running(
-    model: Path, shape: str, *, predicts: bool = True, kv_type: str = "int16", **options: Any
+    model: Path,
+    shape: str,
+    *,
+    predicts: bool = True,
+    kv_type: str = "int16",
+    saved: dict[tuple[bytes, bytes], bytes] | None = None,
+    **options: Any,
 ) -> Iterator[Engine]:
+    """saved: the pages of a store, which is used if it is there."""
     threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
     runner = NativeRunner(
         str(model),
@@ -112,23 +124,34 @@ def running(
         state_pages=least_state_pages(max_sequences) + 6,
         predicts=predicts,
     )
+    store = None if saved is None else DictStore(runner.gathered_page_bytes, saved)
     engine = Engine(
         runner,
         prompt_chunk_tokens=prompt_chunk_tokens,
         expected_output_tokens=1,
         guess_tokens=5 if shape == "looked up too" else 0,
         drafts=PredictorDrafts(runner) if predicts else None,
+        page_store=store,
+        memory=MemoryOptions(save_after_s=1e9, restore="always", min_tokens=1),
         **options,
     )
     try:
         yield engine
     finally:
         engine.stop()
+        if store is not None:
+            store.close()
     assert engine.statistics().pages_used == 0
 
 
 def made_requests() -> list[GenerateRequest]:
-    return requests_of_lengths((1, 31, 32, 33, 71, 160, 300))
+    """Three of them are choices of one request."""
+    requests = requests_of_lengths((1, 31, 32, 33, 71, 160, 300))
+    choices = [
+        replace(requests[4], request_id=f"choice {seed}", sampling=SamplingParams(temperature=1.0, seed=seed))
+        for seed in range(20, 23)
+    ]
+    return [*requests, *choices]
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +207,62 @@ def test_aborts_leave_the_others_alone(model: Path, expected: Outputs) -> None:
             engine.abort(f"{request.request_id}, aborted")
         for request in requests:
             assert receiver.tokens(request.request_id) == expected[request.request_id]
+
+
+def test_an_answer_ends_within_a_draft(model: Path, expected: Outputs) -> None:
+    """At the first of its stop tokens, wherever that is drafted."""
+    requests, wanted = [], {}
+    for request in made_requests():
+        for place in range(20, 60, 7) if request.search is None else ():
+            whole = expected[request.request_id]
+            name = f"{request.request_id} until {place}"
+            wanted[name] = whole[: whole.index(whole[place])]
+            requests.append(replace(request, request_id=name, stop_token_ids=frozenset({whole[place]})))
+    with running(model, "batched") as engine:
+        assert outputs(engine, requests) == wanted
+        check_some_are_right(engine)
+
+
+def test_an_answer_goes_on_with_another_worker(model: Path, expected: Outputs) -> None:
+    """One with the predictor, and one without."""
+    requests = [
+        replace(request, request_id=f"{request.request_id} after {place}", resumed_token_ids=whole[:place])
+        for request in made_requests()
+        if request.search is None
+        for whole in (expected[request.request_id],)
+        for place in (1, 40)
+    ]
+    wanted = {
+        request.request_id: expected[request.request_id.partition(" after")[0]][len(request.resumed_token_ids) :]
+        for request in requests
+    }
+    for predicts in (True, False):
+        with running(model, "batched", predicts=predicts) as engine:
+            assert outputs(engine, requests) == wanted
+            if predicts:
+                check_some_are_right(engine)
+
+
+@pytest.mark.parametrize("model", ["dense", "latent"], indirect=True)
+def test_saved_pages_have_the_predictors_keys(model: Path) -> None:
+    """Drafts are as often right behind pages that another worker has saved; one without a predictor has other pages."""
+    request = GenerateRequest("one", tuple(made_text(160)), 90, GREEDY, tenant=b"", memory=grant_for("ada"))
+    saved: dict[tuple[bytes, bytes], bytes] = {}
+    found = []
+    for _ in range(2):
+        with running(model, "batched", saved=saved) as engine:
+            found.append((outputs(engine, [request]), engine.statistics().drafts["mtp"]))
+            assert engine.memory is not None
+            assert engine.memory.flush(None).result(60).unsaved_pages == 0
+            there = {gathered(engine._runner, page) for page in range(engine._runner.kv_pages)}
+            assert set(saved.values()) <= there
+    assert engine.statistics().cached_tokens == 160 - PAGE, "the last token is computed"
+    (first, (_, right)), (again, (drafted, right_again)) = found
+    assert again == first
+    assert 0.9 * right < right_again < drafted
+    with running(model, "batched", predicts=False, saved={}) as engine:
+        assert outputs(engine, [request]) == first
+        assert engine._runner.gathered_page_bytes < len(next(iter(saved.values())))
 
 
 def test_right_drafts_save_steps(model: Path) -> None:

@@ -24,6 +24,10 @@ _RATE: Final = 0.1
 """Weight of a new outcome in the running means of one sequence."""
 _FIRST_EXPECTED: Final = 0.6
 """The chance of a draft token before any was drafted."""
+_FIRST_WEIGHT: Final = 4
+"""How many outcomes that counts for."""
+_MOST_WEIGHT: Final = 50
+"""The mean of later ones covers about this many outcomes."""
 _PROBE_SHARE: Final = 0.01
 """Of the time, the most that probes lose."""
 _FREE_PROBES: Final = 6
@@ -76,6 +80,20 @@ class DraftCost:
             self._cost.record(sequences, seconds)
 
 
+class Expected:
+    """How often draft tokens of all texts were right, if those before them were."""
+
+    __slots__ = ("_weight", "chance")
+
+    def __init__(self) -> None:
+        self.chance = _FIRST_EXPECTED
+        self._weight = _FIRST_WEIGHT
+
+    def learn(self, right: bool) -> None:
+        self._weight = min(self._weight + 1, _MOST_WEIGHT)
+        self.chance += (right - self.chance) / self._weight
+
+
 class DraftRecord:
     """What is known of the drafts of one generation."""
 
@@ -124,7 +142,7 @@ class ModelDrafts:
         self._costs = DraftCost(), DraftCost()  # of a first token, which has the text's last ones to read; of others
         self._followed_s = 0.0  # per token; 0: not measured
         self._chances = DraftChances(), DraftChances()  # of greedy texts, of sampled ones
-        self._expected = [_FIRST_EXPECTED, _FIRST_EXPECTED]
+        self._expected = Expected(), Expected()
         self._credit_s = 0.0  # for probes
         self._rate = 0.0  # tokens per second that the plan predicts
         self._records: dict[SequenceState, DraftRecord] = {}
@@ -343,7 +361,7 @@ class ModelDrafts:
                 right = drafted.token == token
                 self._chances[kind].learn(drafted.probability, right)
                 record.learn(chance, right)
-                self._expected[kind] += 0.02 * (right - self._expected[kind])
+                self._expected[kind].learn(right)
                 if not right:
                     break
 
@@ -351,7 +369,7 @@ class ModelDrafts:
         record = self._records.get(generation.sequence)
         if record is None:
             is_sampled = generation.request.sampling.temperature > 0
-            record = self._records[generation.sequence] = DraftRecord(self._expected[is_sampled], is_sampled)
+            record = self._records[generation.sequence] = DraftRecord(self._expected[is_sampled].chance, is_sampled)
         return record
 
     def _draft_s(self, sequences: int, deep: int) -> float:

@@ -1,6 +1,5 @@
 """`redoubt bench drafts`: drafts are right as often as is asked for, whatever the model's own layer drafts."""
 
-
 import pytest
 
 from app.engine.native_runner import NativeRunner

@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "quality-methods-smollm2-135m": (*_TABLES, "methods"),
     "quality-longbench-smollm2-135m": (*_TABLES, "longbench"),
     "quality-ceval-smollm2-135m": (*_TABLES, "ceval", "--limit", "ceval=2"),
-    "quality-ceval-gemma3-270m": (*_GEMMA, "ceval", "--limit", "ceval=6"),
+    "quality-ceval-gemma3-270m": (*_GEMMA, "ceval", "--limit", "ceval=3"),
     "quality-weights-smollm2-135m": (*_TABLES, "weights"),
     "quality-groups-smollm2-135m": (*_TABLES, "groups"),
     "quality-groups-gemma3-270m": (*_GEMMA, "groups", "--windows", "5"),

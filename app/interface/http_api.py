@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
@@ -124,25 +124,22 @@ def build_http_app(
         Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
     )
     routes = (*routes, *page_routes(PageFiles(), accounts))
-    check = KeyCheck(service.api_keys) if accounts is None else UserCheck(accounts)
-    guarded = APIRouter(route_class=Guarded, dependencies=[Depends(check)])
-    unguarded = APIRouter(route_class=Guarded)
-    for route in routes:
-        further = []
+    check = Depends(KeyCheck(service.api_keys) if accounts is None else UserCheck(accounts))
+    # Not by routers of their own: FastAPI would build each route twice, the second time in the first request.
+    app.router.route_class = Guarded
+    ordered = sorted(routes, key=lambda route: not route.open)
+    for route in ordered:
+        dependencies = [] if route.open else [check]
         if accounts is not None and route.computes:
-            further.append(Depends(AdmissionCheck(accounts)))
+            dependencies.append(Depends(AdmissionCheck(accounts)))
         if route.admin:
-            further.append(Depends(check_admin))
-        router = unguarded if route.open else guarded
-        router.add_api_route(route.path, route.endpoint, methods=_methods(route), dependencies=further)
+            dependencies.append(Depends(check_admin))
+        app.router.add_api_route(route.path, route.endpoint, methods=_methods(route), dependencies=dependencies)
     # Other methods of these paths, and unknown paths below /v1, are refused in the API's error format.
     unknown = _unknown(routes)
-    for route in routes:
-        if not route.path.startswith("/v1/"):
-            (unguarded if route.open else guarded).add_api_route(route.path, unknown, methods=list(_METHODS))
-    guarded.add_api_route("/v1/{path:path}", unknown, methods=list(_METHODS))
-    app.include_router(unguarded)
-    app.include_router(guarded)
+    others = [(route.path, [] if route.open else [check]) for route in ordered if not route.path.startswith("/v1/")]
+    for path, dependencies in (*others, ("/v1/{path:path}", [check])):
+        app.router.add_api_route(path, unknown, methods=list(_METHODS), dependencies=dependencies)
     app.add_exception_handler(HTTPException, http_error)
     app.state.paths = tuple(dict.fromkeys(route.shown_path for route in routes))  # for hints
     settings = service.settings

@@ -1,6 +1,7 @@
 """Opens the database, SQLite or Postgres, migrates its tables, and locks it for this process."""
 
 import fcntl
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -136,19 +137,32 @@ def _unlock_postgres(connection: Any, _: object) -> None:
 
 def _migrate(connection: Connection, place: str) -> None:
     """Migrates the tables. Raises SettingsError, and changes nothing, if a newer version has made them."""
-    config = Config()
-    config.set_main_option("script_location", "app.accounts:migrations")
-    config.attributes["connection"] = connection
-    script = ScriptDirectory.from_config(config)
+    current, script = MigrationContext.configure(connection).get_current_heads(), _migrations()
+    if current == tuple(script.get_heads()):
+        return
     known = {one.revision for one in script.walk_revisions()}
-    unknown = [one for one in MigrationContext.configure(connection).get_current_heads() if one not in known]
+    unknown = [one for one in current if one not in known]
     if unknown:
         raise SettingsError(
             f"accounts.database {place}: a newer version of Redoubt has made its tables (revision {unknown[0]}), and "
             f"this one knows no later revision than {script.get_current_head()}. Nothing was changed. Install the "
             "newer version again, or restore the backup from before the upgrade."
         )
+    config = _alembic_config()
+    config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _alembic_config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "app.accounts:migrations")
+    return config
+
+
+@functools.cache
+def _migrations() -> ScriptDirectory:
+    """Those that this version knows."""
+    return ScriptDirectory.from_config(_alembic_config())
 
 
 def read_meta(connection: Connection, name: str) -> bytes | None:

@@ -1,11 +1,14 @@
 """The whole HTTP application over a fake worker, and a loopback server for what needs real sockets."""
 
+import functools
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import fastapi.dependencies.utils
+import fastapi.routing
 import httpx2
 import uvicorn
 from fastapi import FastAPI
@@ -15,6 +18,7 @@ from app.interface.generate.service import IngressFacts, ServedModel, Service
 from app.interface.http_api import build_http_app
 from app.interface.request.access_log import AccessLog
 from app.interface.request.traces import Traces
+from app.interface.routes import pages
 from app.interface.text.chat_model import ChatModel
 from app.interface.users.gate import AccountsGate
 from app.messages.outputs import Generate
@@ -22,6 +26,29 @@ from app.messages.workers import WorkerRow
 from app.settings import BatchSettings, IngressSettings
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 
+
+def _read_once() -> None:
+    """Tests build thousands of applications, of the same endpoints and pages: what those are is looked up once each."""
+
+    def by_code(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        known: dict[object, Any] = {}
+
+        def read_once(call: Any) -> Any:
+            code = getattr(call, "__func__", None) or getattr(call, "__code__", None) or type(call)
+            if code not in known:
+                known[code] = read(call)
+            return known[code]
+
+        return read_once
+
+    modules: tuple[Any, ...] = (fastapi.dependencies.utils, fastapi.routing, pages)
+    utils, routing, files = modules
+    utils.get_typed_signature = by_code(utils.get_typed_signature)
+    routing.get_typed_return_annotation = by_code(utils.get_typed_return_annotation)
+    files._read = functools.cache(files._read)
+
+
+_read_once()
 MODEL = tiny_model()
 INGRESS = IngressFacts(id="i1", node="here", replicas=1, version="1.2.3", up_since=4.5)
 WORKER = WorkerRow(

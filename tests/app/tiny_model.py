@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from app.interface.text import chat_template, rendering
 from app.interface.text.chat_model import ChatModel
 from app.messages.requests import OnOverflow
 
@@ -24,6 +25,10 @@ _CORPUS = [
     "def main():\n    return 'hello world'\n",
     "Größe, naïve café, 日本語のテキスト, 👩‍👩‍👧 and 🎉 emoji; STOP here. user assistant system",
 ]
+
+# Each starts a process, and is the same for models that differ in something else.
+_module: Any = chat_template
+_module.Rendering = lru_cache(maxsize=16)(rendering.Rendering)
 
 
 @cache
@@ -86,7 +91,7 @@ def tiny_model(
     return _loaded(json.dumps([template, context_tokens, on_overflow, generation_config, config]))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _loaded(values: str) -> ChatModel:
     template, context_tokens, on_overflow, generation_config, config = json.loads(values)
     tokenizer = tokenizer_json()

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy
+from sqlalchemy import Engine
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import LRUCache
+
+from app.accounts import database
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
 from app.accounts.database import Database
 from app.accounts.keys import PasswordCost
@@ -20,6 +26,24 @@ PASSWORD = "a long enough password"
 
 
 FIRST = "a password of the administrator's"
+
+
+def _compile_once() -> None:
+    """SQLAlchemy compiles a statement once an engine and dialect: here each test has its own, of the same kind."""
+    statements: Any = LRUCache(1000)
+    kind: Any = SQLiteDialect_pysqlite
+    module: Any = database
+    kind.__hash__, kind.__eq__ = lambda self: hash(type(self)), lambda self, other: type(self) is type(other)
+
+    def create_engine(*arguments: Any, **options: Any) -> Engine:
+        engine = sqlalchemy.create_engine(*arguments, **options)
+        engine._compiled_cache = statements
+        return engine
+
+    module.create_engine = create_engine
+
+
+_compile_once()
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Descriptions that lie: each is refused with an error that names the file, the key and the reason."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,17 @@ OUTSIDE_SIZES: list[Any] = [0, -1, 64.0, "64", 2**24 + 1, 2**40, 2**63 - 1, True
 OUTSIDE_NUMBERS: list[Any] = [-1, 1e13, 1e300, "1", True, [1.0], {}]
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_described(
+        tmp_path_factory.mktemp("described") / "model", DECODER, {}, described_tensors(DECODER), "sym_int4"
+    )
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_described(tmp_path / "model", DECODER, {}, described_tensors(DECODER), "sym_int4")
+def folder(untouched: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return shutil.copytree(untouched, tmp_path / "model")
 
 
 def describe(folder: Path, text: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quant.families.registry import describe
 from tests.kernels.tiny_model import LLAMA, Sequences, random_tensors, write_model
 
 pytestmark = pytest.mark.parity
@@ -144,17 +145,14 @@ def _logits(model: Any, ids: list[int]) -> NDArray[np.float64]:
         return np.asarray(model(torch.tensor([ids])).logits[0].double().numpy())
 
 
-@pytest.mark.parametrize("spelling", ["transformers 5", "older"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits(name: str, spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = CONFIGS[name]
     tensors = random_tensors(config)
     model, truth = _reference(config, tensors, monkeypatch)
     written = model.config.to_dict()
-    if spelling == "older":
-        written = _older(written)
-    else:
-        assert "rope_parameters" in written
+    assert "rope_parameters" in written
+    assert describe(_older(written), "older") == describe(written, "transformers 5")
     context = written.get("sliding_window") or 256
     ours = Sequences(write_model(tmp_path / "model", written, tensors), context=context)
 

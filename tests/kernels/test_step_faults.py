@@ -34,8 +34,8 @@ def reader(
     return testing.CallbackReader(reads_logits=reads_logits, row_size=row_size, rows_wanted=rows_wanted, read=read)
 
 
-def step_with_a_failing_reader(folder: str, threads: int, failing: int, reads_logits: bool) -> None:
-    """One of three readers raises. Prints what the step raised and whether the model still computes as before."""
+def step_with_a_failing_reader(folder: str, threads: int, failing: int, reads_logits: bool) -> tuple[str, bool]:
+    """One of three readers raises. Returns what the step raised and whether the model still computes as before."""
 
     def fail(index: int) -> None:
         raise KeyError(f"row {index}")
@@ -50,26 +50,26 @@ def step_with_a_failing_reader(folder: str, threads: int, failing: int, reads_lo
         raised = "nothing"
     except RuntimeError as error:
         raised = str(error).splitlines()[-1]
-    print(json.dumps([raised, bool(np.array_equal(model.model.logits(*arrays), expected))]))
+    return raised, bool(np.array_equal(model.model.logits(*arrays), expected))
 
 
-@pytest.mark.parametrize("reads_logits", [False, True])
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_reader_that_raises_ends_its_step_only(tmp_path: Path, failing: int, reads_logits: bool) -> None:
+FAILING = [(failing, reads_logits) for failing in range(3) for reads_logits in (False, True)]
+
+
+def test_a_reader_that_raises_ends_its_step_only(tmp_path: Path) -> None:
     """With three threads each reads for one sequence. In a process of its own, which must neither end nor hang."""
     folder = write_model(tmp_path / "model", LLAMA, random_tensors(LLAMA))
-    call = f"step_with_a_failing_reader({str(folder)!r}, 3, {failing}, {reads_logits})"
-    run = subprocess.run(
-        [sys.executable, "-c", f"from tests.kernels.test_step_faults import *; {call}"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+    code = (
+        "import json; from tests.kernels.test_step_faults import *\n"
+        f"for each in FAILING: print(json.dumps(step_with_a_failing_reader({str(folder)!r}, 3, *each)), flush=True)"
     )
-    assert run.returncode == 0, run.stderr
-    raised, computes = json.loads(run.stdout)
-    assert raised.startswith("KeyError: 'row ")
-    assert computes
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    outcomes = [json.loads(line) for line in run.stdout.splitlines()]
+    assert run.returncode == 0, f"{FAILING[len(outcomes) :][:1]}: {run.stderr}"
+    assert len(outcomes) == len(FAILING)
+    for case, (raised, computes) in zip(FAILING, outcomes, strict=True):
+        assert raised.startswith("KeyError: 'row "), case
+        assert computes, case
 
 
 @pytest.mark.parametrize(

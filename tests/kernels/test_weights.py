@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +30,15 @@ def load(folder: Path, max_context_tokens: int = 64) -> _native.Model:
     )
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_model(tmp_path_factory.mktemp("model") / "model", LLAMA, "sym_int4", 32)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_random_model(tmp_path / "model", LLAMA, "sym_int4", 32)
+def folder(untouched: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return shutil.copytree(untouched, tmp_path / "model")
 
 
 def split(folder: Path) -> tuple[Header, bytes]:

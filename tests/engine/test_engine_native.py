@@ -18,10 +18,11 @@ from app.messages.failures import EngineStoppedError
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from kernels import _native
 from tests.engine.test_engine import Receiver
+from tests.sizes import FULL
 
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 NEW_TOKENS = 40
-LONGEST = 200
+LENGTHS = (31, 33, 32, 1, 97, 200) if FULL else (31, 33, 1, 97)
 # threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
 SHAPES = {
     "alone": (1, 1, 256, 256, 8),
@@ -37,7 +38,7 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
     tokenizer = Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
     ids: list[int] = tokenizer.encode(TEXT.read_text(), add_special_tokens=False).ids
     made = []
-    for number, length in enumerate((31, 33, 32, 1, 97, LONGEST)):
+    for number, length in enumerate(LENGTHS):
         prompt = tuple(ids[10 * number : 10 * number + length])
         greedy = SamplingParams(temperature=0.0, repetition_penalty=1.1 if number % 2 else 1.0)
         drawn = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, frequency_penalty=0.2, seed=number)

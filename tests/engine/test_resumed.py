@@ -19,7 +19,7 @@ from app.messages.requests import BeamParams, ContextWindow, GenerateRequest, Sa
 from app.workers.constraints import Constraints
 from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
-from tests.sizes import FULL
+from tests.sizes import FULL, examples
 
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}'
@@ -42,7 +42,7 @@ def requests(draw: st.DrawFn) -> GenerateRequest:
 
 
 @given(requests(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_goes_on_from_any_seam_beside_others(request: GenerateRequest, data: st.DataObject) -> None:
     states = data.draw(st.sampled_from([0, 10, 30])) if request.window is None else 0
     runner = FakeRunner(kv_pages=40, max_context_tokens=64, max_sequences=4, state_pages=states)
@@ -130,12 +130,12 @@ class StrictRunner(FakeRunner):
         return StrictSampler(super().make_sampler(*arguments, **named))
 
 
-# --- The real model
+# --- A native model
 
 
 @pytest.fixture(scope="module")
-def text_ids(embedded_model: Path) -> list[int]:
-    tokenizer = Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
+def text_ids(engine_model: Path) -> list[int]:
+    tokenizer = Tokenizer.from_file(str(engine_model / "tokenizer.json"))
     ids: list[int] = tokenizer.encode(TEXT.read_text(), add_special_tokens=False).ids
     return ids
 
@@ -152,12 +152,13 @@ NATIVE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_the_real_model_goes_on_from_every_seam(embedded_model: Path, text_ids: list[int], name: str) -> None:
+def test_a_native_model_goes_on_from_every_seam(
+    engine_model: Path, engine_constraints: Constraints, text_ids: list[int], name: str
+) -> None:
     """Many seams beside each other, one at a page's end: batches, chunks and pages all differ from the clean run."""
     runner = NativeRunner(
-        str(embedded_model), threads=1, kv_pages=256, max_sequences=16, max_step_tokens=128, max_context_tokens=512
+        str(engine_model), threads=1, kv_pages=256, max_sequences=16, max_step_tokens=128, max_context_tokens=512
     )
-    constraints = Constraints(embedded_model, runner.vocab_size)
     ends = frozenset({0, 2})
     options = {"max_new_tokens": 40} | NATIVE[name]
     if options["sampling"].min_new_tokens:
@@ -167,7 +168,7 @@ def test_the_real_model_goes_on_from_every_seam(embedded_model: Path, text_ids: 
     engine.start()
 
     def submit(asked: GenerateRequest) -> None:
-        constraint = None if asked.grammar is None else constraints.compile(asked.grammar)
+        constraint = None if asked.grammar is None else engine_constraints.compile(asked.grammar)
         engine.submit(asked, receiver.deliver, asked.request_id, constraint)
 
     try:
@@ -186,7 +187,6 @@ def test_the_real_model_goes_on_from_every_seam(embedded_model: Path, text_ids: 
                 _assert_same_scores(scores_of(receiver, name), scores_of(receiver, "whole"), seam)
     finally:
         engine.stop()
-        constraints.close()
     assert engine.statistics().pages_used == 0
 
 

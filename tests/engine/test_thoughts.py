@@ -25,6 +25,7 @@ from app.workers.constraints import Constraints
 from tests.engine.test_engine import Receiver
 from tests.engine.test_resumed import TEXT, resumed, scores_of
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 END = (901, 902, 903, 904, 905)
 GREEDY = SamplingParams(temperature=0.0)
@@ -72,7 +73,7 @@ def seams_of(receiver: Receiver, name: str) -> list[int]:
 
 
 @given(requests(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_it_is_written_wherever_the_output_runs(request: GenerateRequest, data: st.DataObject) -> None:
     """Beside others, with and without guesses, preempted, gone on with elsewhere, and with a window that shifts."""
     assert request.thought is not None
@@ -187,22 +188,22 @@ def test_what_no_engine_takes(changes: dict[str, Any], message: str) -> None:
     engine.stop()
 
 
-# --- The real model
+# --- A native model
 
 CLOSING = "</think>"
 SENTENCE = "\nEnough of it.\n"
 
 
 class Native:
-    """The embedded model under an engine; its thoughts are open, and their marks are text."""
+    """A native model under an engine; its thoughts are open, and their marks are text."""
 
-    def __init__(self, folder: Path, *, guess_tokens: int = 4) -> None:
+    def __init__(self, folder: Path, constraints: Constraints, *, guess_tokens: int = 4) -> None:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.ids: list[int] = self.tokenizer.encode(TEXT.read_text(), add_special_tokens=False).ids
         runner = NativeRunner(
             str(folder), threads=1, kv_pages=256, max_sequences=16, max_step_tokens=128, max_context_tokens=512
         )
-        self.constraints = Constraints(folder, runner.vocab_size)
+        self.constraints = constraints
         self.engine, self.receiver = Engine(runner, guess_tokens=guess_tokens), Receiver()
         self.engine.start()
         self.end = tuple(self.tokenizer.encode(SENTENCE + CLOSING, add_special_tokens=False).ids)
@@ -213,7 +214,6 @@ class Native:
 
     def close(self) -> None:
         self.engine.stop()
-        self.constraints.close()
 
 
 SCHEMA = {
@@ -238,10 +238,10 @@ NATIVE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_the_real_model_goes_on_behind_it(embedded_model: Path, name: str) -> None:
+def test_a_native_model_goes_on_behind_it(engine_model: Path, engine_constraints: Constraints, name: str) -> None:
     """The thought is the free output's, and what follows is what the model gives to these tokens as its output."""
     options: dict[str, Any] = {"max_new_tokens": 80} | NATIVE[name]
-    native = Native(embedded_model)
+    native = Native(engine_model, engine_constraints)
     receiver = native.receiver
     try:
         free = GenerateRequest("free", tuple(native.ids[50:117]), tenant=b"", **options)
@@ -269,9 +269,9 @@ def test_the_real_model_goes_on_behind_it(embedded_model: Path, name: str) -> No
     assert native.engine.statistics().pages_used == 0
 
 
-def test_the_tokens_as_a_prompt_give_the_same_answer(embedded_model: Path) -> None:
+def test_the_tokens_as_a_prompt_give_the_same_answer(engine_model: Path, engine_constraints: Constraints) -> None:
     """Keys and values of the end are those of a prompt's tokens, also in the pages that the cache keeps."""
-    native = Native(embedded_model)
+    native = Native(engine_model, engine_constraints)
     receiver = native.receiver
     try:
         prompt = tuple(native.ids[50:117])

@@ -74,10 +74,10 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_chat_past_its_context(embedded_model: Path, tmp_path: Path) -> None:
-    model = ChatModel.load(embedded_model, max_context_tokens=CONTEXT)
+def test_a_chat_past_its_context(engine_model: Path, tmp_path: Path) -> None:
+    model = ChatModel.load(engine_model, max_context_tokens=CONTEXT)
     (tmp_path / "whole").mkdir()
-    with chatting(embedded_model, tmp_path / "whole", context=CONTEXT, kv_type="int16") as chat:
+    with chatting(engine_model, tmp_path / "whole", context=CONTEXT, kv_type="int16") as chat:
         cached = play(chat, model, [], TURNS)
         computed = play(chat, model, [], TURNS, uses_cache=False)
     for one, other in zip(cached, computed, strict=True):
@@ -101,10 +101,10 @@ def test_a_chat_past_its_context(embedded_model: Path, tmp_path: Path) -> None:
     assert sum(turn.computed for turn in cached) <= new + half * (new // half + 1) + PAGE_TOKENS * TURNS
 
     (folder := tmp_path / "killed").mkdir()
-    command = [sys.executable, "-m", "tests.engine.memory.test_long_chat", str(embedded_model), str(folder)]
+    command = [sys.executable, "-m", "tests.engine.memory.test_long_chat", str(engine_model), str(folder)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     said: Said = [(text, tuple(tokens)) for text, tokens in json.loads((folder / "said.json").read_text())]
-    with chatting(embedded_model, folder, context=CONTEXT, kv_type="int16") as chat:
+    with chatting(engine_model, folder, context=CONTEXT, kv_type="int16") as chat:
         restored = play(chat, model, said, TURNS)
     assert cuts[0] < KILLED_AFTER < cuts[-1]
     for one, other in zip(restored, cached[KILLED_AFTER:], strict=True):

@@ -1,4 +1,4 @@
-"""The real model, the real folder: what comes back from disk gives the same tokens and log-probabilities to the bit."""
+"""A native model, the real folder: what comes back from disk gives the same tokens and log-probabilities to the bit."""
 
 import os
 import signal
@@ -114,8 +114,8 @@ PROMPT = tuple(Random(4).choices(range(1, 49000), k=200))
 
 
 @pytest.mark.parametrize("kind", KINDS if FULL else ["int16", "fp32"])
-def test_restored_is_hot_is_cold(kind: str, embedded_model: Path, tmp_path: Path) -> None:
-    with chatting(embedded_model, tmp_path, **KINDS[kind]) as chat:
+def test_restored_is_hot_is_cold(kind: str, engine_model: Path, tmp_path: Path) -> None:
+    with chatting(engine_model, tmp_path, **KINDS[kind]) as chat:
         cold, cached = chat.ask(PROMPT)
         assert cached == 0
         hot, cached = chat.ask(PROMPT)
@@ -125,7 +125,7 @@ def test_restored_is_hot_is_cold(kind: str, embedded_model: Path, tmp_path: Path
         hot_further, cached = chat.ask(further)
         assert cached == 192, "the answer did not fill a page"
         chat.save()
-    with chatting(embedded_model, tmp_path, **KINDS[kind]) as chat:
+    with chatting(engine_model, tmp_path, **KINDS[kind]) as chat:
         restored, cached = chat.ask(PROMPT)
         assert cached == 192
         assert chat.store.counts.loaded_pages == 6
@@ -138,51 +138,51 @@ def test_restored_is_hot_is_cold(kind: str, embedded_model: Path, tmp_path: Path
 
 
 def test_a_system_prompt_comes_back_in_another_chat_of_the_user_and_nothing_else_does(
-    embedded_model: Path, tmp_path: Path
+    engine_model: Path, tmp_path: Path
 ) -> None:
     def grant(user: str, chat: str) -> MemoryGrant:
         return grant_for(user, chat, shared_tokens=100)
 
-    with chatting(embedded_model, tmp_path) as chat:
+    with chatting(engine_model, tmp_path) as chat:
         cold, _ = chat.ask(PROMPT, memory=grant("ada", "one"))
         # A later request of the same chat with a longer system prompt must not change what is shared of the first.
         chat.ask(PROMPT[:64], memory=grant_for("ada", "one", shared_tokens=190))
         chat.save()
     for user, name, cached in [("eve", "two", 0), ("ada", "two", 96), ("ada", "one", 192)]:
-        with chatting(embedded_model, tmp_path) as chat:
+        with chatting(engine_model, tmp_path) as chat:
             restored, tokens = chat.ask(PROMPT, memory=replace(grant(user, name), save=False))
             assert tokens == cached
             assert_same(restored, cold)
 
 
-def test_pages_that_an_answer_filled_come_back_too(embedded_model: Path, tmp_path: Path) -> None:
+def test_pages_that_an_answer_filled_come_back_too(engine_model: Path, tmp_path: Path) -> None:
     prompt = PROMPT[:20]
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         first, _ = chat.ask(prompt)
         further = (*prompt, *first[0], 5, 6)
         hot, cached = chat.ask(further)
         assert cached == 32
         chat.save()
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         restored, cached = chat.ask(further)
         assert cached == 32
         assert_same(restored, hot)
 
 
-def test_another_kv_type_has_other_pages(embedded_model: Path, tmp_path: Path) -> None:
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+def test_another_kv_type_has_other_pages(engine_model: Path, tmp_path: Path) -> None:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         chat.ask(PROMPT)
         chat.save()
     saved = files_in(tmp_path)
-    with chatting(embedded_model, tmp_path, kv_type="bf16") as chat:
+    with chatting(engine_model, tmp_path, kv_type="bf16") as chat:
         _, cached = chat.ask(PROMPT)
         assert cached == 0
         chat.save()
     assert set(saved) < set(files_in(tmp_path))
 
 
-def test_damaged_pages_are_computed_anew(embedded_model: Path, tmp_path: Path) -> None:
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+def test_damaged_pages_are_computed_anew(engine_model: Path, tmp_path: Path) -> None:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         cold, _ = chat.ask(PROMPT)
         chat.save()
     rng = Random(9)
@@ -195,12 +195,12 @@ def test_damaged_pages_are_computed_anew(embedded_model: Path, tmp_path: Path) -
     swapped = one.read_bytes(), other.read_bytes()
     one.write_bytes(swapped[1])
     other.write_bytes(swapped[0])
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         damaged, cached = chat.ask(PROMPT)
         assert cached < 192
         assert_same(damaged, cold)
         chat.save()
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         again, cached = chat.ask(PROMPT)
         assert cached == 192
         assert_same(again, cold)
@@ -215,13 +215,13 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_after_kill_9_the_answer_is_the_same(embedded_model: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.engine.memory.test_memory_native", str(embedded_model), str(tmp_path)]
+def test_after_kill_9_the_answer_is_the_same(engine_model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.engine.memory.test_memory_native", str(engine_model), str(tmp_path)]
     ran = subprocess.run(command, check=False)
     assert ran.returncode == -signal.SIGKILL
     with np.load(tmp_path / "answer.npz") as saved:
         before = tuple(saved["tokens"].tolist()), saved["logprobs"]
-    with chatting(embedded_model, tmp_path, kv_type="int16") as chat:
+    with chatting(engine_model, tmp_path, kv_type="int16") as chat:
         after, cached = chat.ask(PROMPT)
         assert cached == 192
         assert chat.engine.statistics().computed_tokens == len(PROMPT) - 192 + NEW_TOKENS - 1

@@ -1,4 +1,4 @@
-"""Searches on the real model: neither other requests, nor chunks, nor preemption change an answer or lose a page."""
+"""Searches on a native model: neither other requests, nor chunks, nor preemption change an answer or lose a page."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ Answers = dict[str, list[tuple[tuple[int, ...], str | None]]]
 
 
 @pytest.fixture(scope="module")
-def requests(embedded_model: Path) -> list[GenerateRequest]:
+def requests(engine_model: Path) -> list[GenerateRequest]:
     """Prompts that end inside a page and at its border (32 tokens), and plain requests between them."""
-    ids = Tokenizer.from_file(str(embedded_model / "tokenizer.json")).encode(TEXT.read_text()).ids
+    ids = Tokenizer.from_file(str(engine_model / "tokenizer.json")).encode(TEXT.read_text()).ids
     greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(seed=1)
     penalized = SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3, logit_bias={28: -2.0})
     return [
@@ -81,11 +81,11 @@ def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) 
 
 @pytest.mark.parametrize("kv_type", ["int16", "bf16", "int8"] if FULL else ["int16"])
 def test_other_requests_chunks_and_preemption_change_no_answer(
-    kv_type: str, embedded_model: Path, requests: list[GenerateRequest]
+    kv_type: str, engine_model: Path, requests: list[GenerateRequest]
 ) -> None:
-    alone, _ = run(embedded_model, requests, "alone", kv_type)
+    alone, _ = run(engine_model, requests, "alone", kv_type)
     assert len({tokens for each in alone.values() for tokens, _ in each}) == sum(map(len, alone.values()))
     for shape in ("batched", "preempted"):
-        found, preemptions = run(embedded_model, requests, shape, kv_type)
+        found, preemptions = run(engine_model, requests, shape, kv_type)
         assert found == alone, shape
         assert (preemptions > 0) == (shape == "preempted")

@@ -1,4 +1,4 @@
-"""The real model drafts for itself: texts and their log-probabilities are the same to the last bit."""
+"""A native model drafts for itself: texts and their log-probabilities are the same to the last bit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -55,8 +55,8 @@ def make_runner(model: Path, **options: Any) -> NativeRunner:
 
 
 @pytest.fixture(scope="module")
-def requests(embedded_model: Path) -> list[GenerateRequest]:
-    tokenizer = Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
+def requests(engine_model: Path) -> list[GenerateRequest]:
+    tokenizer = Tokenizer.from_file(str(engine_model / "tokenizer.json"))
     ids: list[int] = tokenizer.encode(TEXT.read_text(), add_special_tokens=False).ids
     made = []
     for number, length in enumerate((31, 64, 33, 1, 97, 60) * 2):
@@ -99,13 +99,13 @@ def run(requests: Sequence[GenerateRequest], runner: NativeRunner, drafts: Draft
     ids=["many", "int8 pages", "preempted", "alone"],
 )
 def test_texts_and_scores_are_the_same(
-    embedded_model: Path, requests: list[GenerateRequest], options: dict[str, Any], streams: int
+    engine_model: Path, requests: list[GenerateRequest], options: dict[str, Any], streams: int
 ) -> None:
     asked = requests[:streams]
-    without, _ = run(asked, make_runner(embedded_model, **options), None)
-    draft = make_runner(embedded_model, kv_type=options.get("kv_type", "auto"))
+    without, _ = run(asked, make_runner(engine_model, **options), None)
+    draft = make_runner(engine_model, kv_type=options.get("kv_type", "auto"))
     source = SpoiltDrafts(draft, target_vocab_size=draft.vocab_size, most_tokens=5, cost_share=0.05)
-    with_drafts, engine = run(asked, make_runner(embedded_model, **options), source)
+    with_drafts, engine = run(asked, make_runner(engine_model, **options), source)
     assert with_drafts == without
     drafted, accepted = engine.statistics().drafts["model"]
     assert 0.4 * drafted < accepted < drafted, "four in five are right, until one is wrong"
@@ -113,25 +113,25 @@ def test_texts_and_scores_are_the_same(
         assert engine.statistics().preemptions > 0
 
 
-def test_its_own_drafts_are_right_when_drawn_too(embedded_model: Path, requests: list[GenerateRequest]) -> None:
+def test_its_own_drafts_are_right_when_drawn_too(engine_model: Path, requests: list[GenerateRequest]) -> None:
     """Target and draft draw with the same random numbers."""
     drawn = [request for request in requests if request.sampling.temperature > 0][:3]
-    draft = make_runner(embedded_model)
+    draft = make_runner(engine_model)
     source = DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=4, cost_share=0.05)
-    _, engine = run(drawn, make_runner(embedded_model), source)
+    _, engine = run(drawn, make_runner(engine_model), source)
     drafted, accepted = engine.statistics().drafts["model"]
     assert drafted >= 30
     assert accepted == drafted
 
 
-def test_an_output_goes_on_with_another_engine(embedded_model: Path, requests: list[GenerateRequest]) -> None:
+def test_an_output_goes_on_with_another_engine(engine_model: Path, requests: list[GenerateRequest]) -> None:
     """One that has a draft model, and one that has none."""
     request = requests[1]
-    draft = make_runner(embedded_model)
+    draft = make_runner(engine_model)
     source = DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=4, cost_share=0.05)
-    whole, _ = run([request], make_runner(embedded_model), source)
+    whole, _ = run([request], make_runner(engine_model), source)
     tokens = whole[request.request_id][0]
     resumed = replace(request, resumed_token_ids=tokens[:13])
     for drafts in (None, DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=4, cost_share=0.05)):
-        found, _ = run([resumed], make_runner(embedded_model), drafts)
+        found, _ = run([resumed], make_runner(engine_model), drafts)
         assert found[request.request_id][0] == tokens[13:]

@@ -91,7 +91,8 @@ test-faults: $(TEST_ENV) build model test-tools kubectl
 conformance: $(TEST_ENV) build model $(if $(ARGS),,test-tools)
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
-	  $$(grep -rlE '^from tests(\.sizes import| import sizes)' tests) tests/families/long_flags.py)
+	  $$(grep -rlE --include='test_*.py' '^from (tests\.sizes import|tests import sizes|hypothesis import)|engine_model' tests) tests/app/capacity \
+	  tests/families tests/families/long_flags.py)
 	$(if $(ARGS),,@$(BIN)/python -m tests.conformance.chat_templates)
 	$(if $(ARGS),,@$(BIN)/python -m tests.conformance.tokenizers)
 	$(if $(ARGS),,@tools/system_packages firefox-esr=firefox-esr)

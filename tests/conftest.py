@@ -17,6 +17,8 @@ import httpx
 import pytest
 from hypothesis import settings
 
+from tests.sizes import examples
+
 if TYPE_CHECKING:
     from gguf import GGUFReader
     from playwright.sync_api import Browser
@@ -28,7 +30,7 @@ EMBEDDED = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct"
 gc.set_threshold(20_000, 20, 10)
 
 # A machine may be busy: how long an example takes says nothing.
-settings.register_profile("redoubt", deadline=None)
+settings.register_profile("redoubt", deadline=None, max_examples=examples(100))
 settings.load_profile("redoubt")
 
 

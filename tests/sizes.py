@@ -22,3 +22,8 @@ def some(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
         return list(itertools.product(*axes))
     longest = max(map(len, axes))
     return list(itertools.islice(zip(*map(itertools.cycle, axes), strict=True), longest))
+
+
+def examples(most: int) -> int:
+    """How many examples Hypothesis tries of a property: the most with FULL."""
+    return most if FULL else -(-most // 4)

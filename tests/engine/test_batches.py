@@ -27,6 +27,7 @@ from tests.engine.test_engine import (
     state_pages_of,
 )
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 
 def of_batch(request: GenerateRequest) -> GenerateRequest:
@@ -49,7 +50,7 @@ def start() -> Iterator[Callable[..., Engine]]:
         engine.stop()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 30), st.integers(0, 9), st.integers(0, 40), st.booleans()),

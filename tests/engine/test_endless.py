@@ -16,6 +16,7 @@ from app.messages.failures import EngineError, InvalidRequestError, RequestTooLo
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 PROMPT = tuple(Random(0).choices(range(1000), k=40))
 
@@ -198,7 +199,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(REQUESTS, st.integers(1, 5), st.integers(12, 40), st.integers(0, 16), st.sampled_from([0, 4]))
 def test_endless_requests_and_others_all_get_their_output(
     requests: list[tuple[int, int, bool, bool]], max_sequences: int, kv_pages: int, more: int, guess_tokens: int

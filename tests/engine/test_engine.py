@@ -23,6 +23,7 @@ from app.messages.failures import (
 from app.messages.outputs import TokenDelta
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 WINDOWS = st.sampled_from([(0,), (0, 7), (5,), (0, 3, 3, 3), (0, 0, 20), (1, 9)])
 """Of page groups."""
@@ -242,7 +243,7 @@ def test_a_request_that_needs_too_many_pages_of_all_groups_is_refused(start: Sta
         receiver.submit(engine, make_request("long", 80, 22))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 30), st.integers(0, 9), st.integers(0, 40)),

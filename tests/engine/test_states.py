@@ -27,6 +27,7 @@ from tests.engine.test_engine import (
     state_pages_of,
 )
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 PAGE = 4
 GRID = PAGE * KEPT_EVERY
@@ -170,7 +171,7 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     turns=TURNS,
     max_sequences=st.integers(3, 6),

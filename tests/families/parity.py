@@ -17,6 +17,7 @@ from quant.families.registry import family_of
 from tests.families import decoder_reference
 from tests.kernels.tiny_model import Sequences
 from tests.quant.checkpoints import byte_tokenizer
+from tests.sizes import FULL
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -158,10 +159,15 @@ def check_converted(folder: Path, theirs: F32) -> None:
 
 
 def check_engine(packed: Path, theirs: F32) -> None:
-    """The engine's logits are these, and have the same bits whatever the chunks and whoever computes beside them."""
+    """The engine's logits are these. With FULL: the same bits whatever the chunks and whoever computes beside them.
+
+    That is no matter of the family: tests/kernels/test_decoder.py has it for what descriptions can say.
+    """
     ids, context = prompt(), 256
     whole = Sequences(packed, sequences=1, context=context).logits({0: ids})
     close(whole, theirs)
+    if not FULL:
+        return
     for size in (7, 1):
         alone = Sequences(packed, sequences=1, context=context)
         parts = [alone.logits({0: ids[at : at + size]}) for at in range(0, len(ids), size)]

@@ -12,6 +12,7 @@ from app.attestation.soft import DEFAULT_EVENTS, SoftTee, event_log, replay
 from redoubt_verify import AttestationError, eventlog, tdx
 from redoubt_verify.exchange import Exchange
 from redoubt_verify.verify import decode_answer, decode_statement
+from tests.sizes import examples
 
 QUOTE = SoftTee.make().quote(bytes(64))
 LOG = event_log(DEFAULT_EVENTS)
@@ -65,7 +66,7 @@ def test_a_statement_of_any_values(values: object) -> None:
         decode_statement(json.dumps(values).encode())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.binary(max_size=300))
 def test_an_exchange_with_any_bytes(data: bytes) -> None:
     exchange = Exchange("service.example")

@@ -12,6 +12,7 @@ from app.interface.wire.messages import CountTokensRequest, MessagesRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import http_app
 from tests.app.tiny_model import CONTROL
+from tests.sizes import examples
 
 JSON = st.recursive(
     st.none()
@@ -77,19 +78,19 @@ def check(path: str, body: Any) -> None:
         assert error["message"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.one_of(CHAT, CHAT.map(lambda body: {k: body[k] for k in list(body)[:3]}), JSON))
 def test_no_chat_request_makes_the_server_fail(body: Any) -> None:
     check("/v1/chat/completions", body)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.one_of(COMPLETION, COMPLETION.map(lambda body: {k: body[k] for k in list(body)[:3]}), JSON))
 def test_no_completion_request_makes_the_server_fail(body: Any) -> None:
     check("/v1/completions", body)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.one_of(ANTHROPIC, ANTHROPIC.map(lambda body: {k: body[k] for k in list(body)[:3]}), JSON))
 def test_no_message_request_makes_the_server_fail(body: Any) -> None:
     content, headers = json.dumps(body), {"Content-Type": "application/json"}

@@ -29,6 +29,7 @@ from tests.app.memory.pages import files_in, grant_for, open_folder
 from tests.engine.memory.stores import DictStore, gathered
 from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 PROMPT = tuple(Random(0).choices(range(1000), k=50))  # 12 pages of 4, and 2 tokens
 PAGE_BYTES = FakeRunner().gathered_page_bytes
@@ -510,7 +511,7 @@ def test_nothing_of_a_forgotten_conversation_is_saved_later(store: DictStore) ->
 # --- everything at once -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32 - 1))
 def test_no_fault_changes_a_token(seed: int) -> None:
     """Few pages, many chats, threads, and a store that forgets, fails and dawdles as chance has it."""

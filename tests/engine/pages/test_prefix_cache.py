@@ -27,6 +27,7 @@ from tests.engine.test_engine import (
     state_pages_of,
 )
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 PROMPT = tuple(Random(0).choices(range(1000), k=50))  # 12 pages of 4, and 2 tokens
 
@@ -285,7 +286,7 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(TURNS, st.integers(1, 8), st.integers(0, 42), st.integers(0, 24), WINDOWS, SPARE_STATE_PAGES)
 def test_outputs_never_depend_on_the_cache(
     turns: list[tuple[int, int, int, bytes, bool]],

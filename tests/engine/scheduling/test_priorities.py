@@ -16,6 +16,7 @@ from tests.engine.scheduling.test_scheduler import (
     run,
     shares,
 )
+from tests.sizes import examples
 
 
 def of_batch(prompt_tokens: int, max_new_tokens: int) -> SequenceState:
@@ -133,7 +134,7 @@ def steps_of(limits: SchedulerLimits, arrivals: list[Arrival], chunk_tokens: int
     return steps
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(LIMITS, ARRIVALS, st.integers(1, 16), ARRIVALS)
 def test_batches_change_no_step_of_the_others(
     limits: SchedulerLimits, arrivals: list[Arrival], chunk_tokens: int, batches: list[Arrival]

@@ -13,6 +13,7 @@ from app.engine.scheduling.scheduler import Scheduler
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.messages.failures import RequestTooLongError
 from app.messages.requests import ContextWindow
+from tests.sizes import examples
 
 
 def make_limits(**changes: Any) -> SchedulerLimits:
@@ -476,7 +477,7 @@ def check_memory(scheduler: Scheduler) -> None:
     assert all(sequence.slot == -1 and not sequence.pages for sequence in scheduler.waiting)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(LIMITS, ARRIVALS, st.integers(1, 16))
 def test_every_sequence_ends_and_no_page_leaks(
     limits: SchedulerLimits, arrivals: list[Arrival], chunk_tokens: int

@@ -8,6 +8,7 @@ from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.limits import STATE_PAGES_EACH, SchedulerLimits
 from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.scheduling.sequence_states import SequenceStates
+from tests.sizes import examples
 
 
 def make_states(*, sequences: int = 2, spare: int = 20, page_tokens: int = 4) -> SequenceStates:
@@ -96,7 +97,7 @@ def test_branches_copy_what_they_write() -> None:
     assert {sequence.states[0] for sequence in (parent, *children)} == {before[0]}, "nobody writes to a full page"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 1 << 20), st.integers(1, 6), st.integers(2, 9), st.booleans())
 def test_a_sequence_holds_two_pages_between_steps_and_in_a_step_what_it_needs(
     seed: int, page_tokens: int, spare: int, cached: bool

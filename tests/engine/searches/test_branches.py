@@ -21,6 +21,7 @@ from tests.engine.test_engine import (
     state_pages_of,
 )
 from tests.fakes import FakeRunner
+from tests.sizes import examples
 
 SEARCHES: list[BeamParams | ContrastiveParams] = [
     BeamParams(4),
@@ -239,7 +240,7 @@ PLANS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     PLANS,
     st.integers(6, 12),

@@ -17,6 +17,7 @@ from tests.app.memory.pages import grant_for
 from tests.engine.memory.stores import DictStore
 from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
 from tests.fakes import FakeDraftSampler, FakeRunner
+from tests.sizes import examples
 
 
 class FakeDraftRunner(FakeRunner):
@@ -47,7 +48,7 @@ def drafting(draft: FakeRunner, most_tokens: int = 5) -> DraftModel:
     return DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=most_tokens, cost_share=0.02)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 40), st.sampled_from([None, 1, 2]), st.integers(0, 60)),

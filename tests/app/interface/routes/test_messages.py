@@ -22,6 +22,7 @@ from tests.app.interface.test_keep_alive import HeldWorker
 from tests.app.interface.thinking.families import OPENING, SWITCHED, encoded, thinking_model
 from tests.app.service import http_app, http_client, never
 from tests.app.tiny_model import CONTEXT_TOKENS, reference_tokenizer, tiny_model
+from tests.sizes import examples
 
 PATH = "/v1/messages"
 BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
@@ -173,7 +174,7 @@ PIECES = st.sampled_from(
     reason=st.sampled_from(["stop", "length"]),
     display=st.sampled_from(["summarized", "omitted"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 async def test_streamed_and_whole_answers_agree(
     thought: str, pieces: list[str], each: int, reason: Any, display: str
 ) -> None:

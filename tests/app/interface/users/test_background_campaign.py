@@ -17,7 +17,7 @@ from tests.app.interface.users.here import Site
 from tests.app.interface.users.test_background import ANSWER, SteppedWorker, World, settled
 from tests.app.interface.users.test_conversations import hang_up
 
-ROUNDS = 60
+ROUNDS = 60 if sizes.FULL else 20
 ACCOUNT_CALLS = ("begin_turn", "items", "begin_response", "add_question", "store_response", "end_turn", "done")
 
 

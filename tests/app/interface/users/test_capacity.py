@@ -4,12 +4,14 @@ import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.interface.request.errors import ApiError
+from app.interface.users.routes import capacity
 from app.interface.users.routes.capacity import _computed
 from app.messages.capacity import WorkerCapacity
 from app.messages.workers import WorkerRow
@@ -39,6 +41,13 @@ CAPACITY = WorkerCapacity(
 FAST = replace(WORKER, max_context_tokens=4096, tier="avx512_vnni", max_running=64, capacity=CAPACITY)
 SLOW = replace(FAST, worker_id="w2", speed=1.0, capacity=replace(CAPACITY, prompt_s=0.8, token_s=0.1))
 
+SHORT_RUNS = """
+import runpy
+from app.capacity import simulation
+simulation.REQUESTS = 500
+runpy.run_module("app.capacity", run_name="__main__")
+"""
+
 
 @pytest.fixture
 def asking(make_site: Callable[..., Site]) -> Callable[..., Any]:
@@ -55,7 +64,10 @@ def asking(make_site: Callable[..., Site]) -> Callable[..., Any]:
     return ask
 
 
-async def test_a_fast_worker_serves_more_than_a_slow_one_which_counts(asking: Callable[..., Any]) -> None:
+async def test_a_fast_worker_serves_more_than_a_slow_one_which_counts(
+    asking: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "_computed", partial(_computed, command=(sys.executable, "-c", SHORT_RUNS)))
     (fast,) = (await asking((FAST,), "?users=20")).json()["data"]
     assert (fast["name"], fast["workers"], fast["serves"]) == ("tiny", 1, True)
     assert fast["users"] >= 20

@@ -13,6 +13,7 @@ from app.messages.capacity import WorkerCapacity
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings
 from app.workers.machine_memory import available_memory_bytes
+from app.workers.native_options import chosen_kv_type, native_files
 from app.workers.packed_header import read_header
 from app.workers.warm_up import WarmUp
 
@@ -29,8 +30,8 @@ def worker_capacity(
     header = read_header(files)
     if warm.token_s <= 0 or header is None:
         return None
-    folder = str(files) if isinstance(files, Path) else files
-    kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, engine.compute_type, engine.prompt_compute_type)
+    folder = native_files(files)
+    kv_type = chosen_kv_type(engine, folder)
     decoder, matrices = header.decoder, header.matrices
     mixed = mixed_heads_of(decoder)
     return WorkerCapacity(

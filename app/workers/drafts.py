@@ -16,7 +16,8 @@ from app.messages.defaults import STEP_TOKENS
 from app.model_folder import WEIGHTS, ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
 from app.settings import ModelApplicationSettings
-from app.workers.numa import Slot, thread_places
+from app.workers.native_options import chosen_kv_type, native_files, native_options, resident_sizes
+from app.workers.numa import Slot
 
 if TYPE_CHECKING:
     from kernels import _native
@@ -42,7 +43,7 @@ def draft_kv_bytes(
     draft = _draft(settings)
     if draft is None:
         return 0
-    own = _native.Model.kv_page_bytes(draft, _kv_type(settings, draft))
+    own = _native.Model.kv_page_bytes(draft, chosen_kv_type(settings.engine, draft))
     return int(kv_bytes * own // (own + _native.Model.kv_page_bytes(folder, kv_type)))
 
 
@@ -57,7 +58,6 @@ def load_drafts(
     from app.engine.speculative.draft_model import DraftModel
     from app.engine.speculative.predictor_drafts import PredictorDrafts
     from app.workers.state_memory import memory_of
-    from kernels import _native
 
     draft = _draft(settings)
     if isinstance(runner, NativeRunner) and runner.predicts:
@@ -65,32 +65,27 @@ def load_drafts(
     if draft is None:
         return None
     _check(files, settings.model.name, Path(draft))
-    engine = settings.engine
-    folder = str(files) if isinstance(files, Path) else files
-    target_kv = _native.Model.chosen_kv_type(folder, engine.kv_type, engine.compute_type, engine.prompt_compute_type)
+    folder = native_files(files)
+    target_kv = chosen_kv_type(settings.engine, folder)
     memory = memory_of(settings, folder, target_kv, runner.max_context_tokens, runner.max_sequences)
-    kv_type = _kv_type(settings, draft)
-    cpus, nodes = thread_places(slot, threads)
+    options = native_options(settings, draft, slot, threads)
     loaded = NativeRunner(
         draft,
-        threads=threads,
-        cpus=cpus,
-        nodes=nodes,
-        bind_weights=settings.worker.bind_memory,
-        compute_type=engine.compute_type,
-        prompt_compute_type=engine.prompt_compute_type,
-        kv_type=kv_type,
-        weight_memory="mapped" if settings.sleep.after_s is not None else engine.weight_memory,
-        kv_pages=kv_pages_within(draft, kv_type, draft_kv_bytes(settings, folder, target_kv, memory.kv_bytes)),
+        **options,
+        kv_pages=kv_pages_within(
+            draft, options["kv_type"], draft_kv_bytes(settings, folder, target_kv, memory.kv_bytes)
+        ),
         max_sequences=min(MAX_RUNNING, runner.max_sequences),
         max_step_tokens=STEP_TOKENS,
         max_context_tokens=context_tokens(Path(draft), runner.max_context_tokens),
     )
     share = draft_bytes(settings) / _weights_bytes(files) + _STEP_SHARE
-    sizes = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in loaded.model.resident_bytes().items())
-    logger.info("%s drafts for %s. Its memory, at most: %s", draft, settings.model.name, sizes)
+    logger.info("%s drafts for %s. Its memory, at most: %s", draft, settings.model.name, resident_sizes(loaded.model))
     return DraftModel(
-        loaded, target_vocab_size=runner.vocab_size, most_tokens=engine.draft_tokens, cost_share=min(share, 1.0)
+        loaded,
+        target_vocab_size=runner.vocab_size,
+        most_tokens=settings.engine.draft_tokens,
+        cost_share=min(share, 1.0),
     )
 
 
@@ -121,10 +116,3 @@ def _check(files: ModelFolder, name: str, draft: Path) -> None:
 
 def _weights_bytes(files: Path | SealedModel) -> int:
     return files.size(WEIGHTS) if isinstance(files, SealedModel) else (files / WEIGHTS).stat().st_size
-
-
-def _kv_type(settings: ModelApplicationSettings, draft: str) -> str:
-    from kernels import _native
-
-    engine = settings.engine
-    return _native.Model.chosen_kv_type(draft, engine.kv_type, engine.compute_type, engine.prompt_compute_type)

@@ -12,6 +12,7 @@ from app.engine.encoding.head import DenseLayer, Head
 from app.model_folder import encoder_settings, read_json
 from app.sealing.sealed_model import SealedModel
 from app.settings import ModelApplicationSettings
+from app.workers.native_options import bind_memory, native_files, resident_sizes
 from app.workers.numa import Slot, thread_places
 from app.workers.packed_header import PackedHeader, read_header
 
@@ -34,7 +35,6 @@ def load_encoder(
 ) -> "tuple[NativeEncoder, Head]":
     """Loads the native model on these cores. Raises what `NativeEncoder` raises, and ChatModelError."""
     from app.engine.encoding.native_encoder import NativeEncoder
-    from kernels import _native
 
     engine = settings.engine
     header = read_header(files)
@@ -43,13 +43,9 @@ def load_encoder(
     found = encoder_settings(read_json(files / "config.json")) or {}
     decoder = header.decoder
     cpus, nodes = thread_places(slot, threads)
-    if settings.worker.bind_memory:
-        if nodes:
-            _native.interleave_memory(sorted(set(nodes)))
-        else:
-            _native.bind_memory_to_node(slot.numa_node)
+    bind_memory(settings, slot, nodes)
     encoder = NativeEncoder(
-        str(files) if isinstance(files, Path) else files,
+        native_files(files),
         threads=threads,
         cpus=cpus,
         nodes=nodes,
@@ -60,7 +56,7 @@ def load_encoder(
         max_tokens=min(found["max_tokens"], engine.max_context_tokens or found["max_tokens"]),
         positions=decoder["max_positions"] if decoder.get("token_types", 0) > 1 else 0,
     )
-    sizes = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in encoder.model.resident_bytes().items())
+    sizes = resident_sizes(encoder.model)
     logger.info("Batches have at most %d tokens. Memory, at most: %s", encoder.max_step_tokens, sizes)
     return encoder, _head(files, header, decoder["encoder"])
 

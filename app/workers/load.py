@@ -15,7 +15,8 @@ from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings, ModelApplicationSettings
 from app.workers.drafts import draft_kv_bytes
-from app.workers.numa import Slot, thread_places
+from app.workers.native_options import bind_memory, native_files, native_options, resident_sizes
+from app.workers.numa import Slot
 from app.workers.state_memory import memory_of
 
 if TYPE_CHECKING:
@@ -54,34 +55,21 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     Raises what `NativeRunner` raises, and ValueError for settings that a model with recurrent states can't have.
     """
     from app.engine.native_runner import NativeRunner, kv_pages_within
-    from kernels import _native
 
     engine = settings.engine
-    folder = str(files) if isinstance(files, Path) else files
-    types = engine.compute_type, engine.prompt_compute_type
-    kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, *types)
+    folder = native_files(files)
+    options = native_options(settings, folder, slot, threads)
+    kv_type = options["kv_type"]
     slots = settings.worker.max_concurrent_requests
     predicts = uses_predictor(settings, folder)
     step_tokens = step_tokens_of(engine, folder, threads, slots, predicts)
     max_context_tokens = context_tokens(files, engine.max_context_tokens)
     page_groups = has_page_groups(settings)
     memory = memory_of(settings, folder, kv_type, max_context_tokens, _slots(slots, step_tokens), predicts)
-    cpus, nodes = thread_places(slot, threads)
-    if settings.worker.bind_memory:
-        if nodes:
-            _native.interleave_memory(sorted(set(nodes)))
-        else:
-            _native.bind_memory_to_node(slot.numa_node)
+    bind_memory(settings, slot, options["nodes"])
     runner = NativeRunner(
         folder,
-        threads=threads,
-        cpus=cpus,
-        nodes=nodes,
-        bind_weights=settings.worker.bind_memory,
-        compute_type=engine.compute_type,
-        prompt_compute_type=engine.prompt_compute_type,
-        kv_type=kv_type,
-        weight_memory="mapped" if settings.sleep.after_s is not None else engine.weight_memory,
+        **options,
         kv_pages=kv_pages_within(
             folder,
             kv_type,
@@ -96,8 +84,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         page_groups=page_groups,
         predicts=predicts,
     )
-    sizes = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in runner.model.resident_bytes().items())
-    logger.info("Steps have at most %d tokens. Memory, at most: %s", step_tokens, sizes)
+    logger.info("Steps have at most %d tokens. Memory, at most: %s", step_tokens, resident_sizes(runner.model))
     return runner
 
 

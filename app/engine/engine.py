@@ -1,8 +1,8 @@
 """The engine: one thread that turns requests into tokens, a step at a time.
 
 Callers submit requests and get events back through a callback. The thread takes requests from its inbox, asks the
-scheduler for a step, fills the step's arrays, calls the model once, and takes the tokens. While the model computes, the
-interpreter lock is free, and another thread delivers the tokens of the step before (outbox.py).
+scheduler for a step, fills the step's arrays, calls the model once, and takes the tokens (outputs.py). While the model
+computes, the interpreter lock is free, and another thread delivers the tokens of the step before (outbox.py).
 
 A step of batches alone is interrupted when a request comes that somebody waits for, and planned again later.
 
@@ -13,42 +13,32 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
-
-import numpy as np
 
 from app.engine.batch import BatchArrays
 from app.engine.expert_reads import ExpertReads
-from app.engine.generation import Deliver, Generation
+from app.engine.generation import Deliver
+from app.engine.inbox import Inbox
 from app.engine.intake import Intake
 from app.engine.memory.engine_memory import EngineMemory, MemoryOptions, asked
 from app.engine.memory.page_store import PageStore
 from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.outbox import Outbox
+from app.engine.outputs import Outputs
+from app.engine.page_changes import apply_page_changes
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.pages.page_pool import OnPageEvicted
 from app.engine.progress import ProgressReports
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.pace import PromptPace
 from app.engine.scheduling.scheduler import Scheduler
-from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
-from app.engine.searches.branches import BranchChange, Search
+from app.engine.scheduling.sequence import Step
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.speculation import Speculation
-from app.engine.statistics import EngineStatistics, TokenRate
+from app.engine.statistics import EngineCounters, EngineStatistics
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
-from app.messages.failures import (
-    ConstraintError,
-    EngineFailedError,
-    EngineStoppedError,
-    InvalidRequestError,
-    StepFailedError,
-)
-from app.messages.outputs import TokenDelta
+from app.messages.failures import EngineFailedError, EngineStoppedError
 from app.messages.requests import GenerateRequest
 
 logger = logging.getLogger(__name__)
@@ -115,7 +105,6 @@ class Engine:
             on_page_evicted=self._page_evicted,
         )
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
-        self._page_tables = runner.page_tables
         if cache_secret is None:
             cache_secret = os.urandom(CACHE_SECRET_BYTES)
         self._intake = Intake(
@@ -126,48 +115,34 @@ class Engine:
             guesses=guess_tokens > 0,
             drafts=guess_tokens > 0 or drafts is not None,
         )
-        # Engine thread only.
-        self._generations: dict[SequenceState, Generation] = {}
-        self._searches: dict[SequenceGroup, Search] = {}
         self._speculation = Speculation(guess_tokens, experts, drafts) if guess_tokens or drafts is not None else None
         self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s, experts)
+        self._inbox = Inbox()
         self._memory: EngineMemory | None = None
         if page_store is not None:
-            if self._limits.groups.windowed:
-                raise ValueError("page_store: pages of a model with page groups can't be saved")
-            if self._limits.state_pages:
-                raise ValueError(
-                    "page_store: a model with recurrent states goes on only where its states are, and they"
-                    " can't be saved"
-                )
             self._memory = EngineMemory(
                 self._scheduler,
                 runner,
                 page_store,
                 memory or MemoryOptions(),
-                post=self._post,
+                post=self._inbox.post,
                 seconds_per_token=lambda: self._pace.seconds_per_token,
-                computing=lambda: bool(self._generations),
+                computing=lambda: bool(self._outputs.generations),
             )
         self._turns = nullcontext() if turns is None else turns
-        self._is_stuck = False  # all sequences wait for pages that are loaded or saved
-        self._outbox = Outbox(self._receiver_failed)
+        self._outbox = Outbox(self._inbox.abort_all_of)
         self._progress = ProgressReports(self._scheduler, self._outbox)
+        self._counters = EngineCounters()
+        self._outputs = Outputs(
+            self._scheduler,
+            inbox=self._inbox,
+            outbox=self._outbox,
+            progress=self._progress,
+            counters=self._counters,
+            memory=self._memory,
+        )
+        self._is_stuck = False  # all sequences wait for pages that are loaded or saved
         self._failures_in_a_row = 0
-        self._interruptions = 0
-        self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
-        self._begun, self._queued_s = 0, 0.0
-        self._rate = TokenRate()
-        # Shared, guarded by the condition's lock.
-        self._wake = threading.Condition()
-        self._inbox: deque[tuple[Literal["submit", "abort"], Generation, Search | None]] = deque()
-        self._calls: deque[Callable[[], None]] = deque()
-        self._live: dict[str, Generation] = {}
-        self._interrupt = np.zeros(1, np.int32)
-        """Ends a step of batches early: a request came that is to be computed before them."""
-        self._stopping = False
-        self._stopped_reason: str | None = None
-        self._failed = False  # whether it has stopped by itself
         self._thread = threading.Thread(target=self._main, name="redoubt-engine", daemon=True)
         self._statistics = self._count()
 
@@ -187,43 +162,19 @@ class Engine:
         The queue has no bound of its own: callers limit their requests. Raises RequestTooLongError,
         InvalidRequestError, or EngineStoppedError.
         """
-        generation, search = self._intake.make(request, deliver, key, constraint)
-        with self._wake:
-            if self._stopped_reason is not None:
-                raise EngineStoppedError(self._stopped_reason)
-            if request.request_id in self._live:
-                raise InvalidRequestError(f"request id {request.request_id!r} is in use")
-            self._live[request.request_id] = generation
-            self._inbox.append(("submit", generation, search))
-            if not generation.sequence.is_batch:
-                self._interrupt[0] = 1
-            self._wake.notify()
+        self._inbox.submit(*self._intake.make(request, deliver, key, constraint))
 
     def abort(self, request_id: str) -> None:
         """Ends a request, queued or running, without a further event; does nothing if it is unknown or has ended.
 
         Takes effect before the next step; the step that is running is not interrupted.
         """
-        with self._wake:
-            generation = self._live.pop(request_id, None)
-            if generation is not None:
-                generation.aborted = True
-                self._inbox.append(("abort", generation, None))
-                self._wake.notify()
+        self._inbox.abort(request_id)
 
     @property
     def memory(self) -> EngineMemory | None:
         """Saves and loads KV pages; None without a page store."""
         return self._memory
-
-    def _post(self, call: Callable[[], None]) -> bool:
-        """Schedules a call on the engine's thread, before its next step. Returns False if that thread has ended."""
-        with self._wake:
-            if self._stopped_reason is not None:
-                return False
-            self._calls.append(call)
-            self._wake.notify()
-            return True
 
     def release_memory(self) -> "Future[bool]":
         """Evicts all cached pages and gives the model's memory back, until the next request needs it.
@@ -235,7 +186,7 @@ class Engine:
         def release(future: "Future[bool]") -> None:
             states = self._scheduler.states
             pools = [self._scheduler.pool] if states is None else [self._scheduler.pool, states.pool]
-            is_idle = not self._generations and not any(pool.used_count for pool in pools)
+            is_idle = not self._outputs.generations and not any(pool.used_count for pool in pools)
             if is_idle:
                 for pool in pools:
                     pool.evict_all()
@@ -245,7 +196,7 @@ class Engine:
                 self._statistics = self._count()
             future.set_result(is_idle)
 
-        return asked(self._post, release)
+        return asked(self._inbox.post, release)
 
     def statistics(self) -> EngineStatistics:
         """Returns the engine's counters as of the end of the last step."""
@@ -259,13 +210,11 @@ class Engine:
     @property
     def healthy(self) -> bool:
         """Whether the engine's thread runs and accepts requests."""
-        return self._thread.is_alive() and self._stopped_reason is None
+        return self._thread.is_alive() and self._inbox.closed_by is None
 
     def stop(self) -> None:
         """Ends the thread after its current step; unfinished requests get EngineStoppedError. Idempotent."""
-        with self._wake:
-            self._refuse_requests("the engine is shutting down")
-            self._wake.notify()
+        self._inbox.close(EngineStoppedError("the engine is shutting down"))
         if self._thread.ident is None:
             self._end_all()
         else:
@@ -279,9 +228,7 @@ class Engine:
                 self._step()
         except Exception:
             logger.exception("the engine's thread has failed")
-            with self._wake:
-                self._failed = True
-                self._refuse_requests("the engine has failed; see its log")
+            self._inbox.close(EngineFailedError("the engine has failed; see its log"))
         finally:
             self._end_all()
 
@@ -299,42 +246,34 @@ class Engine:
         """
         # Without the lock: what comes meanwhile is taken before the next step. A request is in the inbox before it
         # interrupts, so one that comes after this line is seen below or interrupts the next step.
-        self._interrupt[0] = 0
-        goes_on = self._generations and not (self._is_stuck or self._inbox or self._calls or self._stopping)
-        if not goes_on and not self._take_inbox():
+        self._inbox.interrupt[0] = 0
+        computes = bool(self._outputs.generations) and not self._is_stuck
+        if (self._inbox.has_news or not computes) and not self._take_inbox(computes):
             return False
         if self._memory is not None:
             self._memory.advance()
         return True
 
-    def _take_inbox(self) -> bool:
-        """Waits until there is something to do, and does what the inbox has. Returns False to end the thread."""
-        if self._calls or not self._generations or self._is_stuck:  # otherwise _compute sends them, and soon
+    def _take_inbox(self, computes: bool) -> bool:
+        """Waits until there is something to do, and does what the inbox has. Returns False to end the thread.
+
+        computes: whether the next step has something to compute even if nothing comes.
+        """
+        inbox = self._inbox
+        if inbox.has_calls or not computes:  # otherwise _compute sends them, and soon
             self._outbox.flush()
-        with self._wake:
-            while not (self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck)):
-                self._statistics = self._count()
-                woken = self._wake.wait(None if self._memory is None else self._memory.wait_s())
-                self._rate.restart(self._generated_tokens)
-                if not woken:
-                    break
-            if self._stopping:
-                return False
-            taken, self._inbox = self._inbox, deque()
-            self._interrupt[0] = 0
-            calls, self._calls = self._calls, deque()
-        for action, generation, search in taken:
+        if not (computes or inbox.has_news):
+            self._statistics = self._count()
+            inbox.wait(None if self._memory is None else self._memory.wait_s())
+            self._counters.rate.restart(self._counters.generated_tokens)
+        if inbox.closed_by is not None:
+            return False
+        entries, calls = inbox.take()
+        for action, generation, search in entries:
             if action == "submit":
-                self._generations[generation.sequence] = generation
-                if search is not None:
-                    self._searches[search.group] = search
-                self._scheduler.add(generation.sequence)
-                if generation.request.reports_progress:
-                    self._progress.watch(generation)
-                if self._memory is not None:
-                    self._memory.submitted(generation.sequence)
+                self._outputs.add(generation, search)
             elif not generation.ended:
-                self._forget(generation)
+                self._outputs.remove(generation)
         for call in calls:
             call()
         return True
@@ -343,26 +282,11 @@ class Engine:
         """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
         if self._speculation is not None:
             active = self._scheduler.active
-            self._speculation.draft(active, self._generations, self._limits.step_tokens - len(active))
+            self._speculation.draft(active, self._outputs.generations, self._limits.step_tokens - len(active))
         pace = self._pace
         step = self._scheduler.schedule(pace.chunk_tokens, pace.chunk_tokens_alone, pace.batch_tokens)
-        for sequence in step.begun:
-            self._count_begun(self._generations[sequence])
-        groups = len(self._limits.group_windows)
-        for slot, entry, page in step.new_pages:
-            self._page_tables[entry % groups, slot, entry // groups] = page
-        for slot, index, page in step.new_state_pages:
-            self._page_tables[groups, slot, index] = page
-        for source, target in step.copied_pages:
-            self._runner.copy_page(source, target)
-        for source, target in step.copied_state_pages:
-            self._runner.copy_state_page(source, target)
-        for group in step.preempted_groups:
-            self._exchange(self._searches[group].preempted())
-        for source, target, positions in step.turned_pages:
-            self._runner.copy_page_turned(source, target, positions)
-        for sequence, begin, end in step.dropped:
-            self._generations[sequence].drop(begin, end)
+        apply_page_changes(step, self._runner)
+        self._outputs.scheduled(step)
         if self._memory is not None:
             self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
         if self._speculation is not None and self._speculation.fills:
@@ -379,8 +303,8 @@ class Engine:
         if not step.sequences:
             self._outbox.flush()
             return None
-        interrupt = self._interrupt if step.sequences[0].is_batch else None
-        batch = self._arrays.fill(step, self._generations, interrupt)
+        interrupt = self._inbox.interrupt if step.sequences[0].is_batch else None
+        batch = self._arrays.fill(step, self._outputs.generations, interrupt)
         self._outbox.flush()  # no earlier: whoever it wakes wants the interpreter's lock, which the model gives back
         try:
             with self._turns:
@@ -392,7 +316,7 @@ class Engine:
             return None
         self._failures_in_a_row = 0
         if sampled is None:
-            self._interruptions += 1
+            self._counters.interruptions += 1
             self._pace.interrupted()
             return None
         if interrupt is not None:
@@ -406,171 +330,41 @@ class Engine:
     def _postprocess(self, step: Step, tokens: list[int] | None) -> None:
         """Appends the sampled tokens and ends the outputs that are complete."""
         if tokens is not None:
-            self._steps += 1
-            self._computed_tokens += sum(step.query_lengths)
+            counters, outputs = self._counters, self._outputs
+            counters.steps += 1
+            counters.computed_tokens += sum(step.query_lengths)
             if self._progress.watched:
                 self._progress.computed(step)
             if self._speculation is None or not self._speculation.looks_on:
                 self._scheduler.complete(step)
                 for sequence, token, sampled in zip(step.sequences, tokens, step.samples, strict=True):
                     if sampled:
-                        self._append(sequence, token)
+                        outputs.append(sequence, token)
             else:
                 taken = self._speculation.accept(step, tokens)
                 self._scheduler.complete(step)
                 for sequence, several in taken:
                     for token in several:
-                        if sequence in self._generations:  # the search's earlier member may have ended it
-                            self._append(sequence, token)
-            self._rate.add(self._generated_tokens)
+                        if sequence in outputs.generations:  # the search's earlier member may have ended it
+                            outputs.append(sequence, token)
+            counters.rate.add(counters.generated_tokens)
         self._statistics = self._count()
 
-    def _append(self, sequence: SequenceState, token: int) -> None:
-        """Handles one sampled token: extends the output, or ends it."""
-        generation = self._generations[sequence]
-        if sequence.group is not None:
-            self._advance(self._searches[sequence.group], generation)
-            return
-        if generation.aborted:  # the abort is in the inbox
-            return
-        request = generation.request
-        if generation.constraint is not None and generation.constraint.error is not None:
-            self._forget(generation)
-            self._outbox.add(
-                generation,
-                ConstraintError("The schema became too complex for this output", generation.constraint.error),
-            )
-            return
-        cached = sequence.cached_tokens
-        if cached:  # report the cached tokens once
-            self._cached_tokens += cached
-            sequence.cached_tokens = 0
-        prompt = generation.take_prompt_result() if generation.prompt_reader is not None else None
-        if not request.max_new_tokens:
-            delta = TokenDelta((), "length", cached, None, prompt)
-        elif token in request.stop_token_ids:
-            delta = TokenDelta((), "stop", cached, None, prompt)
-        else:
-            generation.tokens.append(token)
-            sequence.length += 1
-            written = generation.end_thought(token) if generation.thought is not None else ()
-            self._generated_tokens += 1 + len(written)
-            full = sequence.length == sequence.end_length
-            scores = None
-            if request.sampling.logprobs is not None:
-                scores = generation.take_scores()
-                scores = scores.with_written(written) if written else scores
-            if not (written or full or cached or scores or prompt):
-                self._outbox.add(generation, token)
-                return
-            delta = TokenDelta((token, *written), "length" if full else None, cached, scores, prompt)
-        if delta.finish_reason is not None:
-            self._forget(generation)
-        self._outbox.add(generation, delta)
-
-    def _advance(self, search: Search, member: Generation) -> None:
-        """Processes one branch of a search whose tokens are all computed."""
-        if search.root.aborted:
-            return
-        change = search.arrived(member, self._scheduler)
-        self._exchange(change)
-        advance = change.advance
-        if advance is None:
-            return
-        cached, search.cached_tokens = search.cached_tokens, 0
-        self._generated_tokens += len(advance.token_ids) + sum(len(answer.token_ids) for answer in advance.more)
-        if advance.finish_reason is not None:
-            self._forget(search.root)
-        elif not advance.token_ids:
-            search.cached_tokens = cached  # for the first delta
-            return
-        self._cached_tokens += cached
-        self._outbox.add(
-            search.root,
-            TokenDelta(
-                advance.token_ids,
-                advance.finish_reason,
-                cached,
-                more=advance.more,
-                end_token_id=advance.end_token_id,
-            ),
-        )
-
-    def _exchange(self, change: BranchChange) -> None:
-        for sequence in change.leaves:
-            del self._generations[sequence]
-        for generation in change.enters:
-            self._generations[generation.sequence] = generation
-
-    def _receiver_failed(self, deliver: Deliver) -> None:
-        """Aborts the requests of a receiver that has raised an exception; any thread."""
-        with self._wake:
-            theirs = [generation for generation in self._live.values() if generation.deliver == deliver]
-        for generation in theirs:
-            self.abort(generation.request.request_id)
-
-    def _forget(self, generation: Generation) -> None:
-        """Removes a request with all branches of its search, and frees its pages and slots."""
-        group = generation.sequence.group
-        if group is None:
-            names = [] if self._memory is None else self._memory.names_of(generation.sequence)
-            self._scheduler.remove(generation.sequence)
-            del self._generations[generation.sequence]
-            if self._memory is not None:
-                self._memory.ended(generation.sequence, names)
-        else:
-            search = self._searches.pop(group)
-            self._scheduler.remove(group.members[0])
-            self._exchange(BranchChange(leaves=search.sequences))
-            generation = search.root
-        self._progress.forget(generation)
-        generation.ended = True
-        with self._wake:
-            if self._live.get(generation.request.request_id) is generation:
-                del self._live[generation.request.request_id]
-
     def _fail(self, step: Step, error: Exception) -> None:
-        """Ends the requests of a failed step.
-
-        Other requests are unaffected: pages are shared only after their step succeeded.
-        """
-        names = []
-        for sequence in step.sequences:
-            if sequence not in self._generations:  # another branch has ended its search
-                continue
-            group = sequence.group
-            generation = self._generations[sequence] if group is None else self._searches[group].root
-            names.append(generation.request.request_id)
-            self._forget(generation)
-            if not generation.aborted:
-                self._outbox.add(generation, StepFailedError(f"the engine could not compute this request: {error}"))
-        logger.error("an engine step of the requests %s has failed", ", ".join(names), exc_info=error)
+        self._outputs.fail(step, error)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-            with self._wake:
-                self._failed = True
-                self._refuse_requests(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
-
-    def _refuse_requests(self, reason: str) -> None:
-        """Makes the engine refuse new requests and end its thread before the next step. The caller holds the lock."""
-        self._stopping = True
-        self._stopped_reason = self._stopped_reason or reason
+            reason = f"{self._failures_in_a_row} engine steps failed one after another: {error}"
+            self._inbox.close(EngineFailedError(reason))
 
     def _end_all(self) -> None:
         """Ends all remaining requests with an error that says why the thread has stopped."""
-        with self._wake:
-            left = list(self._live.values())
-            self._live.clear()
-            self._inbox.clear()
-            reason = self._stopped_reason or "the engine has ended"
-        error_type = EngineFailedError if self._failed else EngineStoppedError
-        for generation in left:
-            self._outbox.add(generation, error_type(reason))
+        reason = self._inbox.closed_by or EngineStoppedError("the engine has ended")
+        for generation in self._inbox.take_live():
+            self._outbox.add(generation, type(reason)(str(reason)))
         self._outbox.close()
-        while self._generations:
-            self._forget(next(iter(self._generations.values())))
-        with self._wake:
-            calls, self._calls = self._calls, deque()
+        self._outputs.remove_all()
+        _, calls = self._inbox.take()
         for call in calls:  # callers wait for their results
             call()
         if self._memory is not None:
@@ -584,30 +378,23 @@ class Engine:
         if self._on_page_evicted is not None:
             self._on_page_evicted(page, digest)
 
-    def _count_begun(self, generation: Generation) -> None:
-        if generation.submitted_s is not None:
-            if not generation.sequence.is_batch:
-                self._begun += 1
-                self._queued_s += time.monotonic() - generation.submitted_s
-            generation.submitted_s = None
-
     def _count(self) -> EngineStatistics:
-        scheduler = self._scheduler
+        scheduler, counters = self._scheduler, self._counters
         return EngineStatistics(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) - scheduler.waiting.batch_count,
             pages_used=scheduler.pool.used_count,
             pages_free=scheduler.pool.free_count,
-            steps=self._steps,
+            steps=counters.steps,
             pages_cached=scheduler.pool.cached_count,
-            computed_tokens=self._computed_tokens,
-            cached_tokens=self._cached_tokens,
-            generated_tokens=self._generated_tokens,
+            computed_tokens=counters.computed_tokens,
+            cached_tokens=counters.cached_tokens,
+            generated_tokens=counters.generated_tokens,
             preemptions=scheduler.preemptions,
-            interruptions=self._interruptions,
-            begun=self._begun,
-            queued_s=self._queued_s,
+            interruptions=counters.interruptions,
+            begun=counters.begun,
+            queued_s=counters.queued_s,
             drafts={} if self._speculation is None else self._speculation.tokens(),
-            generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
-            healthy=self._stopped_reason is None,
+            generated_tokens_per_s=counters.rate.per_s if scheduler.running else 0.0,
+            healthy=self._inbox.closed_by is None,
         )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 RATE_WINDOW_S: Final = 1.0
@@ -76,3 +77,18 @@ class TokenRate:
         if elapsed_s >= RATE_WINDOW_S:
             self.per_s = (tokens - self._tokens_then) / elapsed_s
             self.restart(tokens)
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Totals since the engine's start, as EngineStatistics has them."""
+
+    steps: int = 0
+    computed_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    interruptions: int = 0
+    begun: int = 0
+    queued_s: float = 0.0
+    rate: TokenRate = field(default_factory=TokenRate)
+    """Of the generated tokens."""

@@ -59,7 +59,7 @@ def interrupted(engine: Engine) -> Iterator[None]:
     def interrupt() -> None:
         random = Random(5)
         while not has_ended.wait(random.random() / 500):
-            engine._interrupt[0] = 1
+            engine._inbox.interrupt[0] = 1
 
     thread = Thread(target=interrupt)
     thread.start()

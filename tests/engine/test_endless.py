@@ -75,7 +75,7 @@ def test_an_endless_output_takes_no_further_memory() -> None:
 
     def look(batch: object) -> None:
         nonlocal most
-        (generation,) = engine._generations.values()
+        (generation,) = engine._outputs.generations.values()
         most = max(most, len(generation.tokens), engine.statistics().pages_used * 4)
 
     runner.before_step = look

@@ -132,7 +132,7 @@ def test_an_idle_engine_has_sent_everything_and_a_stopped_one_has_delivered_it()
         pass
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
-    while engine._stopped_reason is None:
+    while engine._inbox.closed_by is None:
         pass
     slow.set()
     stopping.join()

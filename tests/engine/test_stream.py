@@ -76,7 +76,7 @@ async def test_an_unread_stream_delays_no_other(engine: Engine, runner: FakeRunn
     await asyncio.to_thread(gate.let_run, 1)
     await first  # and then it reads no more
     reading = asyncio.ensure_future(collect(streams, "reads", 30))
-    while "reads" not in engine._live:
+    while "reads" not in engine._inbox._live:
         await asyncio.sleep(0)
     steps = runner.steps
     gate.open()
@@ -96,7 +96,7 @@ async def test_leaving_a_stream_aborts_its_request(how: str, engine: Engine, gat
     stream = lone_stream(AsyncEngine(engine), make_request("a", 5, 100))
     task = asyncio.ensure_future(anext(stream))
     await asyncio.to_thread(gate.wait)
-    assert "a" in engine._live
+    assert "a" in engine._inbox._live
     if how == "cancelled":
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -110,7 +110,7 @@ async def test_leaving_a_stream_aborts_its_request(how: str, engine: Engine, gat
             del stream, task
             await asyncio.sleep(0)  # lets the loop's hook close the generator
             await asyncio.sleep(0)
-    assert "a" not in engine._live
+    assert "a" not in engine._inbox._live
     gate.open()
 
 
@@ -119,7 +119,7 @@ async def test_breaking_out_of_a_stream_aborts_its_request(engine: Engine, gate:
     async with aclosing(lone_stream(AsyncEngine(engine), make_request("a", 5, 100))) as stream:
         async for _ in stream:
             break
-    assert "a" not in engine._live
+    assert "a" not in engine._inbox._live
 
 
 async def test_an_id_may_be_used_again_at_once(engine: Engine, runner: FakeRunner, gate: Gate) -> None:
@@ -161,4 +161,4 @@ def test_a_closed_loop_ends_its_requests() -> None:
     loop.close()
     gate.open()
     engine.stop()
-    assert not engine._live
+    assert not engine._inbox._live

@@ -57,13 +57,19 @@ class EngineMemory:
         seconds_per_token: Callable[[], float],
         computing: Callable[[], bool],
     ) -> None:
-        """Raises ValueError for a store of another model.
+        """Raises ValueError for a store of another model, and for a model whose pages can't be saved.
 
         post(call): schedules a call on the engine's thread before its next step; returns False if that thread has
             ended.
         seconds_per_token: measured time of prefill; 0: not known yet.
         computing: whether there are requests.
         """
+        if scheduler.limits.groups.windowed:
+            raise ValueError("page_store: pages of a model with page groups can't be saved")
+        if scheduler.limits.state_pages:
+            raise ValueError(
+                "page_store: a model with recurrent states goes on only where its states are, and they can't be saved"
+            )
         if store.page_bytes != runner.gathered_page_bytes:
             raise ValueError(f"store: its pages have {store.page_bytes} bytes, not {runner.gathered_page_bytes}")
 

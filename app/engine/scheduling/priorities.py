@@ -69,6 +69,11 @@ def without_batches(running: list[SequenceState]) -> list[SequenceState]:
     return running[:index]
 
 
+def beside(sequence: SequenceState, running: list[SequenceState]) -> list[SequenceState]:
+    """The running sequences that don't give way to this one."""
+    return running if sequence.is_batch else without_batches(running)
+
+
 def slots_of(sequence: SequenceState) -> int:
     """The slots that a running sequence holds; a search's first branch holds the spare ones too."""
     group = sequence.group

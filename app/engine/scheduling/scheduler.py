@@ -4,14 +4,8 @@ There is no prefill phase and no decode phase. A sequence has a length (its know
 (those whose keys and values are in its pages). The tokens in between are computed next: the last token of a running
 output, or a chunk of a prompt.
 
-- Budget: a step computes at most `step_tokens`. Sequences that decode (one token to compute) come first. Prompts get
-  the rest, but at most `prompt_chunk_tokens` while a sequence decodes, which bounds the time between two tokens.
-- Fairness: half of the prompts' budget goes to the oldest prompt, so that it ends; the rest goes to the prompts with
-  the fewest tokens left, so that a short prompt overtakes a long one.
-- Admission: in the order of fair_queue.py, when a slot is free, the expected peak of memory fits (admission.py), and
-  the prompts that would be computed before it take less than two steps. More of them would only hold slots and pages,
-  which a short question that comes meanwhile needs. If the next sequence doesn't fit, one of another caller with a
-  lower rank may overtake it.
+- Admission: candidates.py says which waiting sequence begins.
+- Budget: token_budget.py splits a step's tokens among the running ones.
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
@@ -21,10 +15,8 @@ output, or a chunk of a prompt.
   prompt goes on behind cached pages only where the state behind them is cached.
 - Loading: a `PageLoader` may load pages that the prefix cache lacks. Their sequence is not scheduled meanwhile, and
   computes the pages that were not loaded.
-- Endless outputs: when a sequence has filled its context window, full pages of its oldest tokens leave its page table.
-  The window's first pages stay, with keys rotated to their new positions (`ModelRunner.copy_page_turned`). Such a
-  sequence can't be computed again, so it is never preempted: its window is reserved, and another sequence is admitted
-  only if it could end beside it.
+- Endless outputs: the oldest pages of a full context window leave it (context_shift.py). Such a sequence is never
+  preempted: its window is reserved, and another sequence is admitted only if it could end beside it.
 - Searches: the branches of a group share their pages. A branch that must write to a shared page gets a copy first. A
   branch whose tokens are all computed waits until `fork` makes the next branches. A group is admitted with all of its
   slots and preempted as a whole; then the tokens that its branches have in common are computed once.
@@ -40,22 +32,18 @@ Knows nothing of token ids, samplers, arrays or streams: it knows the contents o
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageEvicted, PagePool
-from app.engine.scheduling.admission import Admission
-from app.engine.scheduling.leaders import leaders
+from app.engine.scheduling.candidates import Candidates
+from app.engine.scheduling.context_shift import lacking_pages, shift
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
-from app.engine.scheduling.priorities import PriorityQueue, repeated_pages, slots_of, without_batches
+from app.engine.scheduling.priorities import PriorityQueue, beside, without_batches
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.scheduling.sequence_pages import SequencePages, entries
 from app.engine.scheduling.sequence_states import SequenceStates
-
-_STEPS_AHEAD: Final = 2
-_ENDLESS_SHARE: Final = 4
-"""Endless outputs leave at least one in this many slots to others."""
+from app.engine.scheduling.token_budget import split_budget
 
 
 class Scheduler:
@@ -88,10 +76,14 @@ class Scheduler:
         self.loader: PageLoader | None = None
         """Loads pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
-        self._admission = Admission(limits, expected_output_tokens)
-        self._batch_admission = Admission(limits, expected_output_tokens)
-        self._most_of_caller = most_of_caller
-        self._unfitting: set[SequenceState] = set()  # waiting sequences that don't fit until some sequence ends
+        self._candidates = Candidates(
+            limits,
+            self.waiting,
+            self._pages,
+            self.pool,
+            expected_output_tokens=expected_output_tokens,
+            most_of_caller=most_of_caller,
+        )
         self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
 
     @property
@@ -105,12 +97,10 @@ class Scheduler:
 
     def remove(self, sequence: SequenceState) -> None:
         """Removes a sequence that has ended or was aborted, with its whole group, and frees pages and slots."""
-        if sequence.slot >= 0:
+        is_running = sequence.slot >= 0
+        if is_running:
             self._stop(sequence)
-            self._admission_of(sequence).ended(sequence)
-        self.waiting.ended(sequence)
-        # The end of a batch's sequence makes no room that others did not have.
-        self._unfitting = {other for other in self._unfitting if sequence.is_batch and not other.is_batch}
+        self._candidates.ended(sequence, has_run=is_running)
 
     def fork(self, group: SequenceGroup, children: Sequence[tuple[SequenceState, int]]) -> list[SequenceState]:
         """Replaces the group's members by children, given as (parent, known tokens); returns the new members.
@@ -179,7 +169,13 @@ class Scheduler:
         alone = self.limits.step_tokens if alone_tokens is None else alone_tokens
         if not self.waiting.holds_batches:
             prompt_chunk_tokens = alone = alone if batch_tokens is None else min(alone, batch_tokens)
-        self._plan(step, prompt_chunk_tokens, alone)
+        active = self.active
+        for sequence in self.running[len(active) :]:
+            sequence.planned = 0
+        for sequence in active:
+            if sequence.length - sequence.computed > 1 and sequence.chain is not None and not sequence.loading:
+                self._find_pages(sequence, sequence.chain, step)
+        split_budget(active, self.limits, self.states, prompt_chunk_tokens=prompt_chunk_tokens, alone_tokens=alone)
         planned: list[tuple[SequenceState, int]] = []
         groups, page_tokens = self._page_groups, self.limits.page_tokens
         index = 0
@@ -220,65 +216,17 @@ class Scheduler:
                     self.states.settle(sequence)
 
     def _admit(self, step: Step) -> None:
-        """Gives slots to waiting sequences in the queue's order, as long as the next one fits."""
-        while (sequence := self._next_waiting()) is not None:
+        """Gives slots to waiting sequences, as long as one fits."""
+        while True:
+            sequence = self._candidates.next(self.running, len(self._free_slots), has_loader=self.loader is not None)
+            if sequence is None:
+                return
             self._free_slots_of_batches(sequence.width, step)
-            self.waiting.started(sequence)
-            self._admission_of(sequence).admitted(sequence)
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
                 sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.width)]
-            self.running.insert(len(self._beside(sequence)), sequence)
+            self.running.insert(len(beside(sequence, self.running)), sequence)
             step.begun.append(sequence)
-
-    def _next_waiting(self) -> SequenceState | None:
-        """Returns the first waiting sequence that fits.
-
-        It overtakes an earlier one only if that one waits for sequences that may never end, or for others of its own
-        caller, or if it has the lower rank, which ageing bounds.
-        """
-        passed: list[SequenceState] = []
-        for sequence in self.waiting.firsts():
-            if any(not self.waiting.is_before(sequence, other) for other in passed):
-                continue
-            if self._may_wait_for_ever(sequence):
-                continue
-            if self._has_room(sequence):
-                return sequence
-            passed.append(sequence)
-        return None
-
-    def _may_wait_for_ever(self, sequence: SequenceState) -> bool:
-        """Whether endless outputs block it, or its own caller has so many sequences that others need the rest."""
-        beside = self._beside(sequence)
-        endless = sum(other.window is not None for other in beside)
-        slots = self.limits.max_sequences
-        if sequence.window is not None and endless >= slots - slots // _ENDLESS_SHARE:
-            return True
-        if sequence.width > slots - endless or not self._admission_of(sequence).can_reserve(sequence, beside):
-            return True
-        own = sum(other.caller == sequence.caller for other in beside)
-        return self._most_of_caller is not None and own + sequence.width > self._most_of_caller
-
-    def _has_room(self, sequence: SequenceState) -> bool:
-        beside = self._beside(sequence)
-        slots, repeated = len(self._free_slots), self.pool.repeat_count
-        if len(beside) < len(self.running):
-            slots = self.limits.max_sequences - sum(map(slots_of, beside))
-            repeated = repeated_pages(beside)
-        if sequence in self._unfitting or slots < sequence.width or self._waits_for_prompts(sequence, beside):
-            return False
-        if beside and not self._admission_of(sequence).fits(sequence, beside, repeated):
-            self._unfitting.add(sequence)
-            return False
-        return True
-
-    def _admission_of(self, sequence: SequenceState) -> Admission:
-        return self._batch_admission if sequence.is_batch else self._admission
-
-    def _beside(self, sequence: SequenceState) -> list[SequenceState]:
-        """The running sequences that don't give way to this one."""
-        return self.running if sequence.is_batch else without_batches(self.running)
 
     def _free_slots_of_batches(self, slots: int, step: Step) -> None:
         """Preempts the youngest sequences of batches until that many slots are free."""
@@ -290,66 +238,6 @@ class Scheduler:
         """Preempts the youngest sequences of batches until that many pages are free."""
         while self.pool.free_count < pages and self.running[-1].is_batch:
             self._preempt(self.running[-1], step)
-
-    def _waits_for_prompts(self, sequence: SequenceState, beside: Sequence[SequenceState]) -> bool:
-        """Whether the prompts with no more tokens left than this one take all of the next steps."""
-        if sequence.restarted or (sequence.grant is not None and self.loader is not None):
-            return False
-        own, ahead = self._pages.uncached(sequence), 0
-        for prompt in beside:
-            if not prompt.loading and 1 < (left := self._pages.uncached(prompt)) <= own:
-                ahead += left
-        return ahead >= _STEPS_AHEAD * self.limits.step_tokens
-
-    def _plan(self, step: Step, prompt_chunk_tokens: int, alone_tokens: int) -> None:
-        """Splits the token budget: sets `planned` of every running sequence, after its cached pages were found."""
-        prompts = []
-        idle = 0
-        held = self.waiting.holds_batches
-        for sequence in self.running:
-            if held and sequence.is_batch:
-                sequence.planned = 0
-                idle += 1
-                continue
-            if sequence.length - sequence.computed > 1 and sequence.chain is not None and not sequence.loading:
-                self._find_pages(sequence, sequence.chain, step)
-            left = sequence.length - sequence.computed
-            if sequence.loading:
-                sequence.planned = 0
-                idle += 1
-            elif left <= 1:  # 0: a branch that waits for the others of its group
-                sequence.planned = left + sequence.drafts
-            else:
-                sequence.planned = 0
-                prompts.append(sequence)
-        if not prompts:
-            self._trim_drafts()
-            return
-        for sequence in self.running:
-            sequence.planned = min(sequence.planned, 1)
-        decoding = len(self.running) - len(prompts) - idle
-        budget = self.limits.step_tokens - decoding
-        budget = min(budget, prompt_chunk_tokens if decoding else alone_tokens)
-        oldest = prompts[0]
-        oldest.planned = min(oldest.left, (budget + 1) // 2)
-        budget -= oldest.planned
-        for sequence in sorted(
-            leaders(prompts, self.limits.page_tokens, self.states), key=lambda prompt: prompt.left - prompt.planned
-        ):
-            more = min(sequence.left - sequence.planned, budget)
-            sequence.planned += more
-            budget -= more
-
-    def _trim_drafts(self) -> None:
-        """Removes draft tokens beyond the budget, as happens when a newly admitted sequence decodes at once."""
-        excess = sum(sequence.planned for sequence in self.running) - self.limits.step_tokens
-        for sequence in reversed(self.running):
-            if excess <= 0:
-                return
-            less = min(excess, sequence.planned - 1, sequence.drafts)
-            if less > 0:
-                sequence.planned -= less
-                excess -= less
 
     def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
         """Adds the sequence's next pages that are in the prefix cache, or starts to load them."""
@@ -389,30 +277,12 @@ class Scheduler:
         return min(count, self._pages.count(sequence) * page_tokens - sequence.computed)
 
     def _shift(self, sequence: SequenceState, window: PageWindow, step: Step) -> bool:
-        """Removes the oldest pages of a full window, after those to keep; False if no page is free for copies."""
-        discarded = sequence.pages[window.keep : window.keep + window.discard]
-        if not sequence.sinks and window.keep:
-            own = sum(self.pool.holders(page) == 1 for page in discarded)
-            self._free_by_preemption(window.keep - own, sequence, step)
-            if self.pool.free_count + own < window.keep:
-                return False
-        self.pool.release(reversed(discarded))
-        if not sequence.sinks and window.keep:
-            sequence.sinks = sequence.pages[: window.keep]
-            sequence.pages[: window.keep] = self.pool.allocate(window.keep)
-        del sequence.pages[window.keep : window.keep + window.discard]
-        begin, tokens = window.keep * self.limits.page_tokens, window.discard * self.limits.page_tokens
-        sequence.chain = None  # later keys and values depend on the dropped tokens
-        sequence.computed -= tokens
-        sequence.length -= tokens
-        sequence.end_length -= tokens
-        sequence.dropped += tokens
-        step.dropped.append((sequence, begin, begin + tokens))
-        step.new_pages += entries(sequence, 0)
-        step.turned_pages += [
-            (source, target, sequence.dropped)
-            for source, target in zip(sequence.sinks, sequence.pages[: window.keep], strict=True)
-        ]
+        """Shifts a full context window; False if no page is free for the copies that this needs."""
+        lacking = lacking_pages(sequence, window, self.pool)
+        self._free_by_preemption(lacking, sequence, step)
+        if self.pool.free_count < lacking:
+            return False
+        shift(sequence, window, self.pool, self.limits.page_tokens, step)
         return True
 
     def _own_last_page(self, sequence: SequenceState, step: Step) -> bool:
@@ -455,8 +325,7 @@ class Scheduler:
                 restarted=True,
             )
             group.members, group.branched = [sequence], False
-        self.waiting.add_preempted(sequence)
-        self._unfitting.add(sequence)
+        self._candidates.preempted(sequence)
 
     def _stop(self, sequence: SequenceState) -> None:
         """Removes the sequence and its group from the running ones, and frees pages and slots."""

@@ -125,7 +125,7 @@ def play(chat: Chat, rig: Rig, way: Way) -> Turn:
     tokens = [token for token in stream.tokens if token not in chat.model.eos_token_ids]
     assert job.left_out is not None
     return Turn(
-        chat.model.text(tokens),
+        chat.model.tokenizer.text(tokens),
         stream.tokens,
         job.prompt_tokens,
         stream.cached_tokens,

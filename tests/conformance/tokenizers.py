@@ -96,7 +96,7 @@ def against_transformers(folder: Path) -> Iterator[Result]:
 
     theirs = AutoTokenizer.from_pretrained(folder)
     model = chat_model(folder)
-    special = [*model.tokens.special.values()]
+    special = [*model.tokenizer.bytes.special.values()]
     texts = hard_strings(special)
     encoded = {text: theirs.encode(text, add_special_tokens=False) for text in texts}
     raw = [text for text in texts if model.raw_prompt(text, bounded=False, starts_text=False) != encoded[text]]
@@ -108,7 +108,9 @@ def against_transformers(folder: Path) -> Iterator[Result]:
     yield "decoded, transformers", len(texts), unlike(model, encoded, decoded)
     if theirs.chat_template is not None:
         plain = [
-            text for text in texts if not any(token in text for token in model.added_tokens.values() if token.strip())
+            text
+            for text in texts
+            if not any(token in text for token in model.tokenizer.added.values() if token.strip())
         ]
         yield "chats, transformers", len(plain), [text for text in plain if not same_chat(model, theirs, text)]
 
@@ -120,13 +122,13 @@ def unlike(model: ChatModel, encoded: Mapping[str, list[int]], decoded: Callable
 
 def streamed(model: ChatModel, ids: Sequence[int]) -> str:
     """The tokens' text, token by token."""
-    detokenizer = model.detokenizer(starts_text=True)
+    detokenizer = model.thoughts.detokenizer(starts_text=True)
     return "".join(detokenizer.feed([token]) for token in ids) + detokenizer.finish()
 
 
 def whole(model: ChatModel, ids: Sequence[int]) -> str:
     """The same at once."""
-    detokenizer = model.detokenizer(starts_text=True)
+    detokenizer = model.thoughts.detokenizer(starts_text=True)
     return detokenizer.feed(ids) + detokenizer.finish()
 
 
@@ -159,7 +161,9 @@ def against_vectors(path: Path) -> Iterator[Result]:
     vectors = dict(zip(inputs, outputs, strict=False))  # some end with a separator
     different = [text for text, ids in vectors.items() if model.raw_prompt(text, starts_text=False) != ids]
     yield "encoded, llama.cpp", len(vectors), different
-    texts = [text for text in hard_strings([]) if not any(token in text for token in model.tokens.special.values())]
+    texts = [
+        text for text in hard_strings([]) if not any(token in text for token in model.tokenizer.bytes.special.values())
+    ]
     encoded = {text: model.raw_prompt(text, bounded=False, starts_text=False) for text in texts}
     normalizer = json.dumps(json.loads((folder / "tokenizer.json").read_text())["normalizer"])
     spelled = {tuple(ids): as_spelled(normalizer, text) for text, ids in encoded.items()}

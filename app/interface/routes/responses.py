@@ -41,7 +41,7 @@ class ResponseRoutes:
         try:
             chat = chat_request(body)
             tools = () if chat.tool_choice == "none" else chat.tools or ()
-            options = template_options(chat, model.thinking_default)
+            options = template_options(chat, model.thoughts.default)
             return len(model.chat_prompt(chat.messages, tools, chat.response_format, bounded=False, options=options))
         except ApiError as error:
             raise renamed_for_responses(error) from None

@@ -46,7 +46,7 @@ class TokenizationRoutes:
                 message = "'add_special_tokens' is for a prompt; messages get what their template writes."
                 raise errors.invalid(message, "add_special_tokens", "invalid_value")
             options = ending_options(
-                wanted_thinking(model.thinking_default, variables=body.chat_template_kwargs),
+                wanted_thinking(model.thoughts.default, variables=body.chat_template_kwargs),
                 body.messages,
                 continues=body.continue_final_message,
                 opens_answer=body.add_generation_prompt,
@@ -69,10 +69,10 @@ class TokenizationRoutes:
             count=len(tokens),
             max_model_len=model.context_tokens,
             tokens=tokens,
-            token_strs=model.token_names(tokens) if body.return_token_strs else None,
+            token_strs=model.tokenizer.names(tokens) if body.return_token_strs else None,
         ).model_dump_json()
 
     def _detokenized(self, body: DetokenizeRequest, _: Caller) -> str:
         model = self._reception.service.model(body.model).chat
         model.check_vocabulary(body.tokens, "tokens")
-        return DetokenizeResponse(prompt=model.text(body.tokens)).model_dump_json()
+        return DetokenizeResponse(prompt=model.tokenizer.text(body.tokens)).model_dump_json()

@@ -34,7 +34,7 @@ async def post(path: str, written: str = "{}", max_choices: int = 4, **fields: A
 
 
 def prompt_of(worker: FakeWorker) -> str:
-    return MODEL.text(worker.requests[-1].prompt_token_ids)
+    return MODEL.tokenizer.text(worker.requests[-1].prompt_token_ids)
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])

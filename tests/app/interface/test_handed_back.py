@@ -45,7 +45,7 @@ def saying(text: str) -> FakeWorker:
 
 def asked(worker: FakeWorker) -> str:
     (*_, request) = worker.requests
-    return MODEL.text(request.prompt_token_ids)
+    return MODEL.tokenizer.text(request.prompt_token_ids)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of the client, about its own object
@@ -203,7 +203,7 @@ async def test_a_limit_inside_a_character_ends_the_answer_before_it(
         return deltas(cut, finish_reason="length")
 
     whole = len(EMOJI)
-    assert MODEL.text(EMOJI[: whole - 1]).endswith("\ufffd"), "the vocabulary has the character in pieces"
+    assert MODEL.tokenizer.text(EMOJI[: whole - 1]).endswith("\ufffd"), "the vocabulary has the character in pieces"
     body = {"model": "tiny", field: [QUESTION] if field == "messages" else "hi"}
     async with http_client(http_app(FakeWorker(script).generate, model=MODEL)) as client:
         texts = []

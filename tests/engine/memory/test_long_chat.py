@@ -58,7 +58,7 @@ def play(chat: Chat, model: ChatModel, said: Said, turns: int, **options: Any) -
         prompt = job.requests[0].prompt_token_ids
         output, cached = chat.ask(prompt, **options)
         tokens = tuple(token for token in output[0] if token not in model.eos_token_ids)
-        said.append((model.text(tokens), output[0]))
+        said.append((model.tokenizer.text(tokens), output[0]))
         played.append(Played(output, prompt, len(prompt) - cached, job.left_out.turns))
     return played
 

@@ -202,10 +202,10 @@ class _Scores:
     """Converts one choice's scores to OpenAI's lists."""
 
     def __init__(self, model: ChatModel, job: Job, index: int) -> None:
-        self._tokens = model.tokens
+        self._tokens = model.tokenizer.bytes
         self._prompt = job.request_of(index).prompt_token_ids if job.echoes else ()
         self._wanted = job.scores is not None
-        self._lists = None if job.starts_text else CompletionLogprobs(model.tokens, job.scores or 0)
+        self._lists = None if job.starts_text else CompletionLogprobs(model.tokenizer.bytes, job.scores or 0)
 
     def lists(self, delta: TokenDelta, tokens: int) -> Mapping[str, list[Any]] | None:
         """Returns the scores of the delta's first `tokens` tokens; in the first delta also of an echoed prompt."""
@@ -282,7 +282,7 @@ class _ChoiceText:
 
     def __init__(self, model: ChatModel, job: Job, budget: ThoughtBudget | None) -> None:
         self._watch = None if budget is None else ThoughtWatch(budget)
-        self._detokenizer = model.detokenizer(
+        self._detokenizer = model.thoughts.detokenizer(
             starts_text=job.starts_text,
             shows_calls=job.functions is not None,
             shows_thoughts=job.thought is not None,

@@ -41,17 +41,17 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     options = _options(model, request, limits)
     prompt, shared_tokens, left_out = _prompt(model, request, limits, options, saves=caller.grants is not None)
     begun = model.begun(request.messages) if options.thinking.continues else Begun("", "")
-    thought = model.thought_within(prompt.token_ids, begun)
+    thought = model.thoughts.within(prompt.token_ids, begun)
     if begun.text:
         options = _going_on(begun.text, options, in_channels=thought is not None)
     if options.grammar is not None and thought is not None and not begun.text:
         if thought.is_expected:
-            grammar = grammar_of(request, options.functions, model.added_tokens, thought, model.dialects)
+            grammar = grammar_of(request, options.functions, model.tokenizer.added, thought, model.dialects)
             options = replace(options, grammar=grammar)
         else:  # the grammar leaves no room for a thought
             thought = None
     if thought is not None and options.search is None and (tokens := options.thinking.budget) is not None:
-        options = replace(options, thought=model.thought_budget(thought, tokens, _calls(options.functions)))
+        options = replace(options, thought=model.thoughts.budget(thought, tokens, _calls(options.functions)))
     if thought is not None and thought.in_channels and options.functions is not None:
         options = replace(options, functions=in_channels(options.functions))
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
@@ -88,9 +88,9 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
     functions = functions_of(request)
     if functions is not None:
         functions = replace(functions, dialects=model.parsed_dialects)
-    grammar = grammar_of(request, functions, model.added_tokens, dialects=model.dialects)
+    grammar = grammar_of(request, functions, model.tokenizer.added, dialects=model.dialects)
     search = search_of(request, limits.max_beams)
-    thinking = template_options(request, model.thinking_default)
+    thinking = template_options(request, model.thoughts.default)
     thinking = ending_options(
         thinking,
         request.messages,

@@ -88,4 +88,4 @@ def _bounded(
 
 
 def _text(model: ChatModel, prompt: str | Sequence[int]) -> str:
-    return prompt if isinstance(prompt, str) else model.tokens.join(prompt).decode("utf-8", "replace")
+    return prompt if isinstance(prompt, str) else model.tokenizer.bytes.join(prompt).decode("utf-8", "replace")

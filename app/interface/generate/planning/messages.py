@@ -92,7 +92,7 @@ def prompt_length(model: ChatModel, request: CountTokensRequest) -> int:
     chat = chat_request(request)
     tools = () if chat.tool_choice == "none" else chat.tools or ()
     try:
-        options = template_options(chat, model.thinking_default)
+        options = template_options(chat, model.thoughts.default)
         options = ending_options(options, chat.messages, continues=chat.continue_final_message, opens_answer=None)
         return len(model.chat_prompt(chat.messages, tools, chat.response_format, bounded=False, options=options))
     except ApiError as error:

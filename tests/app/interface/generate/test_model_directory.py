@@ -94,7 +94,7 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     await directory.search()
     assert list(models) == ["own", "second"]  # the other one is still starting
     assert (models["second"].chat.context_tokens, models["second"].chat.on_overflow) == (64, "shift")
-    assert models["second"].chat.thinking_default == ThinkingDefault("short", 9)
+    assert models["second"].chat.thoughts.default == ThinkingDefault("short", 9)
     assert [row.worker_id for row in directory.workers()] == ["own", "second"]
     generate = models["second"].generate
     assert generate == serve.all_workers["b"].generate

@@ -55,7 +55,7 @@ async def test_a_long_chat_is_answered_without_its_oldest_turns(path: str, field
     assert answer.status_code == 200, answer.text
     context = answer.json()["context"]
     assert context == {"left_out_turns": context["left_out_turns"], "limit_tokens": LIMIT_TOKENS}
-    prompt = MODEL.text(worker.requests[0].prompt_token_ids)
+    prompt = MODEL.tokenizer.text(worker.requests[0].prompt_token_ids)
     assert "Be brief." in prompt
     assert f"user {context['left_out_turns']} " in prompt
     assert f"user {context['left_out_turns'] - 1} " not in prompt

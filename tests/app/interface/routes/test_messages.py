@@ -53,7 +53,7 @@ def saying(text: str, **options: Any) -> FakeWorker:
 
 
 def prompt_of(request: GenerateRequest) -> str:
-    return TOOL_MODEL.text(request.prompt_token_ids)
+    return TOOL_MODEL.tokenizer.text(request.prompt_token_ids)
 
 
 async def post(
@@ -256,7 +256,9 @@ async def test_a_thought_is_a_block_that_can_be_handed_back() -> None:
     for blocks in (message["content"], hidden["content"]):
         history = [*BODY["messages"], {"role": "assistant", "content": blocks}, {"role": "user", "content": "Go on."}]
         await post(worker, {"messages": history}, model=model)
-        assert "<think>\nHm.\n</think>\n\nIt is.<|im_end|>" in model.text(worker.requests[-1].prompt_token_ids)
+        assert "<think>\nHm.\n</think>\n\nIt is.<|im_end|>" in model.tokenizer.text(
+            worker.requests[-1].prompt_token_ids
+        )
 
 
 async def test_how_much_to_think() -> None:
@@ -266,7 +268,7 @@ async def test_how_much_to_think() -> None:
         worker = thinker()
         assert (await post(worker, {"thinking": thinking} | body, model=model)).status_code == 200
         (request,) = worker.requests
-        is_off = model.text(request.prompt_token_ids).endswith("<think>\n\n</think>\n\n")
+        is_off = model.tokenizer.text(request.prompt_token_ids).endswith("<think>\n\n</think>\n\n")
         return None if request.thought is None else request.thought.tokens, is_off
 
     assert await asked({"type": "enabled", "budget_tokens": 1024}) == (1024, False)

@@ -43,7 +43,7 @@ class Begun(Asked):
 
     @property
     def prompt(self) -> str:
-        return self.model.text(self.worker.requests[-1].prompt_token_ids)
+        return self.model.tokenizer.text(self.worker.requests[-1].prompt_token_ids)
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,7 @@ def test_a_template_of_another_file(tmp_path: Path) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}!")
     model = ChatModel.load(write_folder(tmp_path), template=template)
-    assert model.text(model.chat_prompt([user("Hi")])) == "Hi!"
+    assert model.tokenizer.text(model.chat_prompt([user("Hi")])) == "Hi!"
     template.write_bytes(b"\xff")
     with pytest.raises(ChatModelError, match=r"t\.jinja: not UTF-8"):
         ChatModel.load(write_folder(tmp_path), template=template)

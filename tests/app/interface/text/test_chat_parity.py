@@ -84,7 +84,7 @@ def test_a_raw_prompt_is_transformers(model: ChatModel, reference: Any, text: st
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_text_made_token_by_token_is_the_text(model: ChatModel, reference: Any, text: str) -> None:
-    detokenizer = model.detokenizer(starts_text=True)
+    detokenizer = model.thoughts.detokenizer(starts_text=True)
     made = [detokenizer.feed([token]) for token in reference.encode(text, add_special_tokens=False)]
     assert "".join(made) + detokenizer.finish() == text
 

@@ -10,6 +10,7 @@ from app.interface.generate.planning.limits import Limits
 from app.interface.request.callers import Caller
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.chat_template import ChatTemplate
+from app.interface.text.model_tokenizer import ModelTokenizer
 from app.interface.wire.attached import AttachedFile, FilePart
 from app.interface.wire.chat import ChatCompletionRequest, Message, Part, TextPart
 from tests.app.tiny_model import CONTEXT_TOKENS, TEMPLATE, tiny_model
@@ -46,7 +47,7 @@ def test_files_before_the_first_question_are_shared(template: str) -> None:
     )
     assert first.shared_tokens == second.shared_tokens
     assert first.token_ids[: first.shared_tokens] == second.token_ids[: second.shared_tokens]
-    rest = model.text(first.token_ids[first.shared_tokens :])
+    rest = model.tokenizer.text(first.token_ids[first.shared_tokens :])
     assert rest.strip().startswith("Why?")
     assert first.system_tokens < first.shared_tokens - 20
 
@@ -60,7 +61,7 @@ def test_system_messages_alone_are_all_of_it() -> None:
 def test_it_is_rendered_and_tokenized_once(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(on_overflow="shift")
     calls = {"render": 0, "encode": 0}
-    render, encode = ChatTemplate.render, ChatModel._encode
+    render, encode = ChatTemplate.render, ModelTokenizer.encode
 
     def counted_render(*arguments: Any, **options: Any) -> str:
         calls["render"] += 1
@@ -71,7 +72,7 @@ def test_it_is_rendered_and_tokenized_once(turns: int, monkeypatch: pytest.Monke
         return encode(*arguments, **options)
 
     monkeypatch.setattr(ChatTemplate, "render", counted_render)
-    monkeypatch.setattr(ChatModel, "_encode", counted_encode)
+    monkeypatch.setattr(ModelTokenizer, "encode", counted_encode)
     said = [{"role": role, "content": "word " * 10} for _ in range(turns) for role in ("user", "assistant")]
     messages = [{"role": "system", "content": "Be brief."}, *said]
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages})
@@ -100,7 +101,7 @@ def test_a_known_answer_has_the_tokens_that_it_was_made_of(leading: list[Message
     end = model.raw_prompt("<|im_end|>")
     known = model.with_known_answers({"the answer": [*own, *end]})
     prompt = known.chat_prompt(asked)
-    assert model.text(prompt) == model.text(plain)
+    assert model.tokenizer.text(prompt) == model.tokenizer.text(plain)
     assert prompt == known.conversation(asked).token_ids
     # The prompt of the answer, its own tokens, then the rest as the tokenizer encodes it.
     before = model.chat_prompt([*leading, said[0]])
@@ -127,6 +128,6 @@ def test_two_known_answers_and_one_that_is_not() -> None:
     ]
     known = {content: spelled(model, content) for content in (contents[0], contents[2])}
     prompt = model.with_known_answers(known).chat_prompt(asked)
-    assert model.text(prompt) == model.text(model.chat_prompt(asked))
+    assert model.tokenizer.text(prompt) == model.tokenizer.text(model.chat_prompt(asked))
     for token_ids in known.values():
         assert any(prompt[at : at + len(token_ids)] == token_ids for at in range(len(prompt)))

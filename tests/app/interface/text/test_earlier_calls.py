@@ -53,7 +53,7 @@ def rendered(model: ChatModel, arguments: str | None, tools: tuple[Tool, ...] = 
         {"role": "tool", "tool_call_id": "abcdefghi", "content": "no such thing"},
         {"role": "user", "content": "go on"},
     ]
-    return model.text(model.chat_prompt([Message.model_validate(message) for message in messages], tools))
+    return model.tokenizer.text(model.chat_prompt([Message.model_validate(message) for message in messages], tools))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

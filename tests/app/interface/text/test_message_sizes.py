@@ -53,5 +53,5 @@ def test_a_text_has_the_tokens_of_its_parts_and_what_is_around_them() -> None:
 
 def test_a_text_that_can_not_fit_is_not_tokenized() -> None:
     model = tiny_model()
-    text = "x" * (model.tokens.longest * model.context_tokens * 2)
+    text = "x" * (model.tokenizer.bytes.longest * model.context_tokens * 2)
     assert sized(model, Message(role="user", content=text)) >= 2 * model.context_tokens

@@ -180,7 +180,7 @@ async def test_the_fields_reach_the_template() -> None:
     for fields in ({"reasoning": {"effort": "none"}}, off, {"chat_template_kwargs": off}):
         await service.post("/v1/responses", BODY | fields)
         model = thinking_model()
-        assert model.text(service.worker.requests[-1].prompt_token_ids).endswith("<think>\n\n</think>\n\n")
+        assert model.tokenizer.text(service.worker.requests[-1].prompt_token_ids).endswith("<think>\n\n</think>\n\n")
 
 
 async def test_a_response_that_is_handed_back() -> None:

@@ -93,11 +93,11 @@ class Service(Asked):
         return self.worker.requests[-1]
 
     def prompt(self, request: GenerateRequest) -> str:
-        return self.model.text(request.prompt_token_ids)
+        return self.model.tokenizer.text(request.prompt_token_ids)
 
     def end(self, budget: ThoughtBudget | None, *, again: bool = False) -> str:
         assert budget is not None
-        return self.model.text(budget.end_again if again else budget.end)
+        return self.model.tokenizer.text(budget.end_again if again else budget.end)
 
 
 # --- who asks, and for what
@@ -283,7 +283,7 @@ async def test_a_thought_that_its_budget_cuts(each: int, tokens: int) -> None:
     fields = {"thinking_budget": tokens}
     answer = await service.chat(**fields)
     (choice,) = answer["choices"]
-    begun = service.model.text(encoded(long, has_tokens=False)[:tokens]).strip()
+    begun = service.model.tokenizer.text(encoded(long, has_tokens=False)[:tokens]).strip()
     assert choice["message"] == {
         "role": "assistant",
         "content": "Yes",
@@ -312,7 +312,7 @@ async def test_a_thought_in_a_channel_that_its_budget_cuts(each: int) -> None:
     service = Service(model, f"{begun}Hm, this is a long thought", "Yes", each=each)
     answer = await service.chat(thinking_budget=3)
     (choice,) = answer["choices"]
-    thought = model.text(service.ids("Hm, this is a long thought")[:3])
+    thought = model.tokenizer.text(service.ids("Hm, this is a long thought")[:3])
     assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (thought, "Yes")
     assert choice["message"]["reasoning_cut"] == "budget"
     call = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'

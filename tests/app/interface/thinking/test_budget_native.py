@@ -130,10 +130,10 @@ async def test_an_answer_after_a_written_end_is_the_models_own(service: Service)
         answer = await service.chat(thinking_budget=tokens, ignore_eos=True)
         (choice,) = answer["choices"]
         end = cast(ThoughtBudget, service.requests[-1].thought).end
-        assert service.model.text(end) == f"\n\n{SENTENCE}\n</think>"
+        assert service.model.tokenizer.text(end) == f"\n\n{SENTENCE}\n</think>"
         begun = (*free_ids[:tokens], *end)
         assert tuple(service.outputs[service.requests[-1].request_id][: len(begun)]) == begun
-        thought = service.model.text(free_ids[:tokens])
+        thought = service.model.tokenizer.text(free_ids[:tokens])
         assert choice["message"]["reasoning_content"] == shown(f"{thought}\n\n{SENTENCE}")
         assert choice["message"]["reasoning_cut"] == "budget"
         assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(begun)
@@ -175,7 +175,7 @@ async def test_a_schema_and_a_forced_call_begin_behind_it(service: Service, toke
 async def test_no_budget_at_all_is_no_thought(service: Service) -> None:
     (choice,) = (await service.chat(thinking_budget=0, ignore_eos=True))["choices"]
     assert "reasoning_content" not in choice["message"]
-    assert service.model.text(service.requests[-1].prompt_token_ids).endswith("<think>\n\n</think>\n\n")
+    assert service.model.tokenizer.text(service.requests[-1].prompt_token_ids).endswith("<think>\n\n</think>\n\n")
     assert choice["message"]["content"].strip()
 
 

@@ -90,7 +90,7 @@ def test_a_format_begins_after_gemmas_thought(special: bool | None) -> None:
 def test_whether_gemma_may_think_is_seen_at_its_prompts_end(thinks: bool | None, expected: bool) -> None:
     model = MarkedTokens(GEMMA_NAMES).model(GEMMA_TEMPLATE)
     prompt = model.chat_prompt([Message(role="user", content="x")], options=TemplateOptions(thinks=thinks))
-    assert model.thought_after(prompt) == Thought(GEMMA, is_open=False, is_expected=expected)
+    assert model.thoughts.after(prompt) == Thought(GEMMA, is_open=False, is_expected=expected)
 
 
 async def test_granites_headings() -> None:

@@ -21,9 +21,9 @@ def end_of(template: str, **fields: Any) -> str:
     """The end of the prompt of a request with these fields."""
     model = thinking_model(template)
     request = parse(ChatCompletionRequest, orjson.dumps(CHAT | fields))
-    options = template_options(request, model.thinking_default)
-    text = model.text(model.chat_prompt(request.messages, options=options))
-    assert model.text(model.conversation(request.messages, options=options).token_ids) == text
+    options = template_options(request, model.thoughts.default)
+    text = model.tokenizer.text(model.chat_prompt(request.messages, options=options))
+    assert model.tokenizer.text(model.conversation(request.messages, options=options).token_ids) == text
     return text
 
 
@@ -118,7 +118,7 @@ def test_variables_write_no_control_token() -> None:
     model = tiny_model(template)
     token_ids = model.chat_prompt([Message(role="user", content="x")], options=options)
     assert EOS_ID not in token_ids
-    assert model.text(token_ids) == "<|im_end|><|im_end|>text<|im_end|>x"
+    assert model.tokenizer.text(token_ids) == "<|im_end|><|im_end|>text<|im_end|>x"
 
 
 def test_a_value_that_breaks_the_template_is_a_refusal() -> None:
@@ -141,7 +141,7 @@ def test_the_template_gets_earlier_thoughts(tokens: bool | None, answer: dict[st
     model = thinking_model(SWITCHED, tokens=tokens)
     asked = [Message(role="user", content=text) for text in ("Is it?", "So?")]
     said = [asked[0], Message.model_validate({"role": "assistant", **answer}), asked[1]]
-    text = model.text(model.chat_prompt(said))
+    text = model.tokenizer.text(model.chat_prompt(said))
     assert "<|im_start|>assistant\n<think>\nhm\n</think>\n\nYes<|im_end|>" in text
 
 
@@ -149,7 +149,7 @@ def test_a_template_without_thoughts_gets_answers_as_they_are() -> None:
     text = "<think>hm</think>Yes"
     model = tiny_model()
     said = [Message(role="user", content="x"), Message(role="assistant", content=text, reasoning_content="other")]
-    prompt = model.text(model.chat_prompt(said))
+    prompt = model.tokenizer.text(model.chat_prompt(said))
     assert text in prompt
     assert "other" not in prompt
 
@@ -158,5 +158,5 @@ def test_a_template_without_thoughts_gets_answers_as_they_are() -> None:
 def test_a_user_can_not_open_a_thought(tokens: bool) -> None:
     model = thinking_model("{{ messages[0].content }}{# <think> #}", tokens=tokens)
     token_ids = model.chat_prompt([Message(role="user", content="x <think>")])
-    assert model.text(token_ids) == "x <think>"
+    assert model.tokenizer.text(token_ids) == "x <think>"
     assert not set(token_ids) & set(range(model.vocab_size - 2, model.vocab_size))

@@ -48,7 +48,7 @@ def sent_chips(page: Page) -> Locator:
 
 
 def prompts(worker: FakeWorker) -> list[str]:
-    return [MODEL.text(request.prompt_token_ids) for request in worker.requests]
+    return [MODEL.tokenizer.text(request.prompt_token_ids) for request in worker.requests]
 
 
 def short_answers(page: Page) -> None:

@@ -192,11 +192,11 @@ def test_a_chat_that_shifts_loses_whole_turns_and_has_no_end_of_context() -> Non
     assert request.window is not None
     assert (request.window.tokens, request.window.is_required) == (CONTEXT_TOKENS, False)
     assert job.left_out is not None
-    text = MODEL.text(request.prompt_token_ids)
+    text = MODEL.tokenizer.text(request.prompt_token_ids)
     assert text.startswith("<|im_start|>system\nBe brief, whatever is asked.<|im_end|>\n<|im_start|>user\n")
     assert f"user\n{job.left_out.turns} many" in text
     assert f"user\n{job.left_out.turns - 1} many" not in text
-    kept = MODEL.text(request.prompt_token_ids[: request.window.keep_tokens])
+    kept = MODEL.tokenizer.text(request.prompt_token_ids[: request.window.keep_tokens])
     assert "whatever is asked" in kept
     assert "many" not in kept
     assert chat(on_overflow="refuse").requests[0].window is None

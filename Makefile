@@ -255,7 +255,7 @@ test-tools: | $(BUILD_ENV)
 kubectl: | $(ENV)
 	@$(BIN)/python -m tests.cloud.manifests.kubectl
 
-# Writes docs/configuration.md's tables from app/settings.py; a test holds them equal.
+# Writes docs/configuration.md's tables from app/settings; a test holds them equal.
 docs: $(SERVE_ENV)
 	$(BIN)/python -m tools.configuration_table
 

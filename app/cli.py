@@ -135,7 +135,7 @@ def serve(
     from app.commands.serving import draft_folder, model_folders, names_to_improve
     from app.launch.local import serve_local
     from app.model_folder import ChatModelError
-    from app.settings import SettingsError
+    from app.settings.knobs import SettingsError
     from quant.errors import QuantError
 
     with one_line_errors(SettingsError, QuantError, ChatModelError, OSError):
@@ -220,7 +220,7 @@ def node(
     """
     from app.launch.node.options import node_options
     from app.launch.node.program import run_node
-    from app.settings import SettingsError
+    from app.settings.knobs import SettingsError
 
     with one_line_errors(SettingsError):
         status = run_node(
@@ -247,7 +247,7 @@ def certificate(
 ) -> None:
     """Issue the TLS certificate of one node of a Ray cluster, as a pod's init container does."""
     from app.launch.node.certificate import Authority, issue_certificate
-    from app.settings import SettingsError
+    from app.settings.knobs import SettingsError
 
     with one_line_errors(SettingsError, OSError):
         issue_certificate(Authority.read(authority), out, address)

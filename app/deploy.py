@@ -21,14 +21,11 @@ from app.model_folder import ChatModelError
 from app.ray_internals import keep_on_loopback
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import open_model
-from app.settings import (
-    ATTESTED_FRONT,
-    AccountsSettings,
-    IngressSettings,
-    ModelApplicationSettings,
-    ServiceSettings,
-    SettingsError,
-)
+from app.settings.accounts import AccountsSettings
+from app.settings.applications import ModelApplicationSettings, ServiceSettings
+from app.settings.environment import ATTESTED_FRONT
+from app.settings.ingress import IngressSettings
+from app.settings.knobs import SettingsError
 from app.workers.encoder_load import is_encoder
 from app.workers.encoder_worker import EncoderWorker
 from app.workers.worker import Worker

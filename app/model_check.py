@@ -13,7 +13,8 @@ from app.messages.model_card import ModelCard
 from app.model_folder import WEIGHTS, ChatModelError
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import SealedModel, open_model
-from app.settings import ModelApplicationSettings, SettingsError
+from app.settings.applications import ModelApplicationSettings
+from app.settings.knobs import SettingsError
 from app.workers.packed_header import read_header
 from quant.files.cache_folder import cache_folder
 from quant.packed.packed_file import FORMAT, LAYOUT_VERSION

@@ -33,7 +33,7 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from bench.common import OneLineParser, at_least, exit_on_end_signals, machine, print_result
 from bench.conversations.command import tokenizer_of, vocab_size_of
 from bench.conversations.data import Conversations, DataError, read_conversations

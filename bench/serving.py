@@ -37,7 +37,7 @@ from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.launch.attested_front import ALLOW_SOFT
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from bench.common import ROOT, OneLineParser, machine, number_list, print_result
 from bench.kv_memory import kv_memory_bytes
 from bench.processes import free_port

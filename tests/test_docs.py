@@ -13,7 +13,8 @@ import yaml  # type: ignore[import-untyped]
 
 from app.cli import cli
 from app.launch.config_file import ServiceConfig
-from app.settings import ServiceSettings, validated
+from app.settings.applications import ServiceSettings
+from app.settings.knobs import validated
 from bench.eval.comparison import read_comparison
 from bench.eval.comparison_page import with_comparison
 from bench.published.command import COMMANDS

@@ -1,4 +1,4 @@
-"""Prints the table of docs/configuration.md from app/settings.py: every knob, its type, default and meaning.
+"""Prints the table of docs/configuration.md from app/settings: every knob, its type, default and meaning.
 
 Run by `make docs`; a test fails where the page and the code differ.
 """
@@ -13,15 +13,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from app import settings
 from app.launch import config_file
+from app.settings.applications import ServiceSettings
 
 BEGIN, END = "<!-- knobs: begin (written by `make docs`) -->", "<!-- knobs: end -->"
 
 
 def knob_tables() -> str:
     """Markdown: one table per section of `args`, then those of the file around it."""
-    sections = [(f"args.{name}", field) for name, field in settings.ServiceSettings.model_fields.items()]
+    sections = [(f"args.{name}", field) for name, field in ServiceSettings.model_fields.items()]
     sections += [
         (n, f) for n, f in config_file.ServiceConfig.model_fields.items() if n.endswith(("_options", "_config"))
     ]

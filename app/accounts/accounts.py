@@ -17,7 +17,8 @@ from app.accounts.turns import Turns
 from app.accounts.usage import Usage
 from app.accounts.users import Users, check_admin
 from app.messages.accounts import AuditPage
-from app.settings import KEPT, AccountsSettings
+from app.settings.accounts import AccountsSettings
+from app.settings.environment import KEPT
 
 OPERATOR_ACTS = Actor(OPERATOR, "admin")
 """The actor for commands that run on the server's own machine with its key."""

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, selec
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from app.accounts import tables
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 FIRST_USER = "Add the first user: redoubt user add NAME --admin --config FILE"
 _IN_USE = "a running service has it open. Ask the service (--url), or stop it."

@@ -11,7 +11,7 @@ import httpx
 
 from app import guest_components
 from app.accounts.keys import KEY_BYTES, new_key
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 
 def read_kek(source: str) -> bytes:

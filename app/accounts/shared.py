@@ -25,7 +25,9 @@ from app.accounts.owner_line import Line, LineLostError, LineServer, MovedError,
 from app.accounts.service import AccountsService, Remembered
 from app.accounts.store import opened_root
 from app.messages.accounts import Refusal
-from app.settings import RAY_FOLDER, AccountsSettings, SettingsError
+from app.settings.accounts import AccountsSettings
+from app.settings.environment import RAY_FOLDER
+from app.settings.knobs import SettingsError
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from app.accounts.database import FIRST_USER, Database, read_meta, write_meta
 from app.accounts.keys import PasswordCost, RootKey
 from app.messages.accounts import Revocations, Role, UserLimits
 from app.sealing.records import SealError
-from app.settings import AccountsSettings, SettingsError
+from app.settings.accounts import AccountsSettings
+from app.settings.knobs import SettingsError
 
 logger = logging.getLogger(__name__)
 

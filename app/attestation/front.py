@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.attestation.service import PATH
 from app.attestation.tls_key import TlsKey
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 _PLACES = ("/usr/sbin/haproxy", "/usr/local/sbin/haproxy")
 _CONFIGURATION = """\

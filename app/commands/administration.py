@@ -28,7 +28,8 @@ from app.messages.accounts import (
     UserInfo,
     UserLimits,
 )
-from app.settings import AccountsSettings, SettingsError
+from app.settings.accounts import AccountsSettings
+from app.settings.knobs import SettingsError
 
 if TYPE_CHECKING:  # it takes most of a second to import
     from openai import OpenAI

@@ -20,7 +20,7 @@ from app.commands.plan_text import rate, size
 from app.models.hub import HubFile, Repository, fetched_bytes
 from app.models.skeleton import Pace, make_skeleton
 from app.models.store import VARIABLE, Entry
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from app.workers.machine_memory import available_memory_bytes, machine_memory_bytes
 from quant.conversion.estimate import duration
 from quant.errors import ResourceError, SourceError, TensorError

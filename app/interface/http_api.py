@@ -62,7 +62,7 @@ from app.interface.wire.models import Health, Liveness, Model, ModelList, Readin
 from app.interface.wire.rerank import RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
-from app.settings import BatchSettings
+from app.settings.accounts import BatchSettings
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

@@ -33,7 +33,9 @@ from app.interface.users.gate import AccountsGate
 from app.interface.users.kv_pages import UserKvPages
 from app.ray_internals import keep_on_loopback, share_held_port
 from app.running_mark import RunningMark
-from app.settings import HELD_PORTS, OWN_PROXY, RAY_FOLDER, ServiceSettings, SettingsError
+from app.settings.applications import ServiceSettings
+from app.settings.environment import HELD_PORTS, OWN_PROXY, RAY_FOLDER
+from app.settings.knobs import SettingsError
 
 logger = logging.getLogger("ray.serve")
 

@@ -21,7 +21,8 @@ from app.attestation.tls_key import make_tls_key
 from app.launch.config_file import ServiceConfig
 from app.model_check import opened_model
 from app.sealing.sealed_model import SealedModel
-from app.settings import AttestationSettings, SettingsError
+from app.settings.ingress import AttestationSettings
+from app.settings.knobs import SettingsError
 
 ALLOW_SOFT = "REDOUBT_ALLOW_SOFT_EVIDENCE"
 IMAGE = "REDOUBT_IMAGE"

@@ -16,7 +16,8 @@ from app.model_folder import ChatModelError, missing_file
 from app.models.store import model_here
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import open_model
-from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, first_twice, validated
+from app.settings.applications import ModelApplicationSettings, ServiceSettings
+from app.settings.knobs import Knobs, SettingsError, first_twice, validated
 from app.workers.encoder_load import is_encoder
 from app.workers.numa import core_share
 from quant.errors import QuantError

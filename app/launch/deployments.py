@@ -19,7 +19,7 @@ from app.launch.output import complain, say
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY
 from app.launch.start_progress import StartProgress
 from app.messages.start import STARTS_FOLDER, StartPhase, noted_phase
-from app.settings import ServiceSettings
+from app.settings.applications import ServiceSettings
 
 
 def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) -> None:

@@ -27,7 +27,6 @@ from app.launch.reverse_proxy import FRONT_BIND
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096
 _MOST_BYTES: Final = 1 << 20
 _SOON_S: Final = 1.0
 """An HAProxy that ends this soon after its start is not restarted at once."""
@@ -35,22 +34,6 @@ _CHECK_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _SERVER = re.compile(r"(?m)^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:(?P<port>\d+) ")
 _CREDENTIALS = struct.Struct("3i")  # unix(7), SO_PEERCRED: process, user, group
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Makes a listening socket. Raises OSError."""
-    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 class _Questions:

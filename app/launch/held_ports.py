@@ -11,7 +11,7 @@ Knows nothing of who listens there.
 import contextlib
 import socket
 
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 _HOST = "127.0.0.1"
 _FIRST_PORT = 30000

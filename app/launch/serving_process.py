@@ -21,7 +21,8 @@ from app.launch.held_ports import HeldPorts, PortPool
 from app.launch.ray_environment import USE_HAPROXY, haproxy_environment, ray_environment
 from app.launch.serving import TRY_AGAIN_STATUS, Change, Job
 from app.running_mark import is_marked
-from app.settings import RAY_FOLDER, SettingsError
+from app.settings.environment import RAY_FOLDER
+from app.settings.knobs import SettingsError
 
 _END_TIMEOUT_S = 20.0
 _LOOK_S = 0.1

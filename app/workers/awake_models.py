@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from app.messages.failures import QueueFullError
-from app.settings import SleepSettings
+from app.settings.worker import SleepSettings
 from app.workers.machine_memory import NoRoomError
 
 ASLEEP, IN_USE = b"asleep", b"in use"

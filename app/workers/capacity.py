@@ -11,7 +11,7 @@ from app.capacity.heads import mixed_heads_of
 from app.capacity.states import states_of
 from app.messages.capacity import WorkerCapacity
 from app.sealing.sealed_model import SealedModel
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from app.workers.machine_memory import available_memory_bytes
 from app.workers.native_options import chosen_kv_type, native_files
 from app.workers.packed_header import read_header

@@ -15,7 +15,7 @@ from app.engine.speculative.speculation import MAX_RUNNING
 from app.messages.defaults import STEP_TOKENS
 from app.model_folder import WEIGHTS, ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 from app.workers.native_options import chosen_kv_type, native_files, native_options, resident_sizes
 from app.workers.numa import Slot
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from app.engine.encoding.head import DenseLayer, Head
 from app.model_folder import encoder_settings, read_json
 from app.sealing.sealed_model import SealedModel
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 from app.workers.native_options import bind_memory, native_files, resident_sizes
 from app.workers.numa import Slot, thread_places
 from app.workers.packed_header import PackedHeader, read_header

@@ -24,7 +24,7 @@ from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest, Priority, Texts
 from app.messages.start import StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 from app.workers.admission import Admission
 from app.workers.encoder_load import EncoderFactory, load_encoder
 from app.workers.model_sleep import ModelSleep

@@ -13,7 +13,8 @@ from app.engine.model_runner import ModelRunner
 from app.messages.defaults import STEP_TOKENS
 from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
-from app.settings import EngineSettings, ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.worker import EngineSettings
 from app.workers.drafts import draft_kv_bytes
 from app.workers.native_options import bind_memory, native_files, native_options, resident_sizes
 from app.workers.numa import Slot

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from app.sealing.sealed_model import SealedModel
-from app.settings import EngineSettings, ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.worker import EngineSettings
 from app.workers.numa import Slot, thread_places
 
 if TYPE_CHECKING:

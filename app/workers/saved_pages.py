@@ -13,7 +13,8 @@ from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
 from app.engine.model_runner import ModelRunner
 from app.model_folder import ModelFolder
 from app.sealing.sealed_model import SealedModel
-from app.settings import MemorySettings, ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.worker import MemorySettings
 
 if TYPE_CHECKING:
     from app.memory.io_threads import FolderStore

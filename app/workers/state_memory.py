@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from app.engine.scheduling.limits import STATE_PAGES_EACH, least_state_pages
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 
 if TYPE_CHECKING:
     from kernels import _native

@@ -32,7 +32,8 @@ from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, machines, own_actor, own_deployment, session_folder
 from app.sealing.sealed_model import SealedModel, model_identity, open_model
-from app.settings import ModelApplicationSettings, WorkerSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.worker import WorkerSettings
 from app.workers.admission import Admission, Place
 from app.workers.awake_models import AwakeModels, most_awake_bytes
 from app.workers.capacity import worker_capacity

@@ -28,7 +28,7 @@ from app.engine.generation import Event
 from app.engine.native_runner import NativeRunner
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from bench.common import machine
 
 CHAT_PROMPT: Final = (20, 120)

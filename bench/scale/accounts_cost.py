@@ -16,7 +16,7 @@ from app.accounts.passwords import new_password
 from app.accounts.service import AccountsService
 from app.accounts.store import open_store
 from app.messages.accounts import Refusal, UsageRow, UserLimits
-from app.settings import AccountsSettings
+from app.settings.accounts import AccountsSettings
 
 _CHEAP: Final = PasswordCost(memory_kib=64, passes=1, lanes=1)
 _USERS: Final = 100

@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from app.launch.attested_front import config_digest
 from app.launch.config_file import parse_config
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from kuberay.confidential.agent_policy import agent_policy
 from kuberay.confidential.initdata import InitdataError, annotation, digest, initdata
 from kuberay.confidential.workloads import (

@@ -23,7 +23,8 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.users.gate import AccountsGate
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
-from app.settings import BatchSettings, IngressSettings
+from app.settings.accounts import BatchSettings
+from app.settings.ingress import IngressSettings
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from app.cli import cli
 from app.commands import serving
 from app.launch import local
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import yaml  # type: ignore[import-untyped]
 
 from app.engine.engine import Engine
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 
 
 def test_the_settings_and_the_engine_agree_on_the_prompt_chunk() -> None:

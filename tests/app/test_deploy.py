@@ -9,7 +9,7 @@ import pytest
 from ray.serve.exceptions import RayServeException
 
 from app.deploy import build, build_model, checked, worker_deployment
-from app.settings import parse_settings
+from app.settings.applications import parse_settings
 from tests.app.tiny_model import write_model
 
 

@@ -6,7 +6,9 @@ import yaml  # type: ignore[import-untyped]
 
 from app.interface.request.callers import read_api_keys
 from app.launch.config_file import HttpOptions, load_config, shared_cores, with_overrides
-from app.settings import ServiceSettings, SettingsError, SleepSettings, parse_settings
+from app.settings.applications import ServiceSettings, parse_settings
+from app.settings.knobs import SettingsError
+from app.settings.worker import SleepSettings
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from app.engine.encoding.head import Head
 from app.engine.encoding.native_encoder import NativeEncoder
-from app.settings import ModelApplicationSettings, ModelSettings, WorkerSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.model import ModelSettings
+from app.settings.worker import WorkerSettings
 from app.workers.encoder_load import load_encoder
 from app.workers.numa import Slot
 from quant.conversion.convert import convert

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from app.engine.model_runner import Batch, ModelRunner
 from app.launch.ray_environment import LOOPBACK, ray_environment
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
-from app.settings import ServiceSettings, parse_settings
+from app.settings.applications import ServiceSettings, parse_settings
 from app.workers.numa import Slot
 from tests.fakes import FakeRunner, FakeSampler
 

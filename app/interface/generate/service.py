@@ -13,7 +13,7 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.text.encoder_model import EncoderModel
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
-from app.settings import IngressSettings
+from app.settings.ingress import IngressSettings
 
 _MAKES_NO_TEXT = "This model is an encoder: it makes no text. Use /v1/embeddings, /v1/rerank or /v1/score."
 

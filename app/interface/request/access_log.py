@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 
 import orjson
 
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 _FILES: Final = 4
 """The current file and those rotated before it."""

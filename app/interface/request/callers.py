@@ -19,7 +19,7 @@ from app.interface.request.client_address import known_address
 from app.interface.request.observers import Observer, Permit
 from app.messages.accounts import Identity
 from app.messages.requests import GenerateRequest, Priority
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 
 class Meter(Protocol):

@@ -10,7 +10,7 @@ The library is imported only if an endpoint is set.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 _VALID_FOR = datetime.timedelta(days=365)
 _CLOCK_SKEW = datetime.timedelta(minutes=10)

@@ -15,7 +15,8 @@ from app.attestation.evidence import AgentEvidence, SoftEvidence, evidence_sourc
 from app.launch.attested_front import collateral
 from app.launch.measured_config import SERVE_CONFIG, MeasuredConfig
 from app.launch.node.roles import Role
-from app.settings import AttestationSettings, SettingsError
+from app.settings.ingress import AttestationSettings
+from app.settings.knobs import SettingsError
 
 EVIDENCE = "REDOUBT_EVIDENCE"
 PEER_RTMR0 = "REDOUBT_PEER_RTMR0"

@@ -23,7 +23,7 @@ from app.launch.node.enrol_service import EnrolService
 from app.launch.node.options import DASHBOARD_PORT
 from app.launch.serve_gate import ServeGate
 from app.launch.small_server import SmallServer
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 
 @dataclass(frozen=True, slots=True)

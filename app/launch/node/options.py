@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.launch.node.confidential import INNER_DASHBOARD_PORT, Confidential, confidential
 from app.launch.node.roles import Cores, Role
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265

@@ -30,7 +30,7 @@ from app.launch.node.ray_process import RayProcess, start_arguments, start_envir
 from app.launch.node.readiness import unready_reason
 from app.launch.node.roles import Role
 from app.launch.ray_environment import has_token
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 if TYPE_CHECKING:
     from app.launch.node.membership import Joined

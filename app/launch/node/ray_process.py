@@ -18,7 +18,7 @@ from app.launch.node.checks import NodeCores
 from app.launch.node.options import AGENT_PORT, METRICS_PORT, NodeOptions
 from app.launch.node.roles import Role
 from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment, node_environment
-from app.settings import ATTESTED_FRONT, OWN_PROXY
+from app.settings.environment import ATTESTED_FRONT, OWN_PROXY
 
 _OBJECT_STORE_BYTES = 100 << 20
 """Small, because requests and tokens travel by value and hardly use Ray's object store."""

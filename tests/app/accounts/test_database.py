@@ -23,7 +23,7 @@ from app.accounts.tables import metadata
 from app.messages.accounts import AccountsError, UsageRow
 from app.messages.batches import LAST_SEQ, FilePart, LineResult, NewBatch
 from app.messages.stored import NewItem, StoredResponse
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from tests.app.accounts.world import KEK, World
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from app import guest_components
 from app.accounts.key_source import read_kek, write_kek
-from app.settings import AccountsSettings, SettingsError
+from app.settings.accounts import AccountsSettings
+from app.settings.knobs import SettingsError
 
 
 def test_a_new_key_is_its_owners_alone_and_can_be_read(tmp_path: Path) -> None:

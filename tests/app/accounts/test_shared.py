@@ -20,7 +20,8 @@ from app.accounts.tables import metadata
 from app.messages.accounts import Admission, Refusal, Revocations, UsageRow, UserLimits
 from app.messages.batches import LineResult, NewBatch
 from app.messages.stored import NewItem, StoredResponse
-from app.settings import AccountsSettings, SettingsError
+from app.settings.accounts import AccountsSettings
+from app.settings.knobs import SettingsError
 from tests.app.accounts.world import CHEAP, KEK, World
 
 HERS = f"conv_{'a' * 32}"
@@ -290,7 +291,7 @@ _OWNER = """
 import asyncio, sys
 from pathlib import Path
 from app.accounts.shared import SharedAccounts
-from app.settings import AccountsSettings
+from app.settings.accounts import AccountsSettings
 
 async def main():
     one = SharedAccounts(AccountsSettings.model_validate_json(sys.argv[1]), ray_folder=Path(sys.argv[2]))

@@ -14,7 +14,7 @@ from app.accounts.batch_secrets import BatchSecrets
 from app.accounts.store import open_store
 from app.messages.accounts import AccountsError
 from app.messages.batches import LAST_SEQ, LEASE_S, PART_BYTES, FilePart, LineResult, NewBatch
-from app.settings import BatchSettings
+from app.settings.accounts import BatchSettings
 from tests.app.accounts.world import CHEAP, KEK, World
 
 

@@ -11,7 +11,7 @@ from app.accounts import tables
 from app.accounts.passwords import new_password
 from app.messages.accounts import AccountsError
 from app.messages.knowledge import READ_LEASE_S, PassagesPart
-from app.settings import BatchSettings
+from app.settings.accounts import BatchSettings
 from tests.app.accounts.world import CHEAP, FIRST, World, choose, prepare
 
 KEY = os.urandom(32)

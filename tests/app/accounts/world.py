@@ -18,7 +18,7 @@ from app.accounts.keys import PasswordCost
 from app.accounts.passwords import new_password
 from app.accounts.store import open_store
 from app.messages.accounts import AccountsError, UserInfo, UserLimits
-from app.settings import AccountsSettings
+from app.settings.accounts import AccountsSettings
 
 KEK = bytes(range(32))
 CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 
 from app.attestation.front import start_front
 from app.attestation.tls_key import TlsKey, make_tls_key
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from tests.listening import listens
 from tests.service.running import free_port, wait_until
 

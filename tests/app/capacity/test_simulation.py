@@ -12,7 +12,7 @@ from app.capacity.step_time import decode_step, prompt_steps
 from app.capacity.traffic import Arrival, Slo, Traffic, arrivals
 from app.capacity.users import step_times
 from app.engine.scheduling import pace
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from tests.app.capacity.shapes import demand, machine
 
 TRAFFIC = Traffic(context_tokens=512)

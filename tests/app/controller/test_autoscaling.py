@@ -6,7 +6,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from app.controller.autoscaling import without_batches
 from app.deploy import worker_deployment
-from app.settings import parse_settings
+from app.settings.applications import parse_settings
 from tests.app.controller.routing import DEPLOYMENT
 
 

@@ -15,7 +15,7 @@ from app.accounts.store import open_store
 from app.controller.accounts_client import ServeAccounts
 from app.messages.accounts import AccountsClient, AccountsError, Forgotten
 from app.messages.stored import ConversationStore, NewItem, StoredResponse
-from app.settings import AccountsSettings
+from app.settings.accounts import AccountsSettings
 from tests.app.accounts.world import CHEAP, KEK, World, prepare
 
 HERS = f"conv_{'a' * 32}"

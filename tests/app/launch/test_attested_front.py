@@ -20,7 +20,9 @@ from app.launch.attested_front import ALLOW_SOFT, attested_front, check, config_
 from app.launch.config_file import ServiceConfig, checked_config, with_digests
 from app.sealing.keys import make_key_file
 from app.sealing.seal import seal
-from app.settings import ATTESTED_FRONT, AttestationSettings, SettingsError
+from app.settings.environment import ATTESTED_FRONT
+from app.settings.ingress import AttestationSettings
+from app.settings.knobs import SettingsError
 from tests.service.running import free_port, wait_until
 
 
@@ -165,7 +167,7 @@ def test_without_a_front_a_service_that_is_to_be_verified_does_not_start(
     from ray.serve.exceptions import RayServeException
 
     from app.deploy import build
-    from app.settings import parse_settings
+    from app.settings.applications import parse_settings
 
     monkeypatch.delenv(ATTESTED_FRONT, raising=False)
     settings = parse_settings({"model": {"folder": str(model)}, "attestation": {"evidence": "soft"}})

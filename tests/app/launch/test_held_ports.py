@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.launch.held_ports import HeldPorts, PortPool
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 SHARING = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
 OTHER_USER = """

@@ -11,7 +11,7 @@ from app.launch.ray_environment import ray_environment
 from app.launch.watched_config import ConfigChange, WatchedConfig
 from app.sealing.keys import make_key_file
 from app.sealing.seal import seal
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 LOCAL = Path(__file__).parents[3] / "ray_configs/local.yaml"
 

@@ -5,7 +5,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.measured_config import SERVE_CONFIG, MeasuredConfig
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 
 CONFIGURATION: dict[str, Any] = {
     "proxy_location": "EveryNode",

@@ -8,7 +8,7 @@ import yaml  # type: ignore[import-untyped]
 from app.launch.config_file import ServiceConfig, parse_config, with_overrides
 from app.launch.preflight import check_processor, check_start, ray_cpus
 from app.launch.ray_environment import haproxy_path
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from app.workers.numa import Slot
 from tests.app.tiny_model import write_model, write_packed, write_weights
 

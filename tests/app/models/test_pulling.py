@@ -23,7 +23,7 @@ from app.commands.serving import model_folders, ready
 from app.launch.config_file import checked_config, load_config
 from app.models.hub import HubError, OfflineError
 from app.models.store import Store, StoreError
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from quant.errors import ResourceError, UnsupportedModelError
 from quant.families.description import Dense, Encoder
 from quant.packed.packed_file import PackedFile, is_packed_model

@@ -11,7 +11,7 @@ from app.commands.plan_inputs import read_demand
 from app.messages.capacity import WorkerCapacity
 from app.sealing.seal import seal
 from app.sealing.sealed_model import SealedModel
-from app.settings import EngineSettings
+from app.settings.worker import EngineSettings
 from app.workers.capacity import worker_capacity
 from app.workers.packed_header import read_header
 from app.workers.warm_up import WarmUp

@@ -10,7 +10,7 @@ from app.draft_check import DraftError
 from app.engine.engine import Engine
 from app.engine.speculative.draft_model import DraftModel
 from app.messages.requests import GenerateRequest, SamplingParams
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 from app.workers.drafts import draft_bytes, load_drafts
 from app.workers.load import load_model
 from app.workers.numa import Slot

@@ -13,7 +13,7 @@ from app.deploy import worker_deployment
 from app.messages.failures import InvalidRequestError, ModelReplacedError, QueueFullError
 from app.messages.requests import GenerateRequest, Priority, Texts
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.settings import ModelApplicationSettings, parse_settings
+from app.settings.applications import ModelApplicationSettings, parse_settings
 from app.workers.core_claims import Holder, claim_slot
 from app.workers.encoder_worker import EncoderWorker
 from app.workers.numa import Slot

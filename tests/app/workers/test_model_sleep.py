@@ -10,7 +10,8 @@ import pytest
 
 from app.messages.failures import QueueFullError
 from app.messages.requests import GenerateRequest, SamplingParams
-from app.settings import SettingsError, parse_settings
+from app.settings.applications import parse_settings
+from app.settings.knobs import SettingsError
 from app.workers.awake_models import AwakeModels
 from app.workers.machine_memory import NoRoomError
 from app.workers.worker import Worker

@@ -18,7 +18,7 @@ import asyncio, ctypes, json, os, struct, sys
 from pathlib import Path
 
 import app.workers.worker as module
-from app.settings import parse_settings
+from app.settings.applications import parse_settings
 from app.workers.numa import Slot
 
 folder = sys.argv[1]

@@ -17,7 +17,8 @@ from app.memory.page_file import file_bytes
 from app.messages.memory import MemoryGrant, SavedPages
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.model_folder import ModelFolder
-from app.settings import ModelApplicationSettings, SettingsError, parse_settings
+from app.settings.applications import ModelApplicationSettings, parse_settings
+from app.settings.knobs import SettingsError
 from app.workers.saved_pages import open_store, store_of
 from app.workers.worker import Worker
 from tests.app.memory.pages import FINGERPRINT, files_in, grant_for

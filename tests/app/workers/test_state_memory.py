@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.scheduling.limits import least_state_pages
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 from app.workers.load import load_model
 from app.workers.numa import Slot
 from app.workers.state_memory import CACHED_PAGES, WorkerMemory, divide, memory_for, memory_of

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.settings import EngineSettings, ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.worker import EngineSettings
 from app.workers import load
 from app.workers.load import has_page_groups, step_tokens_of
 from kernels import _native

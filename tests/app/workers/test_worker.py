@@ -20,7 +20,7 @@ from app.messages.failures import EngineStoppedError, ModelReplacedError, PlaceW
 from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.settings import ModelApplicationSettings, parse_settings
+from app.settings.applications import ModelApplicationSettings, parse_settings
 from app.workers.core_claims import NoFreeCoresError
 from app.workers.machine_memory import NoRoomError
 from app.workers.numa import Slot

@@ -7,7 +7,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import ServiceConfig
-from app.settings import validated
+from app.settings.knobs import validated
 from tests.cloud.manifests.kubectl import Document
 from tests.cloud.manifests.quantities import quantity
 

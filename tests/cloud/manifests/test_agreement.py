@@ -7,7 +7,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import load_config
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from tests.cloud.manifests.agreement import RULES, WEIGHTS_BYTES, disagreements, serve_config
 from tests.cloud.manifests.edits import CLUSTER, DELETE, HEAD, HEAD_POD, WORKER_POD, WORKERS, Edit, at, edited
 from tests.cloud.manifests.kubectl import ROOT, Document, find, load_all, render

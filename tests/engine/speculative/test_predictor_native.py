@@ -19,7 +19,7 @@ from app.engine.speculative.model_drafts import DraftCost
 from app.engine.speculative.predictor_drafts import PredictorDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
-from app.settings import ModelApplicationSettings
+from app.settings.applications import ModelApplicationSettings
 from app.workers.drafts import load_drafts
 from app.workers.load import load_model
 from app.workers.numa import Slot

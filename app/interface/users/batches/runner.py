@@ -18,7 +18,7 @@ from app.interface.users.batches.sealed import BatchTexts
 from app.interface.users.gate import AccountsGate
 from app.messages.accounts import AccountsError
 from app.messages.batches import ClaimedBatch
-from app.settings import BatchSettings
+from app.settings.accounts import BatchSettings
 
 _LOOK_S: Final = 1.0
 """How often batches are looked for: a lost ingress' are soon taken over."""

@@ -20,7 +20,7 @@ from app.interface.request.access_log import AccessLog
 from app.messages.failures import QueueFullError
 from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import GenerateRequest
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from tests.app.fake_worker import FakeWorker
 from tests.app.interface.routes.test_metrics import series, value
 from tests.app.service import http_app, http_client, loopback_server, never

@@ -11,7 +11,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.interface.request.traces import Traces
-from app.settings import SettingsError, parse_settings
+from app.settings.applications import parse_settings
+from app.settings.knobs import SettingsError
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import http_app, http_client
 

@@ -15,7 +15,7 @@ from app.interface.users.gate import AccountsGate
 from app.interface.users.kv_pages import UserKvPages
 from app.messages.accounts import AccountsError, Refusal
 from app.messages.memory import MemoryMethod, SavedPages
-from app.settings import AccountsSettings
+from app.settings.accounts import AccountsSettings
 from tests.app.accounts import world
 from tests.app.accounts.world import CHEAP, Added, added, prepare
 from tests.app.fake_worker import FakeWorker

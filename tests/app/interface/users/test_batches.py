@@ -28,7 +28,7 @@ from app.messages.batches import LEASE_S
 from app.messages.failures import NoWorkerError, QueueFullError, RequestGivenUpError
 from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest, Priority
-from app.settings import BatchSettings
+from app.settings.accounts import BatchSettings
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.documents.test_openapi import TRANSPORT
 from tests.app.interface.routes.test_responses import tokens_of

@@ -8,9 +8,9 @@ import openai
 import pytest
 from sqlalchemy import select
 
-from app.accounts import service as accounts_service
 from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
+from app.accounts.credential_service import MOST_WAITING_PASSWORDS
 from app.messages.accounts import AuditRow, UserLimits
 from app.messages.memory import SavedPages
 from tests.app.accounts.world import FIRST
@@ -247,13 +247,13 @@ async def test_a_flood_of_logins_is_refused_and_requests_go_on(site: Site) -> No
     session = await site.log_in("ann")
     flood = [
         site.client.post(LOGIN, json={"name": f"nobody{number}", "password": "x"})
-        for number in range(3 * accounts_service.MOST_WAITING_PASSWORDS)
+        for number in range(3 * MOST_WAITING_PASSWORDS)
     ]
     asked = [asyncio.create_task(each) for each in flood]
     assert (await site.ask("POST", "/v1/chat/completions", session, CHAT)).status_code == 200
     statuses = [(await each).status_code for each in asked]
     assert set(statuses) == {401, 429}
-    assert statuses.count(401) >= accounts_service.MOST_WAITING_PASSWORDS
+    assert statuses.count(401) >= MOST_WAITING_PASSWORDS
     assert await site.log_in("ann")
     unknown = [row for row in audit(site) if row.actor == "unknown"]
     assert 0 < len(unknown) <= 5  # the flood does not fill the audit

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 from app.launch.node.certificate import Authority, issue_certificate
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from tests.cloud.authority import make_authority
 
 

@@ -11,7 +11,7 @@ from app.launch.node.options import NodeOptions, node_options
 from app.launch.node.roles import Cores, Role
 from app.sealing.keys import make_key_file
 from app.sealing.seal import seal
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from app.workers.numa import Slot, cpu_limit
 
 WHOLE_NODE = NodeCores((Slot(0, (0, 1, 2, 3)),), 8, None)

@@ -12,7 +12,8 @@ from app.launch.node.confidential import EVIDENCE, PEER_RTMR0, SOFT_PKI, memory_
 from app.launch.node.options import NodeOptions, node_options
 from app.launch.node.ray_process import start_arguments, start_environment
 from app.launch.node.roles import Cores, Role
-from app.settings import ATTESTED_FRONT, SettingsError
+from app.settings.environment import ATTESTED_FRONT
+from app.settings.knobs import SettingsError
 from bench.common import ROOT
 from tests.app.launch.node.test_checks import WHOLE_NODE
 from tests.app.launch.test_measured_config import CONFIGURATION

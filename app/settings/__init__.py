@@ -1,0 +1,1 @@
+"""Every knob of the service, typed."""

@@ -1,0 +1,12 @@
+"""Environment variables by which a process of the service tells those that it starts what they are part of."""
+
+ATTESTED_FRONT = "REDOUBT_ATTESTED_FRONT"
+"""The environment variable of a service with a front that shows evidence. `app.deploy` insists on it."""
+RAY_FOLDER = "REDOUBT_RAY"
+"""The environment variable with the folder of one Ray of `redoubt serve`: its number, in the service's folder."""
+KEPT = "REDOUBT_KEPT"
+"""The environment variable with the path of an anonymous file in the memory of the main process of `redoubt serve`."""
+HELD_PORTS = "REDOUBT_HELD_PORTS"
+"""The environment variable of a Ray whose ingresses get ports that the main process holds."""
+OWN_PROXY = "REDOUBT_OWN_PROXY"
+"""The environment variable of a Ray whose ingresses get all requests through an HAProxy as we configure it."""

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from app.accounts.api_keys import ApiKeys
 from app.accounts.conversations import Conversations
 from app.accounts.kept_secrets import KeptSecrets
 from app.accounts.key_source import read_kek
@@ -32,6 +33,7 @@ class Accounts:
         self.store = store
         self.users = Users(store)
         self.logins = Logins(store)
+        self.api_keys = ApiKeys(store, self.logins)
         self.conversations = Conversations(store, self.logins)
         self.turns = Turns()
         self.stored_conversations = StoredConversations(store, self.logins, self.turns)

@@ -112,13 +112,13 @@ class CredentialService(Answering):
         return await self._answer(lambda: self._accounts.logins.end_session(secret, session_id))
 
     async def keys(self, secret: str) -> Sequence[KeyInfo] | Refusal:
-        return await self._answer(lambda: self._accounts.logins.keys(secret))
+        return await self._answer(lambda: self._accounts.api_keys.all(secret))
 
     async def add_key(self, secret: str, label: str, days: int | None) -> NewKey | Refusal:
-        return await self._answer(lambda: self._accounts.logins.add_key(secret, label, days))
+        return await self._answer(lambda: self._accounts.api_keys.add(secret, label, days))
 
     async def revoke_key(self, secret: str, key_id: str) -> Refusal | None:
-        return await self._answer(lambda: self._accounts.logins.revoke_key(secret, key_id))
+        return await self._answer(lambda: self._accounts.api_keys.revoke(secret, key_id))
 
     async def _with_password(
         self,

@@ -1,4 +1,4 @@
-"""Credentials: verifies them, and creates and ends sessions, passwords and API keys. Knows no administrator."""
+"""Credentials: verifies them, and creates and ends sessions, changes passwords. Knows no administrator."""
 
 import os
 from collections.abc import Sequence
@@ -13,8 +13,6 @@ from app.accounts import tables
 from app.accounts.credentials import (
     Credential,
     has_session_prefix,
-    new_api_key,
-    new_key_id,
     new_session_token,
     normalized_name,
     parse_credential,
@@ -28,8 +26,6 @@ from app.messages.accounts import (
     AccountsError,
     ChangedPassword,
     Identity,
-    KeyInfo,
-    NewKey,
     PageKeys,
     Session,
     SessionInfo,
@@ -37,9 +33,6 @@ from app.messages.accounts import (
 )
 from app.sealing.records import SealError
 
-MOST_KEYS = 100
-"""The limit of API keys per user."""
-_MAX_LABEL_CHARACTERS = 100
 CHOOSE_FIRST = "Choose a password of your own first: log in on the page /login, or with login in redoubt chat."
 _SEEN_PERIOD_S = 60
 """A session's last use is written at most this often."""
@@ -321,65 +314,6 @@ class Logins:
             self._store.note(connection, challenge.user_id, "new_recovery_code", known.identity.credential)
             return code
 
-    # --- API keys
-
-    def keys(self, secret: str) -> Sequence[KeyInfo]:
-        """Returns the user's API keys, oldest first."""
-        with self._store.transaction() as connection:
-            known = self.authenticate(connection, secret)
-            rows = connection.execute(
-                _keys_of(known.identity.user_id).order_by(tables.credentials.c.created, tables.credentials.c.id)
-            )
-            return [
-                KeyInfo(
-                    row.id, known.key.unseal(row.label_sealed, f"label of {row.id}").decode(), row.created, row.expires
-                )
-                for row in rows
-            ]
-
-    def add_key(self, secret: str, label: str, days: int | None) -> NewKey:
-        """Creates an API key. Raises AccountsError: `invalid_value` for a long label, `conflict` for too many keys."""
-        if len(label) > _MAX_LABEL_CHARACTERS:
-            raise AccountsError(
-                "invalid_value", f"A label has at most {_MAX_LABEL_CHARACTERS} characters.", param="label"
-            )
-        store = self._store
-        with store.transaction() as connection:
-            known = self.authenticate(connection, secret)
-            user_id = known.identity.user_id
-            if len(connection.execute(_keys_of(user_id)).all()) >= MOST_KEYS:
-                raise AccountsError("conflict", f"There are {MOST_KEYS} keys already: revoke one first.")
-            now_s = int(store.now())
-            info = KeyInfo(new_key_id(), label, now_s, None if days is None else now_s + days * _DAY_S)
-            new_secret = new_api_key(info.id)
-            credential = parse_credential(new_secret)
-            assert credential is not None
-            connection.execute(
-                insert(tables.credentials).values(
-                    id=info.id,
-                    user_id=user_id,
-                    kind="api_key",
-                    label_sealed=known.key.seal(label.encode(), f"label of {info.id}"),
-                    wrapped_umk=known.key.wrap(store.root, credential.secret, user_id, info.id),
-                    created=info.created,
-                    expires=info.expires,
-                )
-            )
-            store.note(connection, user_id, "add_key", info.id)
-            return NewKey(info, new_secret)
-
-    def revoke_key(self, secret: str, wanted: str) -> None:
-        """Raises AccountsError `not_found`, also for a key of another user."""
-        store = self._store
-        with store.transaction() as connection:
-            user_id = self.authenticate(connection, secret).identity.user_id
-            mine = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "api_key")
-            gone = connection.execute(delete(tables.credentials).where(mine, tables.credentials.c.id == wanted))
-            if not gone.rowcount:
-                raise AccountsError("not_found", "There is no such key.")
-            store.note(connection, user_id, "revoke_key", wanted)
-        store.changes.add(wanted)
-
 
 def _has(kind: str) -> Label[bool]:
     """Whether the user of a row has a credential of that kind."""
@@ -419,9 +353,3 @@ def end_sessions(
     ended = connection.execute(delete(tables.sessions).where(*where)).rowcount
     store.changes.add(user_id if only is None else only.id)
     return ended
-
-
-def _keys_of(user_id: str) -> Any:
-    return select(tables.credentials).where(
-        tables.credentials.c.user_id == user_id, tables.credentials.c.kind == "api_key"
-    )

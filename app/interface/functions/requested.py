@@ -23,8 +23,9 @@ from app.interface.functions.schemas import (
 )
 from app.interface.request import errors
 from app.interface.thinking.marks import Thought
-from app.interface.wire.chat import ChatCompletionRequest, CustomAsFunction, NamedToolChoice, Tool
+from app.interface.wire.chat import ChatCompletionRequest
 from app.interface.wire.generation import GenerationRequest
+from app.interface.wire.tools import CustomAsFunction, NamedToolChoice, Tool
 from app.messages.grammar import with_begun
 
 MAX_FORCED_CALLS = 16

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.interface.request import errors
-from app.interface.wire.chat import FunctionDefinition, Tool
 from app.interface.wire.custom_tools import is_strict, parameters_of
 from app.interface.wire.fields import MAX_TOOLS
 from app.interface.wire.response_tools import (
@@ -24,6 +23,7 @@ from app.interface.wire.response_tools import (
     ResponseTool,
     ToolChoice,
 )
+from app.interface.wire.tools import FunctionDefinition, Tool
 
 _MAX_NAME_CHARS = 64
 

@@ -27,8 +27,9 @@ from app.interface.thinking.ends import without_thought
 from app.interface.thinking.marks import CHANNELS
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault
 from app.interface.wire.answer_forms import ResponseFormat
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import Message
 from app.interface.wire.sampling_defaults import SamplingDefaults
+from app.interface.wire.tools import Tool
 from app.messages.requests import OnOverflow
 from app.model_folder import (
     ChatModelError,

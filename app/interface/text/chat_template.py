@@ -30,7 +30,8 @@ from app.interface.thinking.channels import CHANNEL, ChannelSplitter
 from app.interface.thinking.marks import CHANNELS, is_known, marks_of
 from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, SWITCHES, TemplateOptions, thinking_variables
 from app.interface.wire.answer_forms import ResponseFormat
-from app.interface.wire.chat import Message, TextPart, Tool
+from app.interface.wire.chat import Message, TextPart
+from app.interface.wire.tools import Tool
 
 logger = logging.getLogger("ray.serve")
 _PROBE = "probe"

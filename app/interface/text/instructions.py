@@ -9,7 +9,8 @@ import orjson
 from app.interface.functions.dialects import HERMES
 from app.interface.text.template_abilities import Abilities
 from app.interface.wire.answer_forms import ResponseFormat
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import Message
+from app.interface.wire.tools import Tool
 
 
 def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:

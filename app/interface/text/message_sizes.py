@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.interface.request.errors import ApiError
-from app.interface.wire.chat import FunctionCall, FunctionDefinition, Message, Tool, ToolCall
+from app.interface.wire.chat import FunctionCall, Message, ToolCall
+from app.interface.wire.tools import FunctionDefinition, Tool
 
 Count = Callable[[Sequence[str]], list[int]]
 """Returns the tokens of each text."""

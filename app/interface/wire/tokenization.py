@@ -4,9 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from app.interface.wire.chat import ChatTool, Message
+from app.interface.wire.chat import Message
 from app.interface.wire.fields import MAX_MESSAGES, MAX_TOOLS, ModelName, Text, TokenId, Unsupported, Wire, only
 from app.interface.wire.template_variables import TemplateVariables
+from app.interface.wire.tools import ChatTool
 
 MAX_TOKEN_IDS = 1 << 20
 

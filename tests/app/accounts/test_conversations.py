@@ -16,7 +16,7 @@ def test_a_conversations_key_is_the_same_for_every_credential_of_its_user_alone(
     mine, his = ([conversations.key(session, name) for name in NAMES] for session in (ann, bob))
     assert len({each.key for each in (*mine, *his)}) == len({each.key_id for each in (*mine, *his)}) == 2 * len(NAMES)
     assert (len(mine[0].key), len(mine[0].key_id)) == (32, 16)
-    key = world.accounts.logins.add_key(ann, "", None).secret
+    key = world.accounts.api_keys.add(ann, "", None).secret
     world.reopen()
     conversations = world.accounts.conversations
     assert [conversations.key(secret, name) for secret in (ann, key) for name in NAMES] == [*mine, *mine]

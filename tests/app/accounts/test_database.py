@@ -43,7 +43,7 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     anywhere.add("ann", role="admin")
     anywhere.add("bob")
     bob = anywhere.log_in("bob")
-    key = anywhere.accounts.logins.add_key(bob, "laptop", 3).secret
+    key = anywhere.accounts.api_keys.add(bob, "laptop", 3).secret
     conversation = anywhere.accounts.conversations.key(key, None)
     stored, responses = anywhere.accounts.stored_conversations, anywhere.accounts.stored_responses
     id_ = stored.new(key, f"conv_{'1' * 32}", b"title", [NewItem("a", b"1"), NewItem("b", b"2")]).id

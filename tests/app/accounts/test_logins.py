@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.accounts.accounts import OPERATOR_ACTS
-from app.accounts.logins import MOST_KEYS
+from app.accounts.api_keys import MOST_KEYS
 from app.accounts.passwords import new_password
 from app.messages.accounts import AccountsError, UserChange, UserLimits
 from tests.app.accounts.world import CHEAP, FIRST, PASSWORD, World, choose
@@ -25,7 +25,7 @@ def test_every_credential_of_a_user_gives_the_same_page_keys_and_another_users_o
     world.add("ann")
     world.add("bob")
     ann, bob = world.log_in("ann"), world.log_in("bob")
-    key = world.accounts.logins.add_key(ann, "laptop", None).secret
+    key = world.accounts.api_keys.add(ann, "laptop", None).secret
     pages = [world.accounts.logins.identify(each).pages for each in (ann, key, bob)]
     assert pages[0] == pages[1]
     for name in ("owner", "names_key", "shared_key", "shared_key_id"):
@@ -72,7 +72,7 @@ def test_what_is_no_credential_is_refused(world: World, secret: str) -> None:
 
 def test_a_key_with_one_other_character_is_refused(world: World) -> None:
     world.add("ann")
-    key = world.accounts.logins.add_key(world.log_in("ann"), "", None).secret
+    key = world.accounts.api_keys.add(world.log_in("ann"), "", None).secret
     assert world.refusal(key) is None
     for place in range(22, len(key)):
         other = key[:place] + ("A" if key[place] != "A" else "B") + key[place + 1 :]
@@ -109,22 +109,22 @@ def test_a_full_disk_locks_nobody_out(world: World, caplog: pytest.LogCaptureFix
     try:
         identity = world.accounts.logins.identify(session)
         with pytest.raises(SQLAlchemyError):
-            world.accounts.logins.add_key(session, "", None)
+            world.accounts.api_keys.add(session, "", None)
         again = world.accounts.conversations.key(session, None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert identity.name == "ann"
     assert again == conversation
     assert "was not written down" in caplog.text
-    assert world.accounts.logins.keys(session) == []
-    world.accounts.logins.add_key(session, "", None)
+    assert world.accounts.api_keys.all(session) == []
+    world.accounts.api_keys.add(session, "", None)
 
 
 @pytest.mark.parametrize("years", [-1, 1])
 def test_a_clock_that_is_a_year_off_ends_sessions_at_most(world: World, years: int) -> None:
     world.add("ann")
     session = world.log_in("ann")
-    key = world.accounts.logins.add_key(session, "", None).secret
+    key = world.accounts.api_keys.add(session, "", None).secret
     conversation = world.accounts.conversations.key(key, None)
     world.clock.now_s += years * 365 * DAY_S
     assert world.refusal(session) == (None if years < 0 else "session_expired")
@@ -135,7 +135,7 @@ def test_a_clock_that_is_a_year_off_ends_sessions_at_most(world: World, years: i
 def test_logout_ends_one_session_or_all(world: World) -> None:
     world.add("ann")
     first, second, third = (world.log_in("ann") for _ in range(3))
-    key = world.accounts.logins.add_key(first, "", None).secret
+    key = world.accounts.api_keys.add(first, "", None).secret
     assert world.accounts.logins.log_out(first, everywhere=False) == 1
     assert [world.refusal(each) for each in (first, second, third)] == ["session_expired", None, None]
     with pytest.raises(AccountsError, match="no session"):
@@ -233,11 +233,11 @@ def test_passwords_are_the_same_on_every_keyboard(world: World) -> None:
 def test_keys_are_listed_expire_and_are_revoked(world: World) -> None:
     world.add("ann")
     session = world.log_in("ann")
-    logins = world.accounts.logins
-    laptop, ci = logins.add_key(session, "laptop", None), logins.add_key(session, "build machine", 7)
-    assert {key.label for key in logins.keys(ci.secret)} == {"laptop", "build machine"}
+    keys = world.accounts.api_keys
+    laptop, ci = keys.add(session, "laptop", None), keys.add(session, "build machine", 7)
+    assert {key.label for key in keys.all(ci.secret)} == {"laptop", "build machine"}
     assert ci.info.expires == ci.info.created + 7 * DAY_S
-    logins.revoke_key(session, laptop.info.id)
+    keys.revoke(session, laptop.info.id)
     assert world.refusal(laptop.secret) == "invalid_api_key"
     world.clock.now_s += 7 * DAY_S
     assert world.refusal(ci.secret) == "invalid_api_key"
@@ -247,21 +247,21 @@ def test_a_user_has_a_bounded_number_of_keys(world: World) -> None:
     world.add("ann")
     session = world.log_in("ann")
     for _ in range(MOST_KEYS):
-        world.accounts.logins.add_key(session, "", None)
+        world.accounts.api_keys.add(session, "", None)
     with pytest.raises(AccountsError, match="revoke one first"):
-        world.accounts.logins.add_key(session, "", None)
+        world.accounts.api_keys.add(session, "", None)
     with pytest.raises(AccountsError, match="label has at most"):
-        world.accounts.logins.add_key(session, "x" * 101, None)
+        world.accounts.api_keys.add(session, "x" * 101, None)
 
 
 def test_nobody_sees_or_revokes_anothers_keys(world: World) -> None:
     world.add("ann")
     world.add("bob", role="admin")
     ann, bob = world.log_in("ann"), world.log_in("bob")
-    key = world.accounts.logins.add_key(ann, "laptop", None)
-    assert world.accounts.logins.keys(bob) == []
+    key = world.accounts.api_keys.add(ann, "laptop", None)
+    assert world.accounts.api_keys.all(bob) == []
     with pytest.raises(AccountsError) as refused:
-        world.accounts.logins.revoke_key(bob, key.info.id)
+        world.accounts.api_keys.revoke(bob, key.info.id)
     assert refused.value.refusal.code == "not_found"
     assert world.refusal(key.secret) is None
 
@@ -269,13 +269,13 @@ def test_nobody_sees_or_revokes_anothers_keys(world: World) -> None:
 def test_what_ends_a_credential_is_told_to_ingresses(world: World) -> None:
     ann = world.add("ann").info
     session = world.log_in("ann")
-    key = world.accounts.logins.add_key(session, "", None)
+    key = world.accounts.api_keys.add(session, "", None)
     changes = world.accounts.store.changes
     start = changes.since("", 0)
     assert start.subjects is None  # another instance: nothing may stay cached
     instance, position = start.instance, start.position
     assert changes.since(instance, position).subjects == frozenset()
-    world.accounts.logins.revoke_key(session, key.info.id)
+    world.accounts.api_keys.revoke(session, key.info.id)
     assert changes.since(instance, position).subjects == frozenset({key.info.id})
     world.accounts.logins.log_out(session, everywhere=False)
     assert len(changes.since(instance, position).subjects or ()) == 2

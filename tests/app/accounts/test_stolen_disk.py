@@ -21,7 +21,7 @@ from tests.app.accounts.world import CHEAP, KEK, PASSWORD, World
 def test_nothing_of_a_user_is_readable_on_the_disk(world: World) -> None:
     code = world.add("annabella-canary").recovery_code
     session = world.log_in("annabella-canary")
-    key = world.accounts.logins.add_key(session, "label-canary", None).secret
+    key = world.accounts.api_keys.add(session, "label-canary", None).secret
     conversation = world.accounts.conversations.key(key, "chat-canary")
     identity = world.accounts.logins.identify(key)
     pages, texts = identity.pages, [b"title-canary", b"item-canary", b"input-canary", b"answer-canary"]

@@ -25,7 +25,7 @@ class Owner:
         self.world = world
         world.add(name)
         self.name = name
-        self.key = world.accounts.logins.add_key(world.log_in(name), "", None).secret
+        self.key = world.accounts.api_keys.add(world.log_in(name), "", None).secret
 
     @property
     def files(self) -> Any:

@@ -128,7 +128,7 @@ def refusal(world: World, method: str, *arguments: object) -> str | None:
 def test_while_a_turn_runs_nobody_else_changes_the_items(world: World, ann: str) -> None:
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [NewItem("a", b"")])
-    key = world.accounts.logins.add_key(ann, "", None).secret
+    key = world.accounts.api_keys.add(ann, "", None).secret
     turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     for secret in (ann, key):
         for ingress in ("one", "two"):
@@ -152,11 +152,11 @@ def test_while_a_turn_runs_nobody_else_changes_the_items(world: World, ann: str)
 def test_a_turn_that_is_stored_without_room_or_right_has_ended(world: World, ann: str) -> None:
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [NewItem("a", b"")])
-    key = world.accounts.logins.add_key(ann, "", None)
+    key = world.accounts.api_keys.add(ann, "", None)
     turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     assert store(world, ann, response("r", conversation=CHAT), [NewItem("a", b"")], turn) == "conflict"
     turn = stored.begin_turn(key.secret, "one", CHAT, "resp_1").seq
-    world.accounts.logins.revoke_key(ann, key.info.id)
+    world.accounts.api_keys.revoke(ann, key.info.id)
     assert store(world, key.secret, response("r", conversation=CHAT), [], turn) == "invalid_api_key"
     turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     assert (items(world, ann), turn > 2) == (["a"], True)

@@ -56,7 +56,7 @@ def test_only_administrators_administer(world: World, method: str) -> None:
 def test_a_disabled_user_has_no_access_until_enabled_again(world: World) -> None:
     world.add("ann")
     session = world.log_in("ann")
-    key = world.accounts.logins.add_key(session, "", None).secret
+    key = world.accounts.api_keys.add(session, "", None).secret
     world.accounts.users.change(OPERATOR_ACTS, "ann", UserChange(state="disabled"))
     assert (world.refusal(session), world.refusal(key)) == ("session_expired", "invalid_api_key")
     with pytest.raises(AccountsError, match="wrong"):
@@ -99,7 +99,7 @@ def test_an_administrator_never_learns_what_opens_a_users_key(world: World) -> N
     challenge = logins.challenge("ann")
     stretched = challenge.stretched(FIRST)
     assert world.refusal(session) == "password_change_required"
-    for call in (logins.sessions, logins.keys, world.accounts.actor):
+    for call in (logins.sessions, world.accounts.api_keys.all, world.accounts.actor):
         assert refused(call, session).code == "password_change_required"
     assert refused(world.accounts.stored_conversations.newest, session, None, 1).code == "password_change_required"
     first = logins.identify(session, at_first=True)
@@ -122,7 +122,7 @@ def test_an_administrator_never_learns_what_opens_a_users_key(world: World) -> N
 def test_after_a_reset_the_user_gives_the_recovery_code_or_loses_what_was_saved(world: World) -> None:
     code = world.add("ann").recovery_code
     session = world.log_in("ann")
-    key = world.accounts.logins.add_key(session, "", None).secret
+    key = world.accounts.api_keys.add(session, "", None).secret
     pages = world.accounts.logins.identify(session).pages
     conversation = world.accounts.conversations.key(session, None)
     users, logins = world.accounts.users, world.accounts.logins

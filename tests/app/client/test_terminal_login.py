@@ -182,7 +182,7 @@ def test_a_users_key_keeps_the_chat_too(
     make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site, url = make_site()
-    key = site.inside.logins.add_key(site_login(site), "", None).secret
+    key = site.inside.api_keys.add(site_login(site), "", None).secret
     type_in("with a key", "exit")
     chat(url, capsys, api_key=key)
     type_in("again", "exit")
@@ -320,7 +320,7 @@ def test_a_key_comes_before_a_session(
     type_in(*LOGIN, "exit")
     chat(url, capsys)
     kept = token_in(config_folder, url)
-    key = site.inside.logins.add_key(kept or "", "", None).secret
+    key = site.inside.api_keys.add(kept or "", "", None).secret
     type_in("login", "logout", "hello", "exit")
     printed = chat(url, capsys, api_key=key)
     assert printed[0] == greeting(url, "")

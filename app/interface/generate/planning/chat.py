@@ -29,7 +29,8 @@ from app.interface.text.chat_model import ChatModel, Conversation
 from app.interface.text.instructions import is_system
 from app.interface.thinking.ends import Calls
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault, wanted_thinking
-from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning, Tool
+from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning
+from app.interface.wire.tools import Tool
 
 Given = TypeVar("Given")
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 6.0, inf)

@@ -22,16 +22,7 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.thinking.requested import NO_BUDGET
 from app.interface.thinking.signatures import thought_in
 from app.interface.wire.attached import UNNAMED
-from app.interface.wire.chat import (
-    ChatCompletionRequest,
-    FunctionCall,
-    FunctionDefinition,
-    Message,
-    Part,
-    TextPart,
-    Tool,
-    ToolCall,
-)
+from app.interface.wire.chat import ChatCompletionRequest, FunctionCall, Message, Part, TextPart, ToolCall
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.message_blocks import (
     DocumentBlock,
@@ -53,6 +44,7 @@ from app.interface.wire.messages import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
+from app.interface.wire.tools import FunctionDefinition, Tool
 
 _FIELDS: Final = {
     "enable_thinking": "thinking",

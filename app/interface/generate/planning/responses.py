@@ -19,13 +19,7 @@ from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.answer_forms import JsonSchema, ResponseFormat
 from app.interface.wire.attached import InputFilePart, files_first
-from app.interface.wire.chat import (
-    ChatCompletionRequest,
-    ChatReasoning,
-    FunctionCall,
-    Message,
-    ToolCall,
-)
+from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning, FunctionCall, Message, ToolCall
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.response_items import (
     CustomToolCallItem,

@@ -15,7 +15,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_template import ChatTemplate
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import Message
+from app.interface.wire.tools import Tool
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
 _MARK = re.compile(r"<[|｜][^<>\s]*?[|｜]>|</?[a-z_]+>|\[/?[A-Z_]+\]")

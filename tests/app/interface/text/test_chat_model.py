@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import Message
+from app.interface.wire.tools import Tool
 from app.model_folder import ChatModelError
 from tests.app.tiny_model import (
     CONTROL,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.earlier_calls import read_arguments
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import Message
+from app.interface.wire.tools import Tool
 from tests.app.tiny_model import TEMPLATE, tiny_model
 
 HEAD = (

@@ -3,7 +3,8 @@
 import pytest
 
 from app.interface.text.chat_model import ChatModel
-from app.interface.wire.chat import FunctionCall, FunctionDefinition, Message, Part, TextPart, Tool, ToolCall
+from app.interface.wire.chat import FunctionCall, Message, Part, TextPart, ToolCall
+from app.interface.wire.tools import FunctionDefinition, Tool
 from tests.app.interface.text.test_templates import TEMPLATES
 from tests.app.tiny_model import tiny_model
 

@@ -8,7 +8,8 @@ import httpx2
 import numpy as np
 import pytest
 
-from app.interface.wire.chat import Message, Tool
+from app.interface.wire.chat import Message
+from app.interface.wire.tools import Tool
 from app.messages.outputs import TokenDelta, TokenScores
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.thinking.harmony import NAMES, TEMPLATE

@@ -14,7 +14,8 @@ from app.interface.request.errors import ApiError
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.instructions import is_system
 from app.interface.text.message_sizes import MessageSize
-from app.interface.wire.chat import ChatCompletionRequest, FunctionCall, FunctionDefinition, Message, Tool, ToolCall
+from app.interface.wire.chat import ChatCompletionRequest, FunctionCall, Message, ToolCall
+from app.interface.wire.tools import FunctionDefinition, Tool
 from tests.app.tiny_model import tiny_model
 
 LIMIT = 100

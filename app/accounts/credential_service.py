@@ -4,7 +4,7 @@ One thread hashes passwords: each takes most of a second.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -18,11 +18,8 @@ from app.messages.accounts import (
     AccountsError,
     ChangedPassword,
     Identity,
-    KeyInfo,
-    NewKey,
     Refusal,
     Session,
-    SessionInfo,
 )
 
 MOST_WAITING_PASSWORDS = 16
@@ -65,9 +62,6 @@ class CredentialService(Answering):
             self._note_failure(challenge, lambda: self._accounts.logins.note_failure(challenge, address, outcome))
         return session
 
-    async def logout(self, secret: str, everywhere: bool) -> int | Refusal:
-        return await self._answer(lambda: self._accounts.logins.log_out(secret, everywhere=everywhere))
-
     async def change_password(
         self, secret: str, password: str, new: str, recovery_code: str | None = None, lose_saved: bool = False
     ) -> ChangedPassword | Refusal:
@@ -104,21 +98,6 @@ class CredentialService(Answering):
             return await self._answer(lambda: self._accounts.logins.new_recovery_code(secret, challenge, stretched))
 
         return await self._with_password(secret, identity, password, "new_recovery_code", made)
-
-    async def sessions(self, secret: str) -> Sequence[SessionInfo] | Refusal:
-        return await self._answer(lambda: self._accounts.logins.sessions(secret))
-
-    async def end_session(self, secret: str, session_id: str) -> Refusal | None:
-        return await self._answer(lambda: self._accounts.logins.end_session(secret, session_id))
-
-    async def keys(self, secret: str) -> Sequence[KeyInfo] | Refusal:
-        return await self._answer(lambda: self._accounts.api_keys.all(secret))
-
-    async def add_key(self, secret: str, label: str, days: int | None) -> NewKey | Refusal:
-        return await self._answer(lambda: self._accounts.api_keys.add(secret, label, days))
-
-    async def revoke_key(self, secret: str, key_id: str) -> Refusal | None:
-        return await self._answer(lambda: self._accounts.api_keys.revoke(secret, key_id))
 
     async def _with_password(
         self,

@@ -222,7 +222,7 @@ class Logins:
             raise AccountsError("password_expired", message)
         return key
 
-    def log_out(self, secret: str, *, everywhere: bool) -> int:
+    def log_out(self, secret: str, everywhere: bool) -> int:
         """Ends this session, or all of the user's; returns how many. An API key may only end all (`everywhere`)."""
         with self._store.transaction() as connection:
             known = self.authenticate(connection, secret, at_first=True)

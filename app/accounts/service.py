@@ -10,31 +10,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
 from app.accounts.batch_secrets import Seen
-from app.accounts.batch_service import BatchService
 from app.accounts.collection_service import CollectionService
 from app.accounts.credential_service import CredentialService
-from app.accounts.stored_service import StoredService
+from app.accounts.database_calls import database_calls
 from app.accounts.turns import Turns
 from app.core_files import leave_no_core_files
 from app.messages.accounts import (
     Admission,
-    AuditPage,
-    ConversationKey,
-    Forgotten,
     LimitsUsed,
     Refusal,
     Revocations,
     Role,
     UsageRow,
-    UserChange,
     UserInfo,
     UserLimits,
-    UserUsage,
 )
+from app.messages.batches import ClaimedBatch
+from app.messages.stored import StoredConversation
 from app.settings.accounts import AccountsSettings
 
 logger = logging.getLogger(__name__)
@@ -42,7 +39,7 @@ logger = logging.getLogger(__name__)
 _WRITE_PERIOD_S = 2.0
 _SWEEP_PERIOD_S = 3600.0
 _POLL_S = 10.0
-"""How long `revocations` waits for changes."""
+"""How long `revocations` and `claim_batches` wait for news."""
 _LOST_AFTER_S = 60.0
 """An ingress that has not asked for revocations for this long counts as ended."""
 _SETTLE_S = 5.0
@@ -61,7 +58,7 @@ class Remembered:
     """None: an older version has handed over."""
 
 
-class AccountsService(CredentialService, StoredService, BatchService, CollectionService):
+class AccountsService(CredentialService, CollectionService):
     """The methods do what `app.messages.accounts.AccountsClient`, and the stores of `app.messages`, say."""
 
     _is_closed = True  # until the constructor is done: Python may call __del__ even if it fails
@@ -85,6 +82,7 @@ class AccountsService(CredentialService, StoredService, BatchService, Collection
         self._accounts.turns.take_over(before.turns)
         if (secrets := getattr(before, "secrets", None)) is not None:  # an older version's has no such field
             self._accounts.stored_batches.secrets.take_over(secrets)
+        self._calls = database_calls(self._accounts)
         self._admissions = before.admissions
         self._failures = LoginFailures(settings.login_failures, before.failures)
         self._seen = dict(before.seen)
@@ -95,6 +93,13 @@ class AccountsService(CredentialService, StoredService, BatchService, Collection
         self._next_sweep_s = 0.0
         """The monotonic time at which old responses are deleted next."""
         self._is_closed = False
+
+    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Answers a call of an ingress, whose arguments and result are as the protocols of `app.messages` say."""
+        work = self._calls.get(method)
+        if work is None:
+            return await getattr(self, method)(*arguments, **named)
+        return await self._answer(lambda: work(*arguments, **named))
 
     # --- requests
 
@@ -135,7 +140,24 @@ class AccountsService(CredentialService, StoredService, BatchService, Collection
             except TimeoutError:
                 return changes.since(instance, position)
 
-    # --- the user's own limits and conversations
+    async def begin_turn(
+        self, ingress: str, secret: str, conversation_id: str, response_id: str
+    ) -> StoredConversation | Refusal:
+        stored = self._accounts.stored_conversations
+        return await self._answer(
+            lambda: stored.begin_turn(secret, ingress, conversation_id, response_id),
+            undo=lambda begun: stored.end_turn(secret, conversation_id, begun.seq),
+        )
+
+    async def claim_batches(self, most: int) -> Sequence[ClaimedBatch] | Refusal:
+        """Waits while there is no batch that could run, so that idle ingresses ask seldom."""
+        batches, give_up_s = self._accounts.stored_batches, time.monotonic() + _POLL_S
+        while not batches.secrets.users():
+            try:
+                await asyncio.wait_for(self._news.wait(), give_up_s - time.monotonic())
+            except TimeoutError:
+                return []
+        return await self._answer(lambda: batches.claim(most), undo=batches.give_back)
 
     async def limits_used(self, secret: str) -> LimitsUsed | Refusal:
         def counted() -> LimitsUsed:
@@ -151,16 +173,7 @@ class AccountsService(CredentialService, StoredService, BatchService, Collection
 
         return await self._answer(counted)
 
-    async def conversation_key(self, secret: str, name: str | None) -> ConversationKey | Refusal:
-        return await self._answer(lambda: self._accounts.conversations.key(secret, name))
-
-    async def forget(self, secret: str, name: str | None) -> Forgotten | Refusal:
-        return await self._answer(lambda: self._accounts.conversations.forget(secret, name))
-
     # --- administration
-
-    async def users(self, secret: str) -> Sequence[UserInfo] | Refusal:
-        return await self._answer(lambda: self._accounts.users.all(self._accounts.actor(secret)))
 
     async def add_user(
         self, secret: str, name: str, password: str, role: Role, limits: UserLimits
@@ -172,26 +185,11 @@ class AccountsService(CredentialService, StoredService, BatchService, Collection
             lambda: self._accounts.users.add(self._accounts.actor(secret), name, new, role, limits)
         )
 
-    async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo | Refusal:
-        return await self._answer(lambda: self._accounts.users.change(self._accounts.actor(secret), name, change))
-
-    async def delete_user(self, secret: str, name: str) -> str | Refusal:
-        return await self._answer(lambda: self._accounts.users.delete(self._accounts.actor(secret), name))
-
     async def reset_password(self, secret: str, name: str, password: str) -> UserInfo | Refusal:
         new = await self._new_password_by_admin(secret, password)
         if isinstance(new, Refusal):
             return new
         return await self._answer(lambda: self._accounts.users.reset_password(self._accounts.actor(secret), name, new))
-
-    async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow] | Refusal:
-        return await self._answer(lambda: self._accounts.usage.rows(self._accounts.actor(secret), first_day, last_day))
-
-    async def usage_by_user(self, secret: str) -> Sequence[UserUsage] | Refusal:
-        return await self._answer(lambda: self._accounts.usage.by_user(self._accounts.actor(secret)))
-
-    async def audit(self, secret: str, after: int, limit: int) -> AuditPage | Refusal:
-        return await self._answer(lambda: self._accounts.audit(self._accounts.actor(secret), after, limit))
 
     # --- internals
 

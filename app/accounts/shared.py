@@ -154,7 +154,7 @@ class SharedAccounts:
             raise MovedError
         if method == _TAKE_OVER:
             return await self._hand_over(service)
-        task = asyncio.ensure_future(getattr(service, method)(*arguments))
+        task = asyncio.ensure_future(service.call(method, *arguments))
         self._calls.add(task)
         task.set_name(method)
         try:

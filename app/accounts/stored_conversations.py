@@ -116,7 +116,7 @@ class StoredConversations:
             size_bytes = row.bytes + len(sealed) - len(row.sealed)
             return self._changed(connection, row, sealed=sealed, bytes=size_bytes)
 
-    def delete(self, secret: str, conversation_id: str | None, *, undo: bool = False) -> Forgotten:
+    def delete(self, secret: str, conversation_id: str | None, undo: bool = False) -> Forgotten:
         """Deletes a conversation with items, responses and key; None: all that the user has stored.
 
         undo: for `UNDO_S` items and responses are only hidden, and `restore` brings them back. The key is destroyed at
@@ -172,7 +172,7 @@ class StoredConversations:
     # --- items
 
     def items(
-        self, secret: str, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
+        self, secret: str, conversation_id: str, after: str | None, limit: int, newest_first: bool
     ) -> Sequence[StoredItem]:
         with self._store.transaction() as connection:
             row = self.row(connection, self._logins.authenticate(connection, secret), conversation_id)

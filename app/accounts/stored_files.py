@@ -125,7 +125,7 @@ class StoredFiles:
         return bool(changed)
 
     def listed(
-        self, secret: str, purpose: str | None, after: str | None, limit: int, *, newest_first: bool
+        self, secret: str, purpose: str | None, after: str | None, limit: int, newest_first: bool
     ) -> Sequence[StoredFile]:
         with self._store.transaction() as connection:
             known = self._logins.authenticate(connection, secret)

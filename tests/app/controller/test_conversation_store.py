@@ -68,7 +68,7 @@ class Handle:
             @staticmethod
             async def remote(method: str, *arguments: Any) -> Any:
                 sent = pickle.loads(pickle.dumps(arguments))
-                return pickle.loads(pickle.dumps(await getattr(self._service, method)(*sent)))
+                return pickle.loads(pickle.dumps(await self._service.call(method, *sent)))
 
         return Method
 

@@ -49,7 +49,7 @@ class LocalAccounts:
             first = (
                 (self._ingress,) if method in ("admit", "done", "revocations", "begin_turn", "begin_response") else ()
             )
-            answer = await getattr(self.service, method)(*first, *arguments, **named)
+            answer = await self.service.call(method, *first, *arguments, **named)
             await self.answers.wait()
             if isinstance(answer, Refusal):
                 raise AccountsError.of(answer)

@@ -4,14 +4,11 @@ It has no cores of its own: it runs on those of a chat model's worker, in turns.
 """
 
 import asyncio
-import os
 import random
-import socket
 import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,11 +20,10 @@ from app.messages.failures import EngineError, ModelReplacedError, PlaceWantedBa
 from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest, Priority, Texts
 from app.messages.start import StartPhase, note_phase
-from app.messages.workers import WorkerFacts, WorkerReport
+from app.messages.workers import WorkerReport
 from app.settings.applications import ModelApplicationSettings
 from app.workers.admission import Admission
 from app.workers.encoder_load import EncoderFactory, load_encoder
-from app.workers.model_sleep import ModelSleep
 from app.workers.worker import WANTED_BACK, Worker
 
 _WARM_UP_TEXTS: Final = 8
@@ -55,27 +51,9 @@ class EncoderWorker(Worker):
         note_phase(place.starts, place.card.name, StartPhase.WARMING_UP)
         speed = _warmed_up(self._encoder, model.vocab_size, model.max_tokens)
         note_phase(place.starts, place.card.name, StartPhase.READY)
-        self._sleep = None
-        if settings.sleep.after_s is not None:
-            self._sleep = ModelSleep(
-                self._encoder, self._models, after_s=settings.sleep.after_s, save_timeout_s=worker.drain_timeout_s
-            )
-            self._watching = asyncio.get_running_loop().create_task(self._sleep.watch())
-        self._facts = WorkerFacts(
-            node=socket.gethostname(),
-            pid=os.getpid(),
-            model=replace(place.card, identity=place.identity),
-            speed=float(f"{speed:.3g}"),
-            cpus=place.slot.cpus,
-            numa_node=place.slot.numa_node,
-            memory_bound=worker.bind_memory,
-            max_context_tokens=model.max_tokens,
-            tier=model.tier,
-            arithmetic=model.arithmetic,
-            ready_since=int(time.time()),
-            max_running=worker.max_concurrent_requests,
-            max_waiting=worker.max_queued_requests,
-            max_saved_bytes=None,
+        self._sleep = self._make_sleep(self._encoder, settings)
+        self._facts = place.facts(
+            model, speed=speed, max_context_tokens=model.max_tokens, max_running=worker.max_concurrent_requests
         )
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from app.core_files import leave_no_core_files
 from app.engine.engine import Engine
@@ -47,7 +47,7 @@ from app.workers.machine_memory import (
     machine_memory_bytes,
     needed_bytes,
 )
-from app.workers.model_sleep import WAKE_TIMEOUT_S, ModelSleep
+from app.workers.model_sleep import WAKE_TIMEOUT_S, ModelSleep, SleepingEngine
 from app.workers.numa import Slot, core_share, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.packed_header import read_header
 from app.workers.refusals import log_no_refusals
@@ -117,26 +117,11 @@ class Worker:
             first_prompt_tokens=min(0 if experts is None else experts.tokens_to_touch_all, longest_prompt),
         )
         note_phase(starts, card.name, StartPhase.READY)
-        self._sleep: ModelSleep | None = None
-        if settings.sleep.after_s is not None:
-            self._sleep = ModelSleep(
-                self._engine, self._models, after_s=settings.sleep.after_s, save_timeout_s=worker.drain_timeout_s
-            )
-            self._watching = asyncio.get_running_loop().create_task(self._sleep.watch())
-        self._facts = WorkerFacts(
-            node=socket.gethostname(),
-            pid=os.getpid(),
-            model=replace(card, identity=place.identity),
-            speed=float(f"{warm.speed:.3g}"),
-            cpus=slot.cpus,
-            numa_node=slot.numa_node,
-            memory_bound=worker.bind_memory,
-            max_context_tokens=self._engine.longest_tokens,
-            tier=runner.tier,
-            arithmetic=runner.arithmetic,
-            ready_since=int(time.time()),
-            max_running=concurrent,
-            max_waiting=worker.max_queued_requests + worker.max_concurrent_requests - concurrent,
+        self._sleep = self._make_sleep(self._engine, settings)
+        self._facts = replace(
+            place.facts(
+                runner, speed=warm.speed, max_context_tokens=self._engine.longest_tokens, max_running=concurrent
+            ),
             max_saved_bytes=None if self._store is None else settings.memory.bytes,
             capacity=worker_capacity(
                 files,
@@ -187,6 +172,16 @@ class Worker:
         self._turns = CoreTurns(cores, slot)
         self._drain_timeout_s = worker.drain_timeout_s
         return WorkerPlace(settings, slot, threads, files, card, identity, starts)
+
+    def _make_sleep(self, engine: SleepingEngine, settings: ModelApplicationSettings) -> ModelSleep | None:
+        """Starts to watch whether the model may fall asleep; None: it never does."""
+        if settings.sleep.after_s is None:
+            return None
+        sleep = ModelSleep(
+            engine, self._models, after_s=settings.sleep.after_s, save_timeout_s=settings.worker.drain_timeout_s
+        )
+        self._watching = asyncio.get_running_loop().create_task(sleep.watch())
+        return sleep
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
         """Streams the request's output, and parts of other requests of the same reader.
@@ -342,6 +337,35 @@ class WorkerPlace:
     identity: str
     starts: Path
     """Where it notes how far its start is."""
+
+    def facts(self, model: "Loaded", *, speed: float, max_context_tokens: int, max_running: int) -> WorkerFacts:
+        """Returns the facts of a worker that is ready. speed: in tokens per second."""
+        worker = self.settings.worker
+        return WorkerFacts(
+            node=socket.gethostname(),
+            pid=os.getpid(),
+            model=replace(self.card, identity=self.identity),
+            speed=float(f"{speed:.3g}"),
+            cpus=self.slot.cpus,
+            numa_node=self.slot.numa_node,
+            memory_bound=worker.bind_memory,
+            max_context_tokens=max_context_tokens,
+            tier=model.tier,
+            arithmetic=model.arithmetic,
+            ready_since=int(time.time()),
+            max_running=max_running,
+            max_waiting=worker.max_queued_requests + worker.max_concurrent_requests - max_running,
+            max_saved_bytes=None,
+        )
+
+
+class Loaded(Protocol):
+    """A native model, or an encoder."""
+
+    @property
+    def tier(self) -> str: ...
+    @property
+    def arithmetic(self) -> str: ...
 
 
 def _signed(bundle: Bundle, request: GenerateRequest, arithmetic: str) -> Bundle:

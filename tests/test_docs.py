@@ -162,7 +162,8 @@ def command_of(root: Any, words: list[str]) -> tuple[Any, list[str]]:
 
 
 def test_the_start_lines_of_the_quick_start_are_the_programs() -> None:
-    said = "".join((ROOT / "app" / "launch" / f"{name}.py").read_text() for name in ("serving", "deployments", "supervisor"))
+    files = [ROOT / "app" / "launch" / f"{name}.py" for name in ("serving", "deployments", "supervisor")]
+    said = "".join(file.read_text() for file in files)
     (shown,) = (block for block in blocks(DOCS / "quick-start.md", "") if "Redoubt is ready" in block)
     for line in shown.splitlines():
         sentence = line.removesuffix(" ...").replace("Model: smollm2-135m-instruct", "{', '.join(names)}")

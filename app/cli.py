@@ -134,6 +134,7 @@ def serve(
     """
     from app.commands.serving import draft_folder, model_folders, names_to_improve
     from app.launch.local import serve_local
+    from app.launch.overrides import Overrides
     from app.model_folder import ChatModelError
     from app.settings.knobs import SettingsError
     from quant.errors import QuantError
@@ -146,14 +147,16 @@ def serve(
     with one_line_errors(SettingsError):
         status = serve_local(
             config,
-            host=host,
-            port=port,
-            model_folders=folders,
-            chat_template=chat_template,
-            draft=drafting,
-            evidence=attest.value if attest is not None else None,
-            log_folder=log_dir,
-            sleep_after_s=sleep_after,
+            Overrides(
+                host=host,
+                port=port,
+                model_folders=folders,
+                chat_template=chat_template,
+                draft=drafting,
+                evidence=attest.value if attest is not None else None,
+                log_folder=log_dir,
+                sleep_after_s=sleep_after,
+            ),
             improve=improved_names,
             dashboard=dashboard,
         )

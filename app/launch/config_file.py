@@ -1,6 +1,6 @@
 """The Serve configuration file: Serve's own options and our applications, checked before anything starts.
 
-Knows which keys a file may have and how the command line overrides them. Starts nothing, and imports no Ray.
+Knows which keys a file may have. Starts nothing, and imports no Ray.
 """
 
 import os
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
 
+from app.launch.overrides import NO_OVERRIDES, Overrides
 from app.model_check import opened_model
 from app.model_folder import ChatModelError, missing_file
 from app.models.store import model_here
@@ -22,7 +23,6 @@ from app.workers.encoder_load import is_encoder
 from app.workers.numa import core_share
 from quant.errors import QuantError
 
-MODEL_IMPORT_PATH = "app.deploy:build_model"
 _VARIABLE = "env:"
 DEFAULT_CONFIG = Path("ray_configs/local.yaml")
 """The default configuration of a clone. Elsewhere, a service whose model is named on the command line has the same
@@ -242,55 +242,10 @@ def _models_with_draft(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [model for model in _models(values) if isinstance(model.get("draft"), str)]
 
 
-def with_overrides(
-    config: ServiceConfig,
-    *,
-    host: str | None = None,
-    port: int | None = None,
-    model_folders: Sequence[str] = (),
-    chat_template: str | None = None,
-    draft: str | None = None,
-    evidence: str | None = None,
-    log_folder: Path | None = None,
-    sleep_after_s: float | None = None,
-) -> ServiceConfig:
-    """Applies values from the command line. Raises SettingsError.
-
-    model_folders: replace all models of the file. The first takes the place of the file's first model; each further one
-    becomes an application of its own with the same settings. chat_template, draft: for the first model, which must be
-    the only one.
-    """
+def with_overrides(config: ServiceConfig, overrides: Overrides) -> ServiceConfig:
+    """Applies values from the command line. Raises SettingsError."""
     values = config.model_dump(exclude_unset=True)
-    listens = {"host": host, "port": port}
-    if given := {name: value for name, value in listens.items() if value is not None}:
-        values["http_options"] = values.get("http_options", {}) | given
-    if model_folders:
-        # The rest of the file's `model` section is dropped, because its name belongs to another model.
-        front = config.application.model_dump(exclude_unset=True)
-        front["args"]["model"] = {"folder": model_folders[0]}
-        args = {name: knobs for name, knobs in front["args"].items() if name in ModelApplicationSettings.model_fields}
-        values["applications"] = [front]
-        for folder in model_folders[1:]:
-            further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
-            values["applications"].append({**further, "args": {**args, "model": {"folder": folder}}})
-    (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
-    if chat_template is not None:
-        if len(values["applications"]) > 1:
-            raise SettingsError(
-                "--chat-template is for one model: of several, each has model.chat_template in the file"
-            )
-        front["args"]["model"] = {**front["args"]["model"], "chat_template": chat_template}
-    if draft is not None:
-        if len(values["applications"]) > 1:
-            raise SettingsError("--draft is for one model: of several, each has model.draft in the file")
-        front["args"]["model"] = {**front["args"]["model"], "draft": draft}
-    if evidence is not None:
-        front["args"].setdefault("attestation", {})["evidence"] = evidence
-    if sleep_after_s is not None:
-        for one in values["applications"]:
-            one["args"]["sleep"] = one["args"].get("sleep", {}) | {"after_s": sleep_after_s}
-    if log_folder is not None:
-        front["args"].setdefault("ingress", {})["access_log_folder"] = str(log_folder.absolute())
+    overrides.apply(values)
     return validated(ServiceConfig, values, "command line")
 
 
@@ -346,35 +301,14 @@ def _is_encoder(application: AnyApplicationConfig) -> bool:
         return False
 
 
-def checked_config(
-    config_path: Path,
-    *,
-    host: str | None = None,
-    port: int | None = None,
-    model_folders: Sequence[Path] = (),
-    chat_template: Path | None = None,
-    draft: Path | None = None,
-    evidence: str | None = None,
-    log_folder: Path | None = None,
-    sleep_after_s: float | None = None,
-) -> ServiceConfig:
+def checked_config(config_path: Path, overrides: Overrides = NO_OVERRIDES) -> ServiceConfig:
     """Reads the file and applies these overrides. Raises SettingsError, also if a model can't be opened."""
-    folders = [str(folder.absolute()) for folder in model_folders]
+    folders = overrides.model_folders
     if _is_default(config_path, folders):
-        config = default_config(folders[0])
+        config = default_config(str(folders[0].absolute()))
     else:
         config = load_config(config_path, find=_not_looked_up if folders else model_here)
-    config = with_overrides(
-        config,
-        host=host,
-        port=port,
-        model_folders=folders,
-        chat_template=None if chat_template is None else str(chat_template.absolute()),
-        draft=None if draft is None else str(draft.absolute()),
-        evidence=evidence,
-        log_folder=log_folder,
-        sleep_after_s=sleep_after_s,
-    )
+    config = with_overrides(config, overrides)
     for application in config.applications:
         card = application.args.model_card()
         if (missing := missing_file(opened_model(card))) is not None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from app.core_files import leave_no_core_files
 from app.launch.address import listen
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
-from app.launch.config_file import checked_config, variable_of, with_digests
+from app.launch.config_file import ServiceConfig, checked_config, variable_of, with_digests
 from app.launch.front import Front
 from app.launch.improvements import Improvements
 from app.launch.output import complain, print_json
+from app.launch.overrides import Overrides
 from app.launch.private_folder import PrivateFolder
 from app.launch.ray_environment import LOOPBACK, haproxy_path
 from app.launch.service_manager import ServiceManager
@@ -29,48 +30,20 @@ from app.settings.knobs import SettingsError
 
 
 def serve_local(
-    config_path: Path,
-    *,
-    host: str | None = None,
-    port: int | None = None,
-    model_folders: Sequence[Path] = (),
-    chat_template: Path | None = None,
-    draft: Path | None = None,
-    evidence: str | None = None,
-    log_folder: Path | None = None,
-    sleep_after_s: float | None = None,
-    improve: Sequence[str] = (),
-    dashboard: bool = False,
+    config_path: Path, overrides: Overrides, *, improve: Sequence[str] = (), dashboard: bool = False
 ) -> int:
     """Serves the file with these overrides until a signal comes; returns the process' exit status.
 
     Prints the address when it answers. Status 0 after SIGINT, SIGTERM or SIGHUP: running answers get
     `worker.drain_timeout_s`, and a second signal ends it at once. 1 if the service did not start, or starts no more.
     SIGUSR1 replaces the running Ray by a new one. Raises SettingsError for a wrong configuration before anything is
-    started. Call it on the main thread.
+    started. Call it on the main thread. With evidence, changes of the file are not followed.
 
-    chat_template: replaces the single model's template.
-    draft: the folder of the single model's draft model, instead of the file's `model.draft`.
-    evidence: how clients verify this machine, instead of the file's `attestation.evidence`. With evidence, changes of
-        the file are not followed.
-    log_folder: folder of the access log, instead of the file's `ingress.access_log_folder`.
-    sleep_after_s: of every model, instead of the file's `sleep.after_s`.
     improve: names of models of the store that are improved behind the service, and then served.
     dashboard: starts Ray's dashboard too, a dozen more processes, which use CPU even while it is not open.
     """
     leave_no_core_files()
-    load = partial(
-        checked_config,
-        config_path,
-        host=host,
-        port=port,
-        model_folders=model_folders,
-        chat_template=chat_template,
-        draft=draft,
-        evidence=evidence,
-        log_folder=log_folder,
-        sleep_after_s=sleep_after_s,
-    )
+    load = partial(checked_config, config_path, overrides)
     config = load()
     if config.logging_config.encoding == "JSON":
         print_json()
@@ -81,13 +54,7 @@ def serve_local(
         attesting: contextlib.AbstractContextManager[AttestedFront | None] = contextlib.nullcontext()
         is_attested = config.application.args.attestation.evidence != "none"
         if is_attested:
-            check(config.application.args.attestation)
-            os.environ[ATTESTED_FRONT] = "1"
-            digests = model_digests(config)
-            attesting = attested_front(config, digests, folder.path)
-            # Clients reach the attested front; the service is behind it.
-            inside = config.http_options.model_copy(update={"host": LOOPBACK})
-            config = with_digests(config.model_copy(update={"http_options": inside}), digests)
+            attesting, config = _behind_attested_front(config, folder.path)
         listening = listen(config.http_options)
         with listening:
             port = listening.getsockname()[1]
@@ -100,7 +67,7 @@ def serve_local(
             os.environ.update(folder.environment)
             # Models from the command line replace the file's for good. Clients verify what was served at the start. A
             # variable does not change.
-            is_fixed = bool(model_folders) or is_attested or variable_of(config_path) is not None
+            is_fixed = bool(overrides.model_folders) or is_attested or variable_of(config_path) is not None
             with attesting as attested:
                 if is_attested and improve:
                     raise SettingsError("--improve: clients verify which model is served, so it can't be changed over")
@@ -128,3 +95,15 @@ def serve_local(
         folder.close(keep_logs=status != 0)
         if status != 0:
             complain(f"Ray's logs: {folder.path}/*/ray/session_latest/logs")
+
+
+def _behind_attested_front(
+    config: ServiceConfig, folder: Path
+) -> tuple[contextlib.AbstractContextManager[AttestedFront], ServiceConfig]:
+    """Returns the front that shows evidence, where clients connect, and the configuration of the service behind it."""
+    check(config.application.args.attestation)
+    os.environ[ATTESTED_FRONT] = "1"
+    digests = model_digests(config)
+    front = attested_front(config, digests, folder)
+    inside = config.http_options.model_copy(update={"host": LOOPBACK})
+    return front, with_digests(config.model_copy(update={"http_options": inside}), digests)

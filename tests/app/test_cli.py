@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from app.cli import cli
 from app.commands import serving
 from app.launch import local
+from app.launch.overrides import Overrides
 from app.settings.knobs import SettingsError
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
@@ -33,8 +34,8 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
-    def serve_local(config: Path, **overrides: object) -> int:
-        seen.append((config, overrides))
+    def serve_local(config: Path, overrides: Overrides, **others: object) -> int:
+        seen.append((config, overrides, others))
         return 3
 
     monkeypatch.setattr(local, "serve_local", serve_local)
@@ -54,23 +55,18 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "60",
     ]
     assert run("serve", *options)[0] == 3
-    overrides = {
-        "host": None,
-        "port": 8123,
-        "model_folders": [Path("Qwen3-8b")],
-        "chat_template": None,
-        "draft": Path("/models/qwen3-0.6b"),
-        "evidence": None,
-        "log_folder": Path("logs"),
-        "sleep_after_s": 60.0,
-        "improve": [],
-        "dashboard": True,
-    }
-    assert seen == [(Path("ray_configs/local.yaml"), overrides)]
+    overrides = Overrides(
+        port=8123,
+        model_folders=[Path("Qwen3-8b")],
+        draft=Path("/models/qwen3-0.6b"),
+        log_folder=Path("logs"),
+        sleep_after_s=60.0,
+    )
+    assert seen == [(Path("ray_configs/local.yaml"), overrides, {"improve": [], "dashboard": True})]
 
 
 def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve_local(config: Path, **_: object) -> int:
+    def serve_local(config: Path, *_: object, **others: object) -> int:
         raise SettingsError(f"{config}: worker.cuont: there is no such setting")
 
     monkeypatch.setattr(local, "serve_local", serve_local)
@@ -109,7 +105,7 @@ def test_convert_tries_the_chat_template_before_it_quantizes(tmp_path: Path) -> 
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve_local(config: Path, **_: object) -> int:
+    def serve_local(config: Path, *_: object, **others: object) -> int:
         raise ZeroDivisionError
 
     monkeypatch.setattr(local, "serve_local", serve_local)

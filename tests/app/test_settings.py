@@ -6,6 +6,7 @@ import yaml  # type: ignore[import-untyped]
 
 from app.interface.request.callers import read_api_keys
 from app.launch.config_file import HttpOptions, load_config, shared_cores, with_overrides
+from app.launch.overrides import Overrides
 from app.settings.applications import ServiceSettings, parse_settings
 from app.settings.knobs import SettingsError
 from app.settings.worker import SleepSettings
@@ -182,30 +183,30 @@ def test_a_configuration_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
     config = load_config(CONFIGS / "local.yaml")
-    changed = with_overrides(config, port=8123, model_folders=["/models/other"])
+    changed = with_overrides(config, Overrides(port=8123, model_folders=[Path("/models/other")]))
     assert (changed.http_options.host, changed.http_options.port) == ("127.0.0.1", 8123)
     assert changed.application.args.model.name == "other"
     assert changed.application.args.worker == config.application.args.worker
     with pytest.raises(SettingsError, match=r"command line: http_options\.port"):
-        with_overrides(config, port=-1)
+        with_overrides(config, Overrides(port=-1))
 
 
 def test_several_models_by_the_command_line() -> None:
     config = load_config(CONFIGS / "local.yaml")
-    changed = with_overrides(config, model_folders=["/models/a", "/models/b"])
+    changed = with_overrides(config, Overrides(model_folders=[Path("/models/a"), Path("/models/b")]))
     assert changed.application.args.model.name == "a"
     assert changed.application.args.ingress == config.application.args.ingress
     (second,) = changed.model_applications
     assert (second.name, second.args.model.name, second.route_prefix) == ("b", "b", None)
     assert second.args.worker == config.application.args.worker
     with pytest.raises(SettingsError, match="the same name"):
-        with_overrides(config, model_folders=["/models/a", "/models/b", "/other/b"])
+        with_overrides(config, Overrides(model_folders=[Path("/models/a"), Path("/models/b"), Path("/other/b")]))
 
 
 def test_further_models_get_only_the_knobs_that_they_have(tmp_path: Path) -> None:
     front = {**FRONT, "args": {**FRONT["args"], "attestation": {"tls_port": 9443}, "engine": {"guess_tokens": 3}}}  # type: ignore[dict-item]
     config = load_config(config_file(tmp_path, applications=[front]))
-    changed = with_overrides(config, model_folders=["/models/a", "/models/b"])
+    changed = with_overrides(config, Overrides(model_folders=[Path("/models/a"), Path("/models/b")]))
     assert changed.application.args.attestation.tls_port == 9443
     assert [one.args.engine.guess_tokens for one in changed.applications] == [3, 3]
 
@@ -221,12 +222,12 @@ def test_where_this_machine_finds_the_service(host: str, url: str) -> None:
 
 @pytest.mark.parametrize(("nodes", "share"), [([8], 4), ([8, 8], None), ([3], 1), ([16, 6], None)])
 def test_two_models_share_a_machine_of_one_node(nodes: list[int], share: int | None) -> None:
-    config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b"])
+    config = with_overrides(load_config(CONFIGS / "local.yaml"), Overrides(model_folders=[Path("a"), Path("b")]))
     assert shared_cores(config, nodes) == share
 
 
 def test_cores_are_shared_out_only_where_no_setting_says_how(tmp_path: Path) -> None:
-    config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"])
+    config = with_overrides(load_config(CONFIGS / "local.yaml"), Overrides(model_folders=list(map(Path, "abc"))))
     assert shared_cores(config, [8, 6]) == 3
     with pytest.raises(SettingsError, match="3 workers are more than the 2 cores"):
         shared_cores(config, [2])
@@ -237,7 +238,10 @@ def test_cores_are_shared_out_only_where_no_setting_says_how(tmp_path: Path) -> 
 
 
 def test_models_that_may_sleep_count_once_when_cores_are_shared_out() -> None:
-    config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"], sleep_after_s=600.0)
+    config = with_overrides(
+        load_config(CONFIGS / "local.yaml"),
+        Overrides(model_folders=list(map(Path, "abc")), sleep_after_s=600.0),
+    )
     assert [one.args.sleep.after_s for one in config.applications] == [600.0] * 3
     assert shared_cores(config, [2]) is None
     (first, *others) = config.applications

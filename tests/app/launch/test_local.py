@@ -7,6 +7,7 @@ import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import DEFAULT_CONFIG, ServiceConfig, checked_config
 from app.launch.local import serve_local
+from app.launch.overrides import Overrides
 from app.launch.ray_environment import ray_environment
 from app.launch.watched_config import ConfigChange, WatchedConfig
 from app.sealing.keys import make_key_file
@@ -35,8 +36,8 @@ def test_without_a_file_a_model_is_served_as_in_a_clone(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = checked_config(LOCAL, model_folders=[model])
-    assert checked_config(DEFAULT_CONFIG, model_folders=[model]).model_dump() == expected.model_dump()
+    expected = checked_config(LOCAL, Overrides(model_folders=[model]))
+    assert checked_config(DEFAULT_CONFIG, Overrides(model_folders=[model])).model_dump() == expected.model_dump()
     with pytest.raises(
         SettingsError, match="name a model to serve, as in `redoubt serve qwen3-4b`, or a file by --config"
     ):
@@ -44,14 +45,14 @@ def test_without_a_file_a_model_is_served_as_in_a_clone(
 
 
 def test_a_chat_template_is_for_one_model(model: Path) -> None:
-    config = checked_config(LOCAL, model_folders=[model], chat_template=Path("t.jinja"))
+    config = checked_config(LOCAL, Overrides(model_folders=[model], chat_template=Path("t.jinja")))
     assert config.application.args.model_card().chat_template == str(Path("t.jinja").absolute())
     with pytest.raises(SettingsError, match="--chat-template is for one model"):
-        checked_config(LOCAL, model_folders=[model, model.parent], chat_template=Path("t.jinja"))
+        checked_config(LOCAL, Overrides(model_folders=[model, model.parent], chat_template=Path("t.jinja")))
 
 
 def test_overrides_reach_the_configuration(model: Path, port: int) -> None:
-    config = checked_config(LOCAL, host="127.0.0.2", port=port, model_folders=[model])
+    config = checked_config(LOCAL, Overrides(host="127.0.0.2", port=port, model_folders=[model]))
     assert (config.http_options.host, config.http_options.port) == ("127.0.0.2", port)
     assert config.application.args.model.folder == str(model)
     assert config.application.args.model.name == "some-model"
@@ -61,7 +62,7 @@ def test_the_folder_of_the_access_log_is_there_for_every_process(
     model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = checked_config(LOCAL.absolute(), model_folders=[model], log_folder=Path("logs"))
+    config = checked_config(LOCAL.absolute(), Overrides(model_folders=[model], log_folder=Path("logs")))
     assert config.application.args.ingress.access_log_folder == str(tmp_path / "logs")
     of_the_file = config.application.args.ingress.model_copy(update={"access_log_folder": "logs"})
     assert of_the_file.at_absolute_paths().access_log_folder == str(tmp_path / "logs")
@@ -70,14 +71,14 @@ def test_the_folder_of_the_access_log_is_there_for_every_process(
 def test_a_link_keeps_its_own_name(model: Path, port: int, tmp_path: Path) -> None:
     link = tmp_path / "the-model"
     link.symlink_to(model)
-    config = checked_config(LOCAL, port=port, model_folders=[link])
+    config = checked_config(LOCAL, Overrides(port=port, model_folders=[link]))
     assert config.application.args.model.name == "the-model"
 
 
 def test_a_folder_that_is_no_model(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match=r"some-model is not a converted model: it has no model\.safetensors"):
-        checked_config(LOCAL, model_folders=[model])
+        checked_config(LOCAL, Overrides(model_folders=[model]))
 
 
 def test_a_sealed_model_is_opened_before_anything_starts(model: Path, tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_sealed_model_is_opened_before_anything_starts(model: Path, tmp_path: 
 def test_a_port_that_is_in_use(model: Path) -> None:
     refused = pytest.raises(SettingsError, match=r"127\.0\.0\.1:\d+: Address already in use; --port \d+ is free")
     with socket.create_server(("127.0.0.1", 0)) as other, refused:
-        serve_local(LOCAL, port=other.getsockname()[1], model_folders=[model])
+        serve_local(LOCAL, Overrides(port=other.getsockname()[1], model_folders=[model]))
 
 
 def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_what_needs_a_new_ray_and_what_a_new_start(model: Path, tmp_path: Path) 
     change = change_of(http_options={"port": 1}, attestation={"evidence": "soft"})
     assert change is not None
     assert (change.needs_new_ray, change.at_next_start) == (False, ("http_options.port", "attestation"))
-    assert change.config == checked_config(path, port=change.config.http_options.port, evidence="none")
+    assert change.config == checked_config(path, Overrides(port=change.config.http_options.port, evidence="none"))
 
 
 def test_what_only_a_cluster_has_is_refused(model: Path, tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_what_only_a_cluster_has_is_refused(model: Path, tmp_path: Path) -> None
     path = tmp_path / "service.yaml"
     path.write_text(yaml.safe_dump(values))
     with pytest.raises(SettingsError, match="runtime_env is for clusters"):
-        checked_config(path, model_folders=[model])
+        checked_config(path, Overrides(model_folders=[model]))
 
 
 def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:

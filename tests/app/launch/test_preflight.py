@@ -6,6 +6,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import ServiceConfig, parse_config, with_overrides
+from app.launch.overrides import Overrides
 from app.launch.preflight import check_processor, check_start, ray_cpus
 from app.launch.ray_environment import haproxy_path
 from app.settings.knobs import SettingsError
@@ -42,7 +43,7 @@ def test_a_model_that_can_be_served(model: Path) -> None:
     assert note.startswith("model has no chat template: it serves completions only.")
     template = model.with_name("t.jinja")
     template.write_text("{{ messages[0].content }}")
-    config = with_overrides(service(model), chat_template=str(template))
+    config = with_overrides(service(model), Overrides(chat_template=template))
     assert check_start(config, TWO_CORES, 24 * GB, None) == []
 
 

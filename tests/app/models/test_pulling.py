@@ -21,6 +21,7 @@ from app.commands import coming
 from app.commands.pulling import Conversion, converted_into_store
 from app.commands.serving import model_folders, ready
 from app.launch.config_file import checked_config, load_config
+from app.launch.overrides import Overrides
 from app.models.hub import HubError, OfflineError
 from app.models.store import Store, StoreError
 from app.settings.knobs import SettingsError
@@ -355,7 +356,7 @@ def test_models_of_the_file_are_not_looked_up_where_others_are_named(
     config = tmp_path / "serve.yaml"
     config.write_text(CONFIG_FILE)
     folders = model_folders(["org/tiny:Q8_0"], config)
-    (application,) = checked_config(config, model_folders=folders).applications
+    (application,) = checked_config(config, Overrides(model_folders=folders)).applications
     assert application.args.model.path == ready("org/tiny:Q8_0")
 
 
@@ -365,8 +366,8 @@ def test_serve_gets_the_folders_of_names(hub: Hub, gguf_folder: Path, monkeypatc
     hub.add("org/tiny", gguf_folder)
     seen = list[object]()
 
-    def serve_local(config: Path, *, model_folders: list[Path], **_: object) -> int:
-        seen.extend(model_folders)
+    def serve_local(config: Path, overrides: Overrides, **_: object) -> int:
+        seen.extend(overrides.model_folders)
         return 0
 
     monkeypatch.setattr(local, "serve_local", serve_local)

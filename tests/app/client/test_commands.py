@@ -250,13 +250,13 @@ def test_a_users_chat_keeps_how_much_it_thinks(
     type_in(*LOGIN, "/think off", "one", "/title One", "/new", "/think short", "two", "/think full", "/open 2", "exit")
     chat(url, capsys)
     first, second = site.worker.requests[:2]
-    prompts = [thinking_model().text(request.prompt_token_ids) for request in (first, second)]
+    prompts = [thinking_model().tokenizer.text(request.prompt_token_ids) for request in (first, second)]
     assert [prompt.endswith("<think>\n\n</think>\n\n") for prompt in prompts] == [True, False]
     assert (first.thought, second.thought is not None) == (None, True)
     type_in("/think", "/open 2", "/think", "three", "exit")  # in another terminal, the newest is opened
     printed = chat(url, capsys)
     assert [line for line in printed if line.startswith("Thinking")] == ["Thinking: full", "Thinking: off"]
-    third = thinking_model().text(site.worker.requests[-1].prompt_token_ids)
+    third = thinking_model().tokenizer.text(site.worker.requests[-1].prompt_token_ids)
     assert "three" in third
     assert third.endswith("<think>\n\n</think>\n\n")
 

@@ -109,7 +109,7 @@ async def test_a_key_that_was_forgotten_while_it_was_asked_for_is_not_kept(site:
     while "conversation_key" not in site.accounts.calls:
         await asyncio.sleep(0)
     site.accounts.answers.clear()
-    await site.service.forget(ann, None)
+    await site.service.call("forget", ann, None)
     assert site.gate.grants is not None
     site.gate.grants.drop({"ann"})
     site.accounts.answers.set()

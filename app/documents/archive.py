@@ -33,7 +33,9 @@ class Archive:
         self.names: Final = {member.filename for member in members}
         # A member yields no more than the size that it declares.
         size_bytes = sum(member.file_size for member in members if member.filename.endswith((".xml", ".rels")))
-        if len(members) > _MOST_MEMBERS or size_bytes > _MOST_BYTES:
+        if len(members) > _MOST_MEMBERS:
+            raise DocumentError(f"has more than {_MOST_MEMBERS:,} parts: send a part of it")
+        if size_bytes > _MOST_BYTES:
             raise DocumentError(f"inflates to more than {_MOST_BYTES >> 20} MiB: send a part of it")
         if any(member.flag_bits & 1 for member in members):
             raise DocumentError("is protected by a password: save it without one")

@@ -56,16 +56,28 @@ def answer(name: str, data: bytes) -> dict[str, Any]:
         kind, read = reader_of(name, data)
         seal()  # all is imported
         content = read()
-        sections = [{"text": clean_text(one.text), "page": one.page, "mark": one.mark} for one in content.sections]
+        sections = [
+            {"text": clean_text(one.text), "page": one.page, "mark": _line(one.mark)} for one in content.sections
+        ]
         if sum(len(str(one["text"])) for one in sections) > MOST_CHARACTERS:
             raise DocumentError(f"has more than {MOST_CHARACTERS:,} characters of text: send a part of it")
-        return {"kind": kind, "sections": sections, "notes": list(content.notes), "pages": content.pages}
+        return {
+            "kind": kind,
+            "sections": sections,
+            "notes": [_line(note) for note in content.notes],
+            "pages": content.pages,
+        }
     except DocumentError as error:
         return {"refusal": str(error)}
     except MemoryError:
         return {"refusal": None}
     except Exception:  # a library's own, of a damaged file: its message is not for the user
         return {"refusal": "can't be read: it is damaged, or not what its name says"}
+
+
+def _line(text: str) -> str:
+    """Returns what has names of the file in it, as one line."""
+    return " ".join(clean_text(text).split())
 
 
 if __name__ == "__main__":

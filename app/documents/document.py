@@ -17,6 +17,8 @@ _NOT_IN_NAMES: Final = re.compile(rf'[\x00-\x1f\x7f-\x9f"<>\ud800-\udfff\u2028\u
 _NOT_IN_TEXTS: Final = re.compile(rf"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff{_HIDDEN}]")
 _LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _FRAMES: Final = re.compile(r'(?:<document name="[^"\n]*">\n.*?\n</document>\n+)+', re.DOTALL)
+_LINE_SPACES: Final = re.compile(r"(?<![ \t])[ \t]++\n")
+"""Each run of spaces is looked at once, however long it is."""
 _FRAME_ENDS: Final = re.compile(r"<(?=/?document\b)", re.IGNORECASE)
 
 
@@ -73,7 +75,7 @@ def clean_name(name: str) -> str:
 def clean_text(text: str) -> str:
     """Returns a text without control characters and without those that no reader sees."""
     text = _NOT_IN_TEXTS.sub("", _LINE_ENDS.sub("\n", text))
-    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = _LINE_SPACES.sub("\n", text)
     return re.sub(r"\n{4,}", "\n\n\n", text).strip("\n ")
 
 

@@ -6,7 +6,8 @@ It imports none of the libraries that read.
 import asyncio
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,9 @@ _PIECE_BYTES: Final = 256 << 10
 _DAMAGED: Final = "can't be read: it is damaged, or takes more than {} MiB of memory"
 _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 16
+
+Load = Callable[[], Awaitable[tuple[str, bytes]]]
+"""Returns a file's name and content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +45,42 @@ class DocumentReader:
     def __init__(self, bounds: Bounds = Bounds()) -> None:
         self.bounds: Final = bounds
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._background = asyncio.Lock()
         self._open = 0
 
     async def read(self, name: str, data: bytes) -> Document:
         """Raises DocumentError, whose message is a whole sentence with the file's name; BusyError."""
+
+        async def given() -> tuple[str, bytes]:
+            return name, data
+
+        return await self.read_from(given)
+
+    async def read_from(self, load: Load, *, in_background: bool = False) -> Document:
+        """Reads what `load` returns when it is this file's turn, so that those that wait are in no memory.
+
+        in_background: nobody waits for it; one such file at a time is read. Raises as `read` does, and what `load`
+        raises.
+        """
+        async with self._background if in_background else nullcontext():
+            return await self._read_in_turn(load)
+
+    async def _read_in_turn(self, load: Load) -> Document:
         if self._open >= _AT_ONCE + _MOST_WAITING:
             raise BusyError
-        name = clean_name(name)
         self._open += 1
         try:
             async with self._turns:
-                return _document(name, await self._answer(name, data), self.bounds)
-        except DocumentError as error:
-            raise DocumentError(f'"{name}" {error}.') from None
+                name, data = await load()
+                return await self._read(clean_name(name), data)
         finally:
             self._open -= 1
+
+    async def _read(self, name: str, data: bytes) -> Document:
+        try:
+            return _document(name, await self._answer(name, data), self.bounds)
+        except DocumentError as error:
+            raise DocumentError(f'"{name}" {error}.') from None
 
     async def _answer(self, name: str, data: bytes) -> bytes:
         """Returns what the child says. Raises DocumentError."""

@@ -45,7 +45,7 @@ def _blocks(parent: Element, levels: Mapping[str, int]) -> Iterator[str]:
             case "p":
                 yield _paragraph(each, levels)
             case "tbl":
-                yield table([_cells(row) for row in each.iter() if tag(row) == "tr"])
+                yield table([_cells(row) for row in _rows(each)])
             case "sdt":
                 yield from _blocks(child(each, "sdtContent"), levels)
             case "ins" | "moveTo" | "customXml" | "smartTag":
@@ -61,6 +61,15 @@ def _paragraph(paragraph: Element, levels: Mapping[str, int]) -> str:
     depth = child(number, "ilvl")
     shown = "0" if depth is None else attribute(depth, "val")
     return entry(int(shown) if shown.isdecimal() and len(shown) < 3 else 0, text)
+
+
+def _rows(parent: Element) -> Iterator[Element]:
+    """Yields the rows of a table, also those in controls; not those of tables in its cells."""
+    for each in parent:
+        if tag(each) == "tr":
+            yield each
+        elif tag(each) != "tbl":
+            yield from _rows(each)
 
 
 def _cells(row: Element) -> list[str]:

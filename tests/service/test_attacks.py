@@ -3,6 +3,7 @@
 Requests that are refused before they reach a worker are in `tests/app/interface/test_attacks.py`.
 """
 
+import base64
 import json
 import socket
 import threading
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 from app.workers.constraints import MAX_CACHED
+from tests.app.documents.test_reader import REFUSED
 from tests.service.running import RunningService, descendants, wait_until
 from tests.sizes import FULL
 
@@ -237,6 +239,35 @@ def test_many_different_schemas(service: RunningService, bystander: Bystander) -
         return post(service, "chat/completions", schema_request({"type": "object", "properties": properties}, 1))
 
     repeated(service, attack, 3)
+
+
+def read(service: RunningService, name: str, data: bytes, timeout_s: float = WAIT_S) -> httpx.Response:
+    return httpx.post(f"{service.url}/v1/documents", files={"file": (f"/srv/{name}", data)}, timeout=timeout_s)
+
+
+def test_hostile_files(service: RunningService, bystander: Bystander) -> None:
+    """One sentence each, by every route, and no process is left."""
+    for name, (data, reason) in REFUSED.items():
+        answers = [read(service, name, data)]
+        if name in ("bomb.docx", "entities.docx"):
+            given = base64.b64encode(data).decode()
+            source = {"type": "base64", "media_type": "application/pdf", "data": given}
+            document = {"type": "document", "title": name, "source": source}
+            file = {"filename": name, "file_data": given}
+            for path, field, part in (
+                ("chat/completions", "messages", {"type": "file", "file": file}),
+                ("responses", "input", {"type": "input_file", **file}),
+                ("messages", "messages", document),
+            ):
+                more = {"max_tokens": 1} if path == "messages" else {}
+                answers.append(post(service, path, {field: [{"role": "user", "content": [part]}], **more}))
+        for answer in answers:
+            said = answer.json()["error"]["message"]
+            assert (answer.status_code, said.startswith(f'"{name}" {reason}'), "/" in said) == (400, True, False), said
+    with pytest.raises(httpx.ReadTimeout):
+        read(service, "slow.csv", b'"' + b"a\n" * (12 << 20), timeout_s=2)
+    wait_until(lambda: not service.processes("app.documents.child"), "the reader of who has left ends", 10)
+    assert read(service, "notes.txt", b"Still here.").json()["text"] == "Still here."
 
 
 @contextmanager

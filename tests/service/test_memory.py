@@ -1,6 +1,11 @@
-"""Saved pages of a real service over HTTP: a chat goes on after a kill, is nobody else's, and can be forgotten."""
+"""Saved pages of a real service over HTTP: a chat goes on after a kill, is nobody else's, and can be forgotten.
 
+A document's pages are there too, for whatever is asked about it.
+"""
+
+import base64
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -27,6 +32,7 @@ Result = TypeVar("Result")
 PASSWORD = "the password of everybody"
 SUBJECTS = ("rivers", "bridges", "clocks", "maps", "lamps", "ships", "roads", "towers", "gardens", "letters")
 QUESTION = {"role": "user", "content": " ".join(f"Tell me of {a} and {b}." for a in SUBJECTS for b in SUBJECTS[:3])}
+CONTRACT = base64.b64encode("\n".join(f"{n}. The tenant of house {n} pays." for n in range(99)).encode()).decode()
 LEFT_OUT = 32
 """Tokens at the end of a text that no saved page has: less than a page, and the last token, which nobody computed."""
 
@@ -50,14 +56,14 @@ class User:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def chat(self, messages: list[dict[str, str]], **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    def chat(self, messages: list[dict[str, Any]], **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
         """The answer as a message, and the usage."""
         body = {"model": self.site.model, "messages": messages, "max_tokens": 60, "temperature": 0, **options}
         answer = self.ask("POST", "/v1/chat/completions", body)
         message = answer["choices"][0]["message"]
         return {"role": "assistant", "content": message["content"]}, answer["usage"]
 
-    def cached(self, messages: list[dict[str, str]], **options: Any) -> int:
+    def cached(self, messages: list[dict[str, Any]], **options: Any) -> int:
         return int(self.chat(messages, **options)[1]["prompt_tokens_details"]["cached_tokens"])
 
     def calls(self, call: Callable[[OpenAI], Result]) -> Result:
@@ -73,8 +79,18 @@ class User:
         )
         return answer
 
+    def counted(self, name: str) -> float:
+        """A counter of all workers."""
+        answer = httpx.get(f"{self.site.url}/metrics", headers={"Authorization": f"Bearer {self.key}"}, timeout=60)
+        return sum(map(float, re.findall(rf"^redoubt_worker_{name}_total\{{.*\}} (.*)$", answer.text, re.MULTILINE)))
+
     def pages(self) -> int:
         return int(self.ask("GET", "/v1/memory")["pages"])
+
+
+def about_contract(question: str) -> list[dict[str, Any]]:
+    file = {"type": "file", "file": {"filename": "contract.txt", "file_data": CONTRACT}}
+    return [{"role": "user", "content": [file, {"type": "text", "text": question}]}]
 
 
 def kill(site: RunningService) -> None:
@@ -123,6 +139,8 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         # The service keeps what is said in a conversation.
         kept = ann.calls(lambda client: client.conversations.create()).id
         first = ann.turn(kept, f"Now this: {QUESTION['content']}")
+        contract = ann.chat(about_contract("When?"), max_tokens=1)[1]["prompt_tokens"]
+        assert contract > 900
         ann.ask("POST", "/v1/memory/save")
         kill(site)
 
@@ -131,6 +149,14 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         ann.site = bob.site = site
         more = [QUESTION, answer, {"role": "user", "content": "Go on."}]
         assert ann.cached(more) >= known - LEFT_OUT
+
+        # Another question about the document, in another chat, computes little but itself.
+        computed, cached = ann.counted("computed_tokens"), ann.counted("cached_tokens")
+        found = ann.cached(about_contract("Who pays the rent?"), prompt_cache_key="a later chat", max_tokens=1)
+        assert found >= contract - 2 * LEFT_OUT
+        wait_until(lambda: ann.counted("cached_tokens") >= cached + found, "a heartbeat")
+        assert ann.counted("computed_tokens") - computed < contract // 4
+
         assert bob.cached([QUESTION]) == 0
         assert bob.cached([QUESTION]) > 0
         assert ann.cached([QUESTION], prompt_cache_key="another") > 0  # in memory a user's pages are one

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 from app.documents.document import BusyError, Document, DocumentError
-from app.documents.reader import DocumentReader
+from app.documents.reader import DocumentReader, Load
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.wire.attached import UNNAMED, AttachedFile, FilePart
 from app.interface.wire.message_blocks import DocumentBlock
+from app.messages.requests import Priority
 
 INVALID_FILE: Final = "invalid_file"
 _MOST_FILES: Final = 32
@@ -67,13 +68,14 @@ class AttachedFiles:
 
     async def document(self, file: Attached, caller: Caller, place: str) -> Document:
         """Reads one file. place: its field. Raises as `read_all` does."""
-        name, content = file.filename, b""
-        if file.file_data is not None:
-            content = _decoded(file.file_data, f"{place}.file_data")
-        elif file.file_id is not None:
-            stored_name, content = await self.stored(caller, file.file_id, f"{place}.file_id")
-            name = name or stored_name
-        return await self.read(name or UNNAMED, content, place)
+
+        async def load() -> tuple[str, bytes]:
+            if file.file_id is None:
+                return file.filename or UNNAMED, _decoded(file.file_data or "", f"{place}.{_data_field(file)}")
+            name, content = await self.stored(caller, file.file_id, f"{place}.file_id")
+            return file.filename or name, content
+
+        return await self.read(load, place, caller)
 
     async def stored(self, caller: Caller, file_id: str, place: str) -> tuple[str, bytes]:
         """Returns a stored file's name and content. Raises ApiError (400), AccountsError."""
@@ -82,10 +84,10 @@ class AttachedFiles:
             raise errors.invalid(message, place, "unsupported_parameter")
         return await self._stored(caller, file_id)
 
-    async def read(self, name: str, content: bytes, place: str) -> Document:
-        """Raises ApiError (400, 503)."""
+    async def read(self, load: Load, place: str, caller: Caller) -> Document:
+        """Reads what `load` returns. Raises ApiError (400, 503), what `load` raises."""
         try:
-            return await self.reader.read(name, content)
+            return await self.reader.read_from(load, in_background=caller.priority == Priority.BATCH)
         except DocumentError as error:
             raise errors.invalid(str(error), place, INVALID_FILE) from None
         except BusyError:
@@ -99,7 +101,12 @@ def _decoded(data: str, place: str) -> bytes:
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise errors.invalid(f"'{place}' is not valid base64.", place, "invalid_value") from None
+        message = f"'{place}' is not valid base64, or was cut off: send all of the file's bytes, encoded."
+        raise errors.invalid(message, place, "invalid_value") from None
+
+
+def _data_field(file: Attached) -> str:
+    return "data" if isinstance(file, DocumentBlock) else "file_data"
 
 
 def _files_in(body: object) -> Iterator[tuple[str, Attached]]:
@@ -112,8 +119,10 @@ def _files_in(body: object) -> Iterator[tuple[str, Attached]]:
 
 def _files_of(parts: Any, place: str) -> Iterator[tuple[str, Attached]]:
     for index, part in _listed(parts):
-        if isinstance(part, AttachedFile | DocumentBlock):
+        if isinstance(part, AttachedFile):
             yield f"{place}[{index}]", part
+        elif isinstance(part, DocumentBlock):
+            yield f"{place}[{index}].source", part
         elif isinstance(part, FilePart):
             yield f"{place}[{index}].file", part.file
         else:  # a tool's result

@@ -111,6 +111,11 @@ def body_too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
 
 
+def file_too_large(limit_bytes: int) -> ApiError:
+    """413: a file in a form is too large, or one that a request refers to."""
+    return ApiError(413, f"The file has more than {limit_bytes:,} bytes: send a part of it.", code="request_too_large")
+
+
 def body_too_slow() -> ApiError:
     """408: the body stopped arriving, or arrives too slowly."""
     return ApiError(408, "The request body did not arrive in time.", code="request_timeout")

@@ -47,7 +47,7 @@ async def read_form(request: Request, limit_bytes: int, write: Callable[[bytes],
         raise ApiError(415, "The request needs the header 'Content-Type: multipart/form-data' with its boundary.")
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit_bytes + _MOST_AROUND_BYTES):
-        raise errors.body_too_large(limit_bytes)
+        raise errors.file_too_large(limit_bytes)
     parts = _Parts()
     try:
         parser = MultipartParser(options[b"boundary"], parts.callbacks())
@@ -57,7 +57,7 @@ async def read_form(request: Request, limit_bytes: int, write: Callable[[bytes],
             content = parts.take()
             taken, file_bytes = taken + len(chunk), file_bytes + len(content)
             if file_bytes > limit_bytes or taken > file_bytes + _MOST_AROUND_BYTES:
-                raise errors.body_too_large(limit_bytes)
+                raise errors.file_too_large(limit_bytes)
             if content:
                 await write(content)
         parser.finalize()

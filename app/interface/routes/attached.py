@@ -44,16 +44,21 @@ class AttachedRoutes:
             if unknown := sorted(form.fields.keys() - {"model"}):
                 name = unknown[0][:64]
                 raise errors.invalid(f"'{name}' is not a parameter of this request.", name, "unknown_parameter")
-            document = await self._reception.files.read(form.file_name, bytes(content), FILE)
+            name = form.file_name
+
+            async def received() -> tuple[str, bytes]:
+                return name, bytes(content)
+
+            document = await self._reception.files.read(received, FILE, caller_of(request))
         finally:
             self._receiving -= 1
         return await self._shown(document, form.fields.get("model", ""))
 
     async def stored(self, request: Request) -> Response:
         """`GET /v1/files/{id}/document`."""
-        files = self._reception.files
-        name, content = await files.stored(caller_of(request), request.path_params["id"], "id")
-        return await self._shown(await files.read(name, content, "id"), request.query_params.get("model", ""))
+        files, caller, file_id = self._reception.files, caller_of(request), request.path_params["id"]
+        document = await files.read(lambda: files.stored(caller, file_id, "id"), "id", caller)
+        return await self._shown(document, request.query_params.get("model", ""))
 
     async def _shown(self, document: Document, model: str) -> Response:
         service = self._reception.service

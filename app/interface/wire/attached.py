@@ -6,14 +6,14 @@ They are read before a request is planned (`app.interface.generate.attached`); a
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, Discriminator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.documents.document import Kind, framed
+from app.documents.document import Kind, clean_name, framed
 from app.interface.wire.fields import MAX_TOKENS, Dropped, Identifier, Text, Wire, only
 
 UNNAMED: Final = "document"
-FileName = Annotated[str, StringConstraints(max_length=4096)]
+FileName = Annotated[str, StringConstraints(max_length=4096), AfterValidator(lambda name: name and clean_name(name))]
 
 
 class AttachedFile(Wire):
@@ -24,7 +24,7 @@ class AttachedFile(Wire):
     """Its bytes in base64, also as a `data:` URL."""
     file_id: Identifier | None = None
     """A file of `/v1/files` with purpose user_data."""
-    file_url: Annotated[Any, only()] = None
+    file_url: Annotated[Any, only(why="the service fetches nothing; send 'file_data'")] = None
     """Not supported: the service fetches nothing."""
     text: Text | None = None
     """Extension: what `/v1/documents` has read of it. It is not read again, and the prompt is the same."""

@@ -31,9 +31,12 @@ class only:  # noqa: N801  # an annotation: it reads as a function
     """A documented field that supports only null and values that ask for the default behaviour."""
 
     allowed: tuple[object, ...]
+    why: str
 
-    def __init__(self, *allowed: object) -> None:
+    def __init__(self, *allowed: object, why: str = "") -> None:
+        """why: what a client that sends another value is told too."""
         object.__setattr__(self, "allowed", allowed)
+        object.__setattr__(self, "why", why and f": {why}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Checks before the type is checked."""
@@ -49,7 +52,7 @@ class only:  # noqa: N801  # an annotation: it reads as a function
         if value is None or any(type(value) is type(good) and value == good for good in self.allowed):
             return value
         hint = f"; only {' or '.join(map(json.dumps, self.allowed))} is" if self.allowed else ""
-        raise PydanticCustomError("unsupported", f"is not supported{hint}")
+        raise PydanticCustomError("unsupported", f"is not supported{hint}{self.why}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.documents.document import BusyError, DocumentError, clean_name, framed
+from app.documents.document import BusyError, Document, DocumentError, clean_name, framed
 from app.documents.reader import Bounds, DocumentReader
 from tests.app.documents.files import BASES, FOLDER, pdf_of, rezipped
 
@@ -60,6 +60,23 @@ async def test_each_kind_becomes_text(name: str) -> None:
     assert list(document.notes) == notes.get(name, [])
 
 
+async def test_a_table_in_a_table_is_read_once() -> None:
+    name = b"http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    begin, end = b"<w:tbl><w:tr><w:tc><w:p><w:r><w:t>x</w:t></w:r></w:p>", b"</w:tc></w:tr></w:tbl>"
+    body = b'<w:document xmlns:w="%b"><w:body>%b%b</w:body></w:document>' % (name, begin * 60, end * 60)
+    nested = rezipped(LEASE, lambda part, old: body if part == "word/document.xml" else old)
+    document = await DocumentReader(Bounds(seconds=3)).read("nested.docx", nested)
+    assert document.text.count("x") == 60
+
+
+async def test_names_within_a_file_hide_nothing() -> None:
+    named = rezipped(COSTS, lambda _, part: part.replace(b'"Secret"', '"Se\u202ecr\u200bet"'.encode()))
+    named = rezipped(named, lambda _, part: part.replace(b'"Costs"', '"Co\u202ests"'.encode()))
+    document = await DocumentReader().read("costs.xlsx", named)
+    assert list(document.notes) == ['The sheet "Secret" is hidden, and not read.']
+    assert document.text.startswith('[sheet "Costs"]')
+
+
 @pytest.mark.parametrize(
     ("name", "data", "kind", "text"),
     [
@@ -104,6 +121,14 @@ def _with_entities() -> bytes:
     return rezipped(LEASE, lambda name, part: lol if name == "word/document.xml" else part)
 
 
+def _of_many_parts() -> bytes:
+    into = BytesIO()
+    with zipfile.ZipFile(into, "w") as made:
+        for index in range(20_001):
+            made.writestr(f"word/{index}", b"")
+    return into.getvalue()
+
+
 REFUSED = {
     "empty.txt": (b" \n", "is empty"),
     "locked.pdf": ((FOLDER / "locked.pdf").read_bytes(), "is protected by a password: save it without one"),
@@ -114,6 +139,7 @@ REFUSED = {
     "cut.docx": (LEASE[:9000], "is damaged, or was cut off: send it again"),
     "cut.pdf": (b"%PDF-1.7\n1 0 obj", "can't be read: it is damaged, or not what its name says"),
     "macros.docx": (rezipped(LEASE, lambda _, part: part, **{"word/vbaProject.bin": b"x"}), "has macros"),
+    "parts.docx": (_of_many_parts(), "has more than 20,000 parts: send a part of it"),
     "bomb.docx": (_bomb(), "inflates to more than 256 MiB"),
     "lying.xlsx": (_lying_bomb(), "can't be read: it is damaged"),
     "entities.docx": (_with_entities(), "has a document type of its own in its XML"),
@@ -137,6 +163,8 @@ async def test_a_file_outlives_none_of_its_bounds() -> None:
         await DocumentReader(Bounds(seconds=1)).read("a.csv", b'"' + b"a\n" * (12 << 20))
     with pytest.raises(DocumentError, match=r'"a.html" can\'t be read: it is damaged, or takes more than 160 MiB'):
         await DocumentReader(Bounds(memory_bytes=160 << 20)).read("a.html", b"<p>" * (3 << 20))
+    spaces = await DocumentReader(Bounds(seconds=3)).read("spaces.txt", b" " * (1 << 20) + b"x \t\ny")
+    assert spaces.text == "x\ny"
     document = await DocumentReader().read("many.pdf", pdf_of(10_000))
     assert document.pages == 10_000
     assert document.text.endswith("[page 10000]\nA page")
@@ -154,6 +182,31 @@ async def test_too_many_files_at_once_are_refused_and_a_cancelled_one_leaves_no_
     children = [pid for one in Path("/proc/self/task").glob("*/children") for pid in one.read_text().split()]
     assert not any(b"app.documents" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
     assert (await reader.read("a.txt", b"b")).text == "b"
+
+
+async def test_files_that_wait_are_in_no_memory_and_those_that_nobody_waits_for_come_one_at_a_time() -> None:
+    reader, go, loaded = DocumentReader(), asyncio.Event(), list[str]()
+
+    async def load(name: str) -> tuple[str, bytes]:
+        loaded.append(name)
+        if name.startswith("unread"):
+            await go.wait()
+        return name, b"a"
+
+    def read(name: str, *, in_background: bool) -> "asyncio.Task[Document]":
+        return asyncio.create_task(reader.read_from(lambda: load(name), in_background=in_background))
+
+    tasks = [read(f"unread {number}", in_background=True) for number in range(20)]
+    await asyncio.sleep(0)
+    assert (await read("asked", in_background=False)).text == "a"
+    assert loaded == ["unread 0", "asked"]
+    tasks += [read(f"unread too {number}", in_background=False) for number in range(3)]
+    await asyncio.sleep(0)
+    assert loaded == ["unread 0", "asked", "unread too 0"]
+    for task in tasks[1:]:
+        task.cancel()
+    go.set()
+    assert (await tasks[0]).name == "unread 0"
 
 
 def test_the_process_can_open_neither_files_nor_connections() -> None:

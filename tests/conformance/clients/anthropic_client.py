@@ -1,7 +1,9 @@
 """Anthropic's own package: its calls of the Messages API, with the embedded model; thoughts and calls with a script."""
 
+import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -12,6 +14,8 @@ from anthropic.types.beta.message_create_params import MessageCreateParamsNonStr
 from pydantic import BaseModel
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+DOCUMENT = Path(__file__).parents[2] / "data" / "documents" / "contract.pdf"
+READ = "[page 1]\nContract\nThe rent is 1,250 euros.\n\n[page 3]\nNotice: three months."
 WEATHER: Any = {
     "name": "get_weather",
     "description": "The weather of a city",
@@ -114,6 +118,27 @@ def test_stop_sequences_and_a_begun_answer(client: anthropic.Anthropic, asked: d
     begun = [*QUESTION, {"role": "assistant", "content": "The capital of France is"}]
     answer = client.messages.create(**(asked | {"messages": begun}), stop_sequences=["Paris"])
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "Paris")
+
+
+def test_a_document_is_its_text(client: anthropic.Anthropic, asked: dict[str, Any]) -> None:
+    pdf = base64.b64encode(DOCUMENT.read_bytes()).decode()
+    sources: list[dict[str, Any]] = [
+        {"type": "base64", "media_type": "application/pdf", "data": pdf},
+        {"type": "text", "media_type": "text/plain", "data": READ},
+        {"type": "content", "content": [{"type": "text", "text": READ}]},
+    ]
+
+    def about(source: dict[str, Any]) -> list[Any]:
+        document = {"type": "document", "title": DOCUMENT.name, "source": source}
+        return [{"role": "user", "content": [document, {"type": "text", "text": "How much is the rent?"}]}]
+
+    answers = [client.messages.create(**(asked | {"messages": about(source)})) for source in sources]
+    assert len({block.text for answer in answers for block in answer.content if block.type == "text"}) == 1
+    counts = [client.messages.count_tokens(model=asked["model"], messages=about(source)) for source in sources]
+    assert len({count.input_tokens for count in counts}) == 1
+    elsewhere = about({"type": "url", "url": "https://example.org/a.pdf"})
+    with pytest.raises(anthropic.BadRequestError, match="the service fetches nothing"):
+        client.messages.create(**(asked | {"messages": elsewhere}))
 
 
 def test_models(client: anthropic.Anthropic, model: str) -> None:

@@ -1,8 +1,10 @@
 """OpenAI's own package: each of its calls that the service has a route for."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -11,6 +13,8 @@ from pydantic import BaseModel
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 LONG: list[Any] = [{"role": "user", "content": "word " * 40_000}]
+DOCUMENT = Path(__file__).parents[2] / "data" / "documents" / "contract.pdf"
+READ = "[page 1]\nContract\nThe rent is 1,250 euros.\n\n[page 3]\nNotice: three months."
 WEATHER: Any = {
     "type": "function",
     "function": {
@@ -243,3 +247,30 @@ def test_responses_tools_and_formats(client: openai.OpenAI, model: str) -> None:
         model=model, input="Jane Doe is 30 years old.", temperature=0, max_output_tokens=64, text_format=Person
     )
     assert isinstance(parsed.output_parsed, Person)
+
+
+def test_a_file_is_its_text(client: openai.OpenAI, model: str) -> None:
+    question, name = "How much is the rent?", DOCUMENT.name
+    data = f"data:application/pdf;base64,{base64.b64encode(DOCUMENT.read_bytes()).decode()}"
+    part = {"type": "file", "file": {"filename": name, "file_data": data}}
+    typed = f'<document name="{name}">\n{READ}\n</document>\n\n{question}'
+    contents: list[Any] = [[part, {"type": "text", "text": question}], typed]
+    read, said = (
+        client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": content}], temperature=0, max_tokens=24
+        )
+        for content in contents
+    )
+    assert read.usage.prompt_tokens == said.usage.prompt_tokens
+    assert read.choices[0].message.content == said.choices[0].message.content
+    asked: list[Any] = [
+        {"type": "input_file", "filename": name, "file_data": data},
+        {"type": "input_text", "text": question},
+    ]
+    answer = client.responses.create(
+        model=model, input=[{"role": "user", "content": asked}], temperature=0, max_output_tokens=24
+    )
+    assert answer.output_text == said.choices[0].message.content
+    elsewhere: Any = [{"role": "user", "content": [{"type": "input_file", "file_url": "https://example.org/a.pdf"}]}]
+    with pytest.raises(openai.BadRequestError, match="the service fetches nothing"):
+        client.responses.create(model=model, input=elsewhere)

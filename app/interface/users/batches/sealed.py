@@ -146,7 +146,7 @@ class BatchTexts:
         if file.stored.purpose not in DOCUMENT_PURPOSES:
             raise errors.invalid(f"The file {file_id} is for batches: upload it with purpose user_data.", "file_id")
         if file.size_bytes > most_bytes:
-            raise errors.body_too_large(most_bytes)
+            raise errors.file_too_large(most_bytes)
         return file.name, b"".join([piece async for piece in self.content(file_id)])
 
     async def delete_file(self, file_id: str) -> None:

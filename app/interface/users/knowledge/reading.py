@@ -102,10 +102,10 @@ class DocumentReading:
 
     async def _passages(self, caller: Caller, held: ReadDocument) -> dict[str, Any]:
         """Stores a document's passages, and returns what is known of it."""
-        name, data = await self._file(caller, held.document.stored.file_id)
+        file_id = held.document.stored.file_id
         while True:
             try:
-                document = await self._reader.read(name, data)
+                document = await self._reader.read_from(lambda: self._file(caller, file_id), in_background=True)
                 break
             except BusyError:
                 await asyncio.sleep(_BUSY_S)

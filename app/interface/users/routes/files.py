@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.responses import StreamingResponse
 
+from app.documents.document import clean_name
 from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.callers import Caller
@@ -66,7 +67,7 @@ class FileRoutes:
             form = await read_form(request, max(self._most_bytes.values()), upload.write)
             name, seconds, purpose = _checked(form)
             if upload.size_bytes > self._most_bytes[purpose]:
-                raise errors.body_too_large(self._most_bytes[purpose])
+                raise errors.file_too_large(self._most_bytes[purpose])
             file = await self._gate.to_the_end(upload.finish(name, seconds, purpose))
         except (Exception, asyncio.CancelledError):
             self._gate.in_background(_dropped(texts, upload))
@@ -138,7 +139,7 @@ def _checked(form: Form) -> tuple[str, int | None, UploadPurpose]:
         message = f"'purpose' is not supported; only {' and '.join(_UPLOADED)} are."
         raise errors.invalid(message, "purpose", "unsupported_parameter")
     if _ANCHOR not in form.fields and _SECONDS not in form.fields:
-        return form.file_name, None, purpose
+        return clean_name(form.file_name), None, purpose
     seconds = form.fields.get(_SECONDS, "")
     number = int(seconds) if seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9 else -1
     try:
@@ -146,7 +147,7 @@ def _checked(form: Form) -> tuple[str, int | None, UploadPurpose]:
     except ValidationError:
         message = f"'expires_after' has the anchor created_at, and from {LEAST_KEPT_S} to {MOST_KEPT_S} seconds."
         raise errors.invalid(message, "expires_after", "invalid_value") from None
-    return form.file_name, expires.seconds, purpose
+    return clean_name(form.file_name), expires.seconds, purpose
 
 
 def _shown(file: UserFile) -> dict[str, object]:

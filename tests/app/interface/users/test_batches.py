@@ -1,6 +1,7 @@
 """Files and batches with OpenAI's client, over accounts in this process and a worker without an engine."""
 
 import asyncio
+import base64
 import inspect
 import json
 import re
@@ -268,6 +269,36 @@ async def test_what_fails_is_in_the_file_of_errors(world: World) -> None:
     error = failed["line-2"]["response"]["body"]["error"]
     assert (error["param"], error["code"]) == ("temperature", "invalid_value")
     assert "secret" not in json.dumps(failed)
+
+
+async def test_lines_may_have_files(world: World) -> None:
+    """Of the user's own, or with their bytes; what is wrong with one is in its line's result."""
+    world.site.add("bob")
+    stranger = await world.site.log_in("bob")
+    content = b"This is number 1."
+    files = [
+        {"file_id": (await client.files.create(file=("a.txt", content), purpose="user_data")).id}
+        for client in (world.client, client_of(world.site, stranger))
+    ]
+    files += [
+        {"filename": "b.txt", "file_data": base64.b64encode(data).decode()} for data in (b"number 3", b"\x89PNG\r")
+    ]
+
+    def asked(file: Mapping[str, str]) -> dict[str, Any]:
+        parts = [{"type": "file", "file": file}, {"type": "text", "text": "Which?"}]
+        return {"model": "tiny", "messages": [{"role": "user", "content": parts}]}
+
+    given = [line(number, body=asked(file)) for number, file in enumerate(files, start=1)]
+    async with running_batches(world.site):
+        batch = await world.ended(await world.begin("\n".join(map(json.dumps, given)).encode()))
+    assert await world.said(batch) == expected([1, 3])
+    failed = await world.results(batch.error_file_id)
+    found = {name: (one["response"]["status_code"], one["response"]["body"]["error"]) for name, one in failed.items()}
+    assert {name: (status, error["code"]) for name, (status, error) in found.items()} == {
+        "line-2": (404, "not_found"),
+        "line-4": (400, "invalid_file"),
+    }
+    assert found["line-4"][1]["message"].startswith('"b.txt" is a picture')
 
 
 # --- wrong files

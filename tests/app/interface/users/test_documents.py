@@ -194,8 +194,14 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         _given("scan.pdf", SCAN),
         '"scan.pdf" has no text. No page has text: pictures of text, such as scans, are not read.',
     ),
-    "no base64": ({"filename": "a", "file_data": "%%"}, f"'{PLACE}.file_data' is not valid base64."),
-    "an address": ({"file_url": "https://example.org/a.pdf"}, f"'{PLACE}.file_url' is not supported."),
+    "no base64": (
+        {"filename": "a", "file_data": DATA[:101]},
+        f"'{PLACE}.file_data' is not valid base64, or was cut off: send all of the file's bytes, encoded.",
+    ),
+    "an address": (
+        {"file_url": "https://example.org/a.pdf"},
+        f"'{PLACE}.file_url' is not supported: the service fetches nothing; send 'file_data'.",
+    ),
     "nothing": ({"filename": "a"}, f"'{PLACE}': should have one of 'file_data' and 'file_id'."),
     "both": ({"file_id": "a", "file_data": "YQ=="}, f"'{PLACE}': should have one of 'file_data' and 'file_id'."),
 }
@@ -209,19 +215,41 @@ async def test_one_sentence_says_what_is_wrong(saying: Site, name: str) -> None:
     assert not saying.worker.requests
 
 
+async def test_anthropics_source_is_named_by_its_own_fields(saying: Site) -> None:
+    answer = await saying.ask("POST", "/v1/messages", None, dialects(file_data=DATA[:101])["/v1/messages"])
+    assert answer.json()["error"]["message"].startswith("'messages[0].content[1].source.data' is not valid base64")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\Users\\ann\\lease.pdf", "lease.pdf"),
+        ("a\x1b[31m\u202etxt.exe", "a[31mtxt.exe"),
+        ("b" * 3000, "b" * 128),
+        ("\u200b", "document"),
+    ],
+)
+async def test_a_stored_name_has_no_folder_and_nothing_hidden(saying: Site, given: str, kept: str) -> None:
+    ann = client_of(saying, await saying.log_in("ann"))
+    file_id = await upload(ann, name=given)
+    assert (await ann.files.retrieve(file_id)).filename == kept
+    part = {"type": "input_file", "filename": given, "text": "a"}
+    shown = (await ann.conversations.create(items=asked(part))).id
+    (item,) = [item async for item in ann.conversations.items.list(shown)]
+    assert item.to_dict()["content"][1]["filename"] == kept
+
+
 async def test_large_files_and_full_quotas_are_refused(make_site: Callable[..., Site]) -> None:
     site = make_site(http={"document_bytes": 4096}, batches={"bytes_per_user": 5000})
     site.add("ann")
     ann = client_of(site, await site.log_in("ann"))
-    for large in (5000, 40_000):
-        with pytest.raises(APIStatusError) as refused:
-            await upload(ann, b"a" * large)
-        assert refused.value.status_code in (413, 429)
-    assert (
-        await site.client.post(
-            "/v1/documents", files={"file": ("a", b"a" * 4097)}, headers={"Authorization": f"Bearer {ann.api_key}"}
-        )
-    ).status_code == 413
+    sentence = "The file has more than 4,096 bytes: send a part of it."
+    with pytest.raises(APIStatusError, match=sentence) as large:
+        await upload(ann, b"a" * 4097)
+    headers = {"Authorization": f"Bearer {ann.api_key}"}
+    read = await site.client.post("/v1/documents", files={"file": ("a", b"a" * 4097)}, headers=headers)
+    assert (read.json()["error"]["message"], read.status_code, large.value.status_code) == (sentence, 413, 413)
     await upload(ann, b"a" * 4000)
     with pytest.raises(APIStatusError, match="too many for"):
         await upload(ann, b"a" * 4000)

@@ -165,6 +165,8 @@ async def test_a_file_outlives_none_of_its_bounds() -> None:
         await DocumentReader(Bounds(memory_bytes=160 << 20)).read("a.html", b"<p>" * (3 << 20))
     spaces = await DocumentReader(Bounds(seconds=3)).read("spaces.txt", b" " * (1 << 20) + b"x \t\ny")
     assert spaces.text == "x\ny"
+    quotes = await DocumentReader(Bounds(seconds=3)).read("quotes.csv", b',"' * 8000)
+    assert quotes.kind == "csv"
     document = await DocumentReader().read("many.pdf", pdf_of(10_000))
     assert document.pages == 10_000
     assert document.text.endswith("[page 10000]\nA page")

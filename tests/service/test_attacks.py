@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from app.workers.constraints import MAX_CACHED
+from tests.app.documents.files import slow_odt
 from tests.app.documents.test_reader import REFUSED
 from tests.service.running import RunningService, descendants, wait_until
 from tests.sizes import FULL
@@ -265,7 +266,7 @@ def test_hostile_files(service: RunningService, bystander: Bystander) -> None:
             said = answer.json()["error"]["message"]
             assert (answer.status_code, said.startswith(f'"{name}" {reason}'), "/" in said) == (400, True, False), said
     with pytest.raises(httpx.ReadTimeout):
-        read(service, "slow.csv", b'"' + b"a\n" * (12 << 20), timeout_s=2)
+        read(service, "slow.odt", slow_odt(), timeout_s=3)
     wait_until(lambda: not service.processes("app.documents.child"), "the reader of who has left ends", 10)
     assert read(service, "notes.txt", b"Still here.").json()["text"] == "Still here."
 

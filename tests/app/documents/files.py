@@ -94,6 +94,15 @@ def rezipped(data: bytes, changed: Callable[[str, bytes], bytes], **more: bytes)
     return into.getvalue()
 
 
+def slow_odt() -> bytes:
+    """Returns a small file that takes longer to read than any may: empty cells, each repeated as often as one is."""
+    row = b'<t:table-row t:number-rows-repeated="256"><t:table-cell t:number-columns-repeated="256"/></t:table-row>'
+    content = b'<o:c xmlns:o="urn:o" xmlns:t="urn:t"><o:body><o:text><t:table>%b</t:table></o:text></o:body></o:c>'
+    return rezipped(
+        BASES["minutes.odt"], lambda name, part: content % (row * 20_000) if name == "content.xml" else part
+    )
+
+
 def pdf_of(pages: int) -> bytes:
     """Returns a PDF of so many pages with a line each."""
     text = b"BT /F1 12 Tf 50 700 Td (A page) Tj ET"

@@ -12,6 +12,7 @@ from app.accounts.store import OPERATOR, Actor, Store, open_store
 from app.accounts.stored_batches import StoredBatches
 from app.accounts.stored_collections import StoredCollections
 from app.accounts.stored_conversations import StoredConversations
+from app.accounts.stored_documents import StoredDocuments
 from app.accounts.stored_files import StoredFiles
 from app.accounts.stored_responses import StoredResponses
 from app.accounts.turns import Turns
@@ -40,6 +41,7 @@ class Accounts:
         self.stored_responses = StoredResponses(store, self.logins, self.stored_conversations)
         self.stored_files = StoredFiles(store, self.logins)
         self.stored_collections = StoredCollections(store, self.logins, self.stored_files)
+        self.stored_documents = StoredDocuments(store, self.stored_collections, self.stored_files)
         self.stored_batches = StoredBatches(store, self.logins, self.stored_files, KeptSecrets(store.root, kept))
         self.usage = Usage(store)
         self.stored_conversations.destroy_deleted()

@@ -3,11 +3,19 @@
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from app.accounts import tables
+from app.messages.batches import DOCUMENT_PURPOSES
 
 
 def hide_files(connection: Connection, which: ColumnElement[bool]) -> None:
     """Deletes files: nobody finds them any more, and `StoredFiles.destroy_some` destroys their parts."""
     connection.execute(update(tables.files).where(which).values(state="deleted", sealed=None))
+
+
+def hide_documents_files(connection: Connection, user_id: str, which: ColumnElement[bool]) -> None:
+    """Deletes the files of a user that documents of collections were read from."""
+    documents, files = tables.documents.c, tables.files.c
+    read = select(documents.file_id).where(which, documents.state != "deleted")
+    hide_files(connection, (files.user_id == user_id) & files.purpose.in_(DOCUMENT_PURPOSES) & files.id.in_(read))
 
 
 def hide_collections(connection: Connection, which: ColumnElement[bool]) -> None:

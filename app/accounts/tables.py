@@ -189,12 +189,13 @@ documents = Table(
     Column("collection_id", _ItemId, ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("file_id", _ItemId, nullable=False),  # no foreign key: the file may be deleted
-    Column("state", String(16), nullable=False),  # in_progress, completed, failed or deleted
+    Column("state", String(16), nullable=False),  # in_progress, completed, failed, cancelled or deleted
     Column("created_us", BigInteger, nullable=False),
     Column("leased_until", _Seconds, nullable=False),
     Column("parts", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("sealed", LargeBinary),  # null once it is deleted
+    Column("batch_id", _ItemId),  # of the documents that were added with it; null: it was added alone
     Index("documents_by_file", "collection_id", "file_id"),
     Index("documents_by_state", "state"),
 )

@@ -8,11 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-DocumentState = Literal["in_progress", "completed", "failed"]
+DocumentState = Literal["in_progress", "completed", "failed", "cancelled"]
 READ_LEASE_S: Final = 20
 """How long an ingress has a document that it reads, unless it adds passages; later another may begin again."""
 PASSAGES_BYTES: Final = 1 << 20
 """About the most of passages in one part."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCounts:
+    """How many documents there are, by state."""
+
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +36,7 @@ class StoredCollection:
     """Whether the user owns it. Others may only search in it."""
     changes: int
     """Rises with each change of its documents."""
-    in_progress: int
-    """Documents that are being read; so are the next two."""
-    completed: int
-    failed: int
+    counts: DocumentCounts
     sealed_bytes: int
     key: bytes = field(repr=False)
     """32 bytes, under which its texts are sealed."""
@@ -53,6 +60,26 @@ class StoredDocument:
     parts: int
     sealed: bytes = field(repr=False)
     """Its name, and what else is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewDocument:
+    """A document to add."""
+
+    file_id: str
+    sealed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFileBatch:
+    """Documents that were added together."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    counts: DocumentCounts
+    is_abandoned: bool
+    """Whether one of them is in progress and no ingress reads it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +110,8 @@ class CollectionStore(Protocol):
     async def change_collection(self, secret: str, collection_id: str, sealed: bytes) -> StoredCollection:
         """Replaces its name and metadata."""
 
-    async def delete_collection(self, secret: str, collection_id: str) -> None:
-        """Destroys its keys, and then its passages."""
+    async def delete_collection(self, secret: str, collection_id: str, *, with_files: bool) -> None:
+        """Destroys its keys, and then its passages. with_files: the owner's files that it was read from, too."""
 
     async def collection_members(self, secret: str, collection_id: str) -> Sequence[str]:
         """Returns the names of the users with whom it is shared."""
@@ -92,14 +119,23 @@ class CollectionStore(Protocol):
     async def share_collection(self, secret: str, collection_id: str, names: Sequence[str]) -> Sequence[str]:
         """Shares it with these users and no others. For administrators. Refuses with `not_found`, naming the user."""
 
-    async def add_document(self, secret: str, collection_id: str, file_id: str, sealed: bytes) -> StoredDocument:
-        """Adds a document that this ingress reads now, for `READ_LEASE_S`; its former passages are deleted.
+    async def add_documents(
+        self, secret: str, collection_id: str, batch_id: str | None, documents: Sequence[NewDocument]
+    ) -> Sequence[StoredDocument]:
+        """Adds documents that this ingress reads now, for `READ_LEASE_S`, all or none; former passages are deleted.
 
-        Refuses with `conflict` while another reads it, and with `insufficient_quota`.
+        batch_id: of those that are added together; None: there is none, and a document that was in one stays there.
+        Refuses with `conflict` while another reads one of them, and with `insufficient_quota`.
+        """
+
+    async def keep_documents(self, secret: str, collection_id: str, numbers: Sequence[int]) -> Sequence[int]:
+        """Prolongs the lease of documents that wait to be read or are being read, and returns those of them.
+
+        The others were deleted or cancelled, or begun again.
         """
 
     async def add_passages(self, secret: str, collection_id: str, number: int, parts: Sequence[PassagesPart]) -> None:
-        """Adds passages, and prolongs the lease. Refuses with `conflict` if the document was deleted or begun again."""
+        """Adds passages, and prolongs the lease. Refuses with `conflict` if `keep_documents` would not return it."""
 
     async def end_document(
         self, secret: str, collection_id: str, number: int, state: DocumentState, sealed: bytes
@@ -107,13 +143,25 @@ class CollectionStore(Protocol):
         """Ends the reading. Refuses as `add_passages` does."""
 
     async def documents(
-        self, secret: str, collection_id: str, *, after: str | None, limit: int, newest_first: bool
+        self,
+        secret: str,
+        collection_id: str,
+        *,
+        after: str | None,
+        limit: int,
+        newest_first: bool,
+        batch_id: str | None = None,
     ) -> Sequence[StoredDocument]:
-        """Lists documents. after: the file id of the one before the first."""
+        """Lists documents. after: the file id of the one before the first. batch_id: only those of a batch."""
 
     async def document(self, secret: str, collection_id: str, file_id: str) -> StoredDocument: ...
 
     async def passages(self, secret: str, collection_id: str, number: int, after: int) -> Sequence[PassagesPart]:
         """Returns the next parts of a completed document after `after` (-1: from the first); empty: there are none."""
 
-    async def delete_document(self, secret: str, collection_id: str, file_id: str) -> None: ...
+    async def delete_document(self, secret: str, collection_id: str, file_id: str, *, with_file: bool) -> None: ...
+
+    async def file_batch(self, secret: str, collection_id: str, batch_id: str) -> StoredFileBatch: ...
+
+    async def cancel_file_batch(self, secret: str, collection_id: str, batch_id: str) -> StoredFileBatch:
+        """Cancels those of its documents that are not read yet: what was stored of them is deleted."""

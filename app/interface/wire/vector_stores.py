@@ -11,6 +11,7 @@ from app.interface.wire.fields import Identifier, Metadata, Text, Unsupported, W
 
 MOST_RESULTS = 50
 _MOST_FILES = 100
+_MOST_IN_BATCH = 1000
 _MOST_QUESTIONS = 8
 _MOST_FILTERS = 64
 
@@ -51,7 +52,7 @@ class FileCounts(BaseModel):
     in_progress: int
     completed: int
     failed: int
-    cancelled: int = 0
+    cancelled: int
     total: int
 
 
@@ -116,6 +117,28 @@ class DocumentRequest(Wire):
     chunking_strategy: Chunking | None = None
 
 
+class FileBatchRequest(Wire):
+    """`POST /v1/vector_stores/{id}/file_batches`: either files with the same attributes, or each with its own."""
+
+    file_ids: Annotated[list[Identifier], Field(min_length=1, max_length=_MOST_IN_BATCH, fail_fast=True)] | None = None
+    attributes: Attributes | None = None
+    chunking_strategy: Chunking | None = None
+    files: Annotated[list[DocumentRequest], Field(min_length=1, max_length=_MOST_IN_BATCH, fail_fast=True)] | None = (
+        None
+    )
+
+
+class FileBatch(BaseModel):
+    """Documents that were added together."""
+
+    id: str
+    object: Literal["vector_store.files_batch"] = "vector_store.files_batch"
+    created_at: int
+    vector_store_id: str
+    status: Literal["in_progress", "completed", "cancelled"]
+    file_counts: FileCounts
+
+
 class DocumentFault(BaseModel):
     """Why a document could not be read."""
 
@@ -130,14 +153,16 @@ class CollectedFile(BaseModel):
     object: Literal["vector_store.file"] = "vector_store.file"
     created_at: int
     vector_store_id: str
-    status: Literal["in_progress", "completed", "failed"]
+    status: Literal["in_progress", "completed", "failed", "cancelled"]
     last_error: DocumentFault | None
     usage_bytes: int
     attributes: dict[str, Any]
     chunking_strategy: dict[str, str] = {"type": "auto"}
     filename: str
-    """Extension, as the next two; empty until it was read."""
+    """Extension, as the next three; empty until its file was found."""
     pages: int | None
+    passages: int | None
+    """How many it was cut into; null until it was read."""
     notes: list[str]
     """What of it could not be read."""
 

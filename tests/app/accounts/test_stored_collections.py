@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from app.accounts import tables
 from app.accounts.passwords import new_password
 from app.messages.accounts import AccountsError
-from app.messages.knowledge import READ_LEASE_S, PassagesPart
+from app.messages.knowledge import READ_LEASE_S, DocumentCounts, NewDocument, PassagesPart
 from app.settings.accounts import BatchSettings
 from tests.app.accounts.world import CHEAP, FIRST, World, choose, prepare
 
@@ -42,30 +42,38 @@ def _refused(code: str) -> "pytest.RaisesExc[AccountsError]":
 
 def _filled(world: World, secret: str, parts: int = 1, file_id: str = "file-1") -> int:
     """A collection vs_1 with a document; its number."""
-    stored = world.accounts.stored_collections
-    stored.new(secret, "vs_1", KEY, b"name")
-    number = stored.add_document(secret, "vs_1", file_id, b"document").number
+    world.accounts.stored_collections.new(secret, "vs_1", KEY, b"name")
+    [number] = _added(world, secret, file_id)
+    stored = world.accounts.stored_documents
     for seq in range(parts):
         stored.add_passages(secret, "vs_1", number, [PassagesPart(seq, b"passages %d" % seq)])
-    stored.end_document(secret, "vs_1", number, "completed", b"read")
+    stored.end(secret, "vs_1", number, "completed", b"read")
     return number
+
+
+def _added(world: World, secret: str, *file_ids: str, batch: str | None = None) -> list[int]:
+    """The numbers of documents that are added to vs_1."""
+    new = [NewDocument(file_id, b"document") for file_id in file_ids]
+    return [one.number for one in world.accounts.stored_documents.add(secret, "vs_1", batch, new)]
 
 
 def test_a_collection_is_read_back_with_its_key(world: World, anna: str) -> None:
     number = _filled(world, anna, parts=3)
     stored = world.accounts.stored_collections
     found = stored.get(world.log_in("anna"), "vs_1")
-    assert (found.key, found.sealed, found.is_mine, found.completed, found.in_progress) == (KEY, b"name", True, 1, 0)
+    assert (found.key, found.sealed, found.is_mine, found.counts) == (KEY, b"name", True, DocumentCounts(completed=1))
     assert stored.new(anna, "vs_1", KEY, b"again").sealed == b"name"
-    parts = [part.sealed for part in stored.passages(anna, "vs_1", number, -1)]
+    documents = world.accounts.stored_documents
+    parts = [part.sealed for part in documents.passages(anna, "vs_1", number, -1)]
     assert parts == [b"passages 0", b"passages 1", b"passages 2"]
-    assert [part.seq for part in stored.passages(anna, "vs_1", number, 1)] == [2]
+    assert [part.seq for part in documents.passages(anna, "vs_1", number, 1)] == [2]
     assert found.sealed_bytes == len(b"nameread") + sum(map(len, parts))
 
 
 def test_nobody_else_finds_it(world: World, anna: str, bert: str) -> None:
     number = _filled(world, anna)
-    stored = world.accounts.stored_collections
+    _added(world, anna, "file-3", batch="vsfb_1")
+    stored, documents = world.accounts.stored_collections, world.accounts.stored_documents
     assert stored.listed(bert, None, 10, newest_first=True) == []
     tries = (
         lambda: stored.get(bert, "vs_1"),
@@ -73,13 +81,17 @@ def test_nobody_else_finds_it(world: World, anna: str, bert: str) -> None:
         lambda: stored.delete(bert, "vs_1"),
         lambda: stored.members(bert, "vs_1"),
         lambda: stored.share(bert, "vs_1", ["bert"]),
-        lambda: stored.add_document(bert, "vs_1", "file-2", b""),
-        lambda: stored.add_passages(bert, "vs_1", number, []),
-        lambda: stored.end_document(bert, "vs_1", number, "failed", b""),
-        lambda: stored.documents(bert, "vs_1", None, 10, newest_first=True),
-        lambda: stored.document(bert, "vs_1", "file-1"),
-        lambda: stored.passages(bert, "vs_1", number, -1),
-        lambda: stored.delete_document(bert, "vs_1", "file-1"),
+        lambda: _added(world, bert, "file-2"),
+        lambda: documents.keep(bert, "vs_1", [number]),
+        lambda: documents.add_passages(bert, "vs_1", number, []),
+        lambda: documents.end(bert, "vs_1", number, "failed", b""),
+        lambda: documents.listed(bert, "vs_1", None, 10, newest_first=True, batch=None),
+        lambda: documents.get(bert, "vs_1", "file-1"),
+        lambda: documents.passages(bert, "vs_1", number, -1),
+        lambda: documents.delete(bert, "vs_1", "file-1"),
+        lambda: documents.batch(bert, "vs_1", "vsfb_1"),
+        lambda: documents.cancel(bert, "vs_1", "vsfb_1"),
+        lambda: documents.batch(anna, "vs_1", "vsfb_2"),
         lambda: stored.listed(bert, "vs_1", 10, newest_first=True),
     )
     for each in tries:
@@ -91,16 +103,16 @@ def test_nobody_else_finds_it(world: World, anna: str, bert: str) -> None:
 
 def test_shared_ones_are_searched_and_not_changed(world: World, anna: str, bert: str) -> None:
     number = _filled(world, anna)
-    stored = world.accounts.stored_collections
+    stored, documents = world.accounts.stored_collections, world.accounts.stored_documents
     assert stored.share(anna, "vs_1", ["bert", "Anna"]) == ["bert"]
     found = stored.listed(bert, None, 10, newest_first=True)
     assert [(one.key, one.is_mine) for one in found] == [(KEY, False)]
-    assert stored.passages(bert, "vs_1", number, -1)
+    assert documents.passages(bert, "vs_1", number, -1)
     assert stored.members(anna, "vs_1") == ["bert"]
     for each in (
         lambda: stored.change(bert, "vs_1", b"mine"),
-        lambda: stored.add_document(bert, "vs_1", "file-2", b""),
-        lambda: stored.delete_document(bert, "vs_1", "file-1"),
+        lambda: _added(world, bert, "file-2"),
+        lambda: documents.delete(bert, "vs_1", "file-1"),
         lambda: stored.delete(bert, "vs_1"),
         lambda: stored.members(bert, "vs_1"),
     ):
@@ -138,33 +150,81 @@ def test_a_new_key_of_the_user_opens_nothing_shared(world: World, anna: str, ber
 
 
 def test_a_document_is_read_by_one(world: World, anna: str) -> None:
-    stored = world.accounts.stored_collections
-    stored.new(anna, "vs_1", KEY, b"name")
-    first = stored.add_document(anna, "vs_1", "file-1", b"document")
-    stored.add_passages(anna, "vs_1", first.number, [PassagesPart(0, b"passages")])
+    stored = world.accounts.stored_documents
+    world.accounts.stored_collections.new(anna, "vs_1", KEY, b"name")
+    [first] = _added(world, anna, "file-1")
+    stored.add_passages(anna, "vs_1", first, [PassagesPart(0, b"passages")])
     with _refused("conflict"):
-        stored.add_document(anna, "vs_1", "file-1", b"document")
+        _added(world, anna, "file-2", "file-1")
     with _refused("not_found"):  # not before it is complete
-        stored.passages(anna, "vs_1", first.number, -1)
+        stored.passages(anna, "vs_1", first, -1)
     world.clock.now_s += READ_LEASE_S - 1
-    stored.add_passages(anna, "vs_1", first.number, [PassagesPart(1, b"more")])
+    stored.add_passages(anna, "vs_1", first, [PassagesPart(1, b"more")])
     world.clock.now_s += READ_LEASE_S - 1
-    assert not stored.document(anna, "vs_1", "file-1").is_abandoned
+    assert not stored.get(anna, "vs_1", "file-1").is_abandoned
+    assert stored.keep(anna, "vs_1", [first, 99]) == [first]
+    world.clock.now_s += READ_LEASE_S - 1
+    assert not stored.get(anna, "vs_1", "file-1").is_abandoned
     world.clock.now_s += 1
-    assert stored.document(anna, "vs_1", "file-1").is_abandoned
-    second = stored.add_document(anna, "vs_1", "file-1", b"document")
-    assert second.number != first.number
+    assert stored.get(anna, "vs_1", "file-1").is_abandoned
+    [second] = _added(world, anna, "file-1")
+    assert second != first
+    assert stored.keep(anna, "vs_1", [first, second]) == [second]
     with _refused("conflict"):
-        stored.add_passages(anna, "vs_1", first.number, [])
+        stored.add_passages(anna, "vs_1", first, [])
     with _refused("conflict"):
-        stored.end_document(anna, "vs_1", first.number, "completed", b"")
+        stored.end(anna, "vs_1", first, "completed", b"")
     part = PassagesPart(0, b"passages")
     for _ in range(2):  # an answer was lost
-        stored.add_passages(anna, "vs_1", second.number, [part])
-    ended = stored.end_document(anna, "vs_1", second.number, "completed", b"read")
+        stored.add_passages(anna, "vs_1", second, [part])
+    ended = stored.end(anna, "vs_1", second, "completed", b"read")
     assert (ended.parts, ended.sealed_bytes) == (1, len(b"passagesread"))
-    listed = stored.documents(anna, "vs_1", None, 10, newest_first=True)
+    listed = stored.listed(anna, "vs_1", None, 10, newest_first=True, batch=None)
     assert [one.file_id for one in listed] == ["file-1"]
+
+
+def test_a_batch_is_counted_cancelled_and_read_again(world: World, anna: str) -> None:
+    stored, collections = world.accounts.stored_documents, world.accounts.stored_collections
+    collections.new(anna, "vs_1", KEY, b"")
+    [lone] = _added(world, anna, "file-0")
+    first, second, third = _added(world, anna, "file-1", "file-2", "file-3", batch="vsfb_1")
+    stored.end(anna, "vs_1", first, "completed", b"document")
+    stored.add_passages(anna, "vs_1", second, [PassagesPart(0, b"passages")])
+    assert stored.batch(anna, "vs_1", "vsfb_1").counts == DocumentCounts(in_progress=2, completed=1)
+    listed = stored.listed(anna, "vs_1", None, 10, newest_first=False, batch="vsfb_1")
+    assert [one.file_id for one in listed] == ["file-1", "file-2", "file-3"]
+    assert not stored.batch(anna, "vs_1", "vsfb_1").is_abandoned
+    world.clock.now_s += READ_LEASE_S
+    assert stored.batch(anna, "vs_1", "vsfb_1").is_abandoned
+    [again] = _added(world, anna, "file-3")  # of no batch by itself: it stays where it was
+    cancelled = stored.cancel(anna, "vs_1", "vsfb_1")
+    assert (cancelled.counts, cancelled.is_abandoned) == (DocumentCounts(completed=1, cancelled=2), False)
+    assert stored.keep(anna, "vs_1", [lone, second, third, again]) == [lone]
+    with _refused("conflict"):
+        stored.end(anna, "vs_1", second, "completed", b"")
+    found = collections.get(anna, "vs_1")
+    assert found.counts == DocumentCounts(in_progress=1, completed=1, cancelled=2)
+    assert found.sealed_bytes == 4 * len(b"document")
+    for file_id in ("file-1", "file-2", "file-3"):
+        stored.delete(anna, "vs_1", file_id)
+    with _refused("not_found"):
+        stored.batch(anna, "vs_1", "vsfb_1")
+
+
+def test_the_documents_of_all_collections_are_counted_in_one_query(world: World, anna: str) -> None:
+    stored = world.accounts.stored_collections
+    for index in range(4):
+        stored.new(anna, f"vs_{index}", KEY, b"")
+    _added(world, anna, "file-1", "file-2")
+    asked = list[str]()
+    with world.accounts.store.transaction() as connection:
+        engine = connection.engine
+    watch = lambda *given: asked.append(given[2])  # noqa: E731
+    event.listen(engine, "before_cursor_execute", watch)
+    found = stored.listed(anna, None, 10, newest_first=False)
+    event.remove(engine, "before_cursor_execute", watch)
+    assert [one.counts.in_progress for one in found] == [0, 2, 0, 0]
+    assert len([each for each in asked if "FROM documents" in each]) == 1
 
 
 def test_deleting_destroys_the_keys_and_then_the_passages(world: World, anna: str, bert: str) -> None:
@@ -187,13 +247,13 @@ def test_a_deleted_document_is_gone_and_its_room_free(world: World, anna: str) -
     stored = world.accounts.stored_collections
     number = _filled(world, anna)
     before = stored.get(anna, "vs_1").changes
-    stored.delete_document(anna, "vs_1", "file-1")
+    world.accounts.stored_documents.delete(anna, "vs_1", "file-1")
     with _refused("not_found"):
-        stored.passages(anna, "vs_1", number, -1)
+        world.accounts.stored_documents.passages(anna, "vs_1", number, -1)
     found = stored.get(anna, "vs_1")
-    assert (found.completed, found.sealed_bytes) == (0, len(b"name"))
+    assert (found.counts.completed, found.sealed_bytes) == (0, len(b"name"))
     assert found.changes > before
-    assert stored.add_document(anna, "vs_1", "file-1", b"").number > number
+    assert _added(world, anna, "file-1") > [number]
 
 
 def test_all_of_a_users_goes_with_the_rest(world: World, anna: str) -> None:
@@ -216,9 +276,8 @@ def test_passages_count_in_the_quota(tmp_path: Path) -> None:
     world = World(prepare(str(tmp_path / "accounts.db")), batches=BatchSettings(bytes_per_user=1 << 20))
     world.add("anna", role="admin")
     anna = world.log_in("anna")
-    stored = world.accounts.stored_collections
-    stored.new(anna, "vs_1", KEY, b"")
-    number = stored.add_document(anna, "vs_1", "file-1", b"").number
+    world.accounts.stored_collections.new(anna, "vs_1", KEY, b"")
+    [number] = _added(world, anna, "file-1")
     with _refused("insufficient_quota"):
-        stored.add_passages(anna, "vs_1", number, [PassagesPart(0, bytes((1 << 20) + 1))])
+        world.accounts.stored_documents.add_passages(anna, "vs_1", number, [PassagesPart(0, bytes((1 << 20) + 1))])
     world.accounts.close()

@@ -4,7 +4,7 @@ A document whose ingress has died is read again by the next one that is asked ab
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -46,12 +46,21 @@ class DocumentReading:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(
-        self, caller: Caller, collections: Collections, collection: Collection, file_id: str, about: dict[str, Any]
-    ) -> CollectedDocument:
-        """Adds a document, and reads it in the background. Raises AccountsError."""
-        held = await collections.add(collection, file_id, about)
-        self._gate.in_background(self._read(caller, held))
-        return held.document
+        self,
+        caller: Caller,
+        collections: Collections,
+        collection: Collection,
+        documents: Mapping[str, Mapping[str, Any]],
+        *,
+        batch_id: str | None = None,
+    ) -> Sequence[CollectedDocument]:
+        """Adds documents, and reads them in the background. Raises AccountsError: none was added then.
+
+        documents: their file ids, each with what is known of it. batch_id: under which they are added together.
+        """
+        held = await collections.add(collection, documents, batch_id=batch_id)
+        self._gate.in_background(self._read_all(caller, collections, held))
+        return [one.document for one in held]
 
     async def go_on(
         self, caller: Caller, collections: Collections, collection: Collection, document: CollectedDocument
@@ -60,22 +69,39 @@ class DocumentReading:
         if not document.stored.is_abandoned or not collection.stored.is_mine:
             return document
         try:
-            return await self.begin(caller, collections, collection, document.stored.file_id, dict(document.about))
+            begun = await self.begin(caller, collections, collection, {document.stored.file_id: dict(document.about)})
         except AccountsError as error:
             if error.refusal.code != "conflict":  # another ingress was faster
                 raise
             return document
+        return begun[0]
 
-    async def _read(self, caller: Caller, held: ReadDocument) -> None:
-        keeping = asyncio.create_task(_kept(held))
+    async def _read_all(self, caller: Caller, collections: Collections, held: Sequence[ReadDocument]) -> None:
+        """Reads documents of a collection, each in its turn; all leases are kept until then."""
+        unread = {one.document.stored.number for one in held}
+        keeping = asyncio.create_task(_kept(collections, held[0].collection, unread))
         try:
-            async with self._turns, self._metered(caller) as metered:
-                about = await self._passages(metered, held)
-            await held.end("completed", about)
+            ended = await asyncio.gather(*(self._read(caller, one, unread) for one in held), return_exceptions=True)
+        finally:
+            keeping.cancel()
+        for failure in ended:
+            if failure is not None:
+                raise failure
+
+    async def _read(self, caller: Caller, held: ReadDocument, unread: set[int]) -> None:
+        """Reads a document, unless it is not `unread` any more when its turn comes."""
+        number = held.document.stored.number
+        try:
+            async with self._turns:
+                if number not in unread:
+                    return
+                async with self._metered(caller) as metered:
+                    about = await self._passages(metered, held)
+                await held.end("completed", about)
         except AccountsError as error:
             if error.refusal.code in ("not_found", "insufficient_quota", "rate_limit_exceeded"):
                 await _failed(held, error.refusal.code, error.refusal.message)
-            elif error.refusal.code != "conflict":  # deleted, or another one reads it
+            elif error.refusal.code != "conflict":  # deleted or cancelled, or another one reads it
                 raise
         except ApiError as error:
             await _failed(held, error.code or "server_error", error.message)
@@ -84,7 +110,7 @@ class DocumentReading:
         except EngineError as error:
             await _failed(held, "server_error", str(error))
         finally:
-            keeping.cancel()
+            unread.discard(number)
 
     @asynccontextmanager
     async def _metered(self, caller: Caller) -> AsyncIterator[Caller]:
@@ -102,10 +128,15 @@ class DocumentReading:
 
     async def _passages(self, caller: Caller, held: ReadDocument) -> dict[str, Any]:
         """Stores a document's passages, and returns what is known of it."""
-        file_id = held.document.stored.file_id
+
+        async def load() -> tuple[str, bytes]:
+            name, data = await self._file(caller, held.document.stored.file_id)
+            held.known["name"] = name
+            return name, data
+
         while True:
             try:
-                document = await self._reader.read_from(lambda: self._file(caller, file_id), in_background=True)
+                document = await self._reader.read_from(load, in_background=True)
                 break
             except BusyError:
                 await asyncio.sleep(_BUSY_S)
@@ -113,6 +144,7 @@ class DocumentReading:
         if not passages:
             raise DocumentError(" ".join([_NO_TEXT, *document.notes]))
         about = {"name": document.name, "pages": document.pages, "notes": list(document.notes), "encoder": None}
+        about["passages"] = len(passages)
         if self._encoders.default is not None:
             about["encoder"] = self._encoders.model().identity
         for begin in range(0, len(passages), _EMBEDDED_AT_ONCE):
@@ -130,11 +162,12 @@ async def vectors_of(encoders: Encoders, caller: Caller, passages: list[Passage]
     return Vectors.of(np.asarray(embedded.vectors, np.float32))
 
 
-async def _kept(held: ReadDocument) -> None:
-    while True:
+async def _kept(collections: Collections, collection: Collection, unread: set[int]) -> None:
+    """Keeps the leases of documents, and takes out of `unread` those that are not to be read any more."""
+    while unread:
         await asyncio.sleep(READ_LEASE_S / 4)
         try:
-            await held.keep()
+            unread &= {*await collections.keep(collection, sorted(unread))}
         except AccountsError as error:
             if error.refusal.code != "service_unavailable":
                 return  # the reading hears the same

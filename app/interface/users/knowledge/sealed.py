@@ -20,9 +20,11 @@ from app.messages.knowledge import (
     PASSAGES_BYTES,
     CollectionStore,
     DocumentState,
+    NewDocument,
     PassagesPart,
     StoredCollection,
     StoredDocument,
+    StoredFileBatch,
 )
 from app.sealing.records import SealError, seal, unseal
 
@@ -84,8 +86,8 @@ class Collections:
         sealed = _sealed_about(stored.key, stored.id, about)
         return self._opened(await self._store.change_collection(self._secret, stored.id, sealed))
 
-    async def delete(self, collection_id: str) -> None:
-        await self._store.delete_collection(self._secret, collection_id)
+    async def delete(self, collection_id: str, *, with_files: bool) -> None:
+        await self._store.delete_collection(self._secret, collection_id, with_files=with_files)
 
     async def members(self, collection_id: str) -> Sequence[str]:
         return await self._store.collection_members(self._secret, collection_id)
@@ -95,25 +97,47 @@ class Collections:
 
     # --- documents
 
-    async def add(self, collection: Collection, file_id: str, about: Mapping[str, Any]) -> "ReadDocument":
-        """Begins to read a document."""
+    async def add(
+        self, collection: Collection, documents: Mapping[str, Mapping[str, Any]], *, batch_id: str | None = None
+    ) -> Sequence["ReadDocument"]:
+        """Begins to read documents: their file ids, each with what is known of it."""
         stored = collection.stored
-        sealed = _sealed_document(stored, file_id, about)
-        document = await self._store.add_document(self._secret, stored.id, file_id, sealed)
-        return ReadDocument(self._store, self._secret, collection, self._opened_document(collection, document))
+        new = [NewDocument(file_id, _sealed_document(stored, file_id, about)) for file_id, about in documents.items()]
+        added = await self._store.add_documents(self._secret, stored.id, batch_id, new)
+        return [
+            ReadDocument(self._store, self._secret, collection, self._opened_document(collection, one)) for one in added
+        ]
+
+    async def keep(self, collection: Collection, numbers: Sequence[int]) -> Sequence[int]:
+        """Prolongs the lease of documents; returns those that are still to be read."""
+        return await self._store.keep_documents(self._secret, collection.stored.id, numbers)
 
     async def documents(
-        self, collection: Collection, after: str | None, limit: int, *, newest_first: bool
+        self,
+        collection: Collection,
+        after: str | None,
+        limit: int,
+        *,
+        newest_first: bool,
+        batch_id: str | None = None,
     ) -> Sequence[CollectedDocument]:
         found = await self._store.documents(
-            self._secret, collection.stored.id, after=after, limit=limit, newest_first=newest_first
+            self._secret, collection.stored.id, after=after, limit=limit, newest_first=newest_first, batch_id=batch_id
         )
         return [self._opened_document(collection, one) for one in found]
 
-    async def all_documents(self, collection: Collection) -> AsyncGenerator[CollectedDocument, None]:
-        """Yields all documents, oldest first."""
+    async def file_batch(self, collection_id: str, batch_id: str) -> StoredFileBatch:
+        return await self._store.file_batch(self._secret, collection_id, batch_id)
+
+    async def cancel_file_batch(self, collection_id: str, batch_id: str) -> StoredFileBatch:
+        return await self._store.cancel_file_batch(self._secret, collection_id, batch_id)
+
+    async def all_documents(
+        self, collection: Collection, batch_id: str | None = None
+    ) -> AsyncGenerator[CollectedDocument, None]:
+        """Yields all documents, or those of a batch, oldest first."""
         after: str | None = None
-        while some := await self.documents(collection, after, _AT_ONCE, newest_first=False):
+        while some := await self.documents(collection, after, _AT_ONCE, newest_first=False, batch_id=batch_id):
             for each in some:
                 yield each
             after = some[-1].stored.file_id
@@ -122,8 +146,8 @@ class Collections:
         stored = await self._store.document(self._secret, collection.stored.id, file_id)
         return self._opened_document(collection, stored)
 
-    async def delete_document(self, collection_id: str, file_id: str) -> None:
-        await self._store.delete_document(self._secret, collection_id, file_id)
+    async def delete_document(self, collection_id: str, file_id: str, *, with_file: bool) -> None:
+        await self._store.delete_document(self._secret, collection_id, file_id, with_file=with_file)
 
     async def passages(
         self, collection: Collection, document: CollectedDocument
@@ -158,10 +182,8 @@ class ReadDocument:
         self._store = store
         self._secret = secret
         self._parts = 0
-
-    async def keep(self) -> None:
-        """Prolongs the lease."""
-        await self._store.add_passages(self._secret, self.collection.stored.id, self.document.stored.number, [])
+        self.known: dict[str, Any] = {}
+        """What became known of it while it was read."""
 
     async def add(self, passages: Sequence[Passage], vectors: Vectors | None) -> None:
         """Stores the next passages."""
@@ -174,7 +196,7 @@ class ReadDocument:
 
     async def end(self, state: DocumentState, about: Mapping[str, Any]) -> None:
         stored, document = self.collection.stored, self.document.stored
-        sealed = _sealed_document(stored, document.file_id, {**self.document.about, **about})
+        sealed = _sealed_document(stored, document.file_id, {**self.document.about, **self.known, **about})
         await self._store.end_document(self._secret, stored.id, document.number, state, sealed)
 
 

@@ -1,6 +1,9 @@
 """`/v1/vector_stores`: users' collections of documents."""
 
-from typing import Any
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, get_args
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -18,7 +21,10 @@ from app.interface.wire.vector_stores import (
     CollectedFile,
     DeletedVectorStore,
     DocumentRequest,
+    FileBatch,
+    FileBatchRequest,
     FileContent,
+    FileCounts,
     Members,
     MembersRequest,
     PassageText,
@@ -32,8 +38,9 @@ from app.interface.wire.vector_stores import (
     VectorStoreRequest,
 )
 from app.knowledge.index import Hit
+from app.messages.knowledge import DocumentCounts, DocumentState, StoredFileBatch
 
-_STATES = ("in_progress", "completed", "failed", "cancelled")
+_STATES: tuple[DocumentState, ...] = get_args(DocumentState)
 
 
 class VectorStoreRoutes:
@@ -52,9 +59,8 @@ class VectorStoreRoutes:
         body = await body_of(request, VectorStoreRequest)
         about = {"name": body.name or "", "description": body.description, "metadata": body.metadata or {}}
         collection = await self._gate.to_the_end(collections.new(about))
-        for file_id in dict.fromkeys(body.file_ids or ()):
-            await self._reading.begin(caller, collections, collection, file_id, {})
         if body.file_ids:
+            await self._begin(caller, collections, collection, {file_id: {} for file_id in body.file_ids})
             collection = await collections.get(collection.stored.id)
         return json_response(_shown(collection))
 
@@ -80,9 +86,9 @@ class VectorStoreRoutes:
         return json_response(_shown(changed))
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/vector_stores/{id}`."""
+        """`DELETE /v1/vector_stores/{id}?with_files=true`."""
         _, collections = self._collections(request)
-        await self._gate.to_the_end(collections.delete(id_of(request)))
+        await self._gate.to_the_end(collections.delete(id_of(request), with_files=_with_files(request)))
         return json_response(DeletedVectorStore(id=id_of(request)).model_dump())
 
     async def members(self, request: Request) -> Response:
@@ -105,13 +111,15 @@ class VectorStoreRoutes:
         body = await body_of(request, DocumentRequest)
         collection = await collections.get(id_of(request))
         about = {"attributes": body.attributes or {}}
-        document = await self._gate.to_the_end(
-            self._reading.begin(caller, collections, collection, body.file_id, about)
-        )
+        [document] = await self._begin(caller, collections, collection, {body.file_id: about})
         return json_response(_document(collection, document))
 
     async def documents(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files`."""
+        return await self._listed(request, None)
+
+    async def _listed(self, request: Request, batch_id: str | None) -> Response:
+        """batch_id: of the batch whose documents are listed; None: all are."""
         query = list_query(request, "filter")
         state = request.query_params.get("filter")
         if state is not None and state not in _STATES:
@@ -120,7 +128,9 @@ class VectorStoreRoutes:
         collection = await collections.get(id_of(request))
         found, after = list[dict[str, Any]](), query.after
         while len(found) <= query.limit:
-            some = await collections.documents(collection, after, query.limit + 1, newest_first=query.newest_first)
+            some = await collections.documents(
+                collection, after, query.limit + 1, newest_first=query.newest_first, batch_id=batch_id
+            )
             for each in some:
                 shown = _document(collection, await self._reading.go_on(caller, collections, collection, each))
                 if state in (None, shown["status"]):
@@ -149,10 +159,44 @@ class VectorStoreRoutes:
         return json_response(FileContent(data=passages).model_dump())
 
     async def remove(self, request: Request) -> Response:
-        """`DELETE /v1/vector_stores/{id}/files/{file_id}`: the file itself stays."""
+        """`DELETE /v1/vector_stores/{id}/files/{file_id}?with_files=true`."""
         _, collections = self._collections(request)
-        await self._gate.to_the_end(collections.delete_document(id_of(request), _file_id(request)))
+        with_file = _with_files(request)
+        deleting = collections.delete_document(id_of(request), _file_id(request), with_file=with_file)
+        await self._gate.to_the_end(deleting)
         return json_response(RemovedFile(id=_file_id(request)).model_dump())
+
+    # --- batches of documents
+
+    async def add_batch(self, request: Request) -> Response:
+        """`POST /v1/vector_stores/{id}/file_batches`."""
+        caller, collections = self._collections(request)
+        body = await body_of(request, FileBatchRequest)
+        collection = await collections.get(id_of(request))
+        batch_id = f"vsfb_{uuid.uuid4().hex}"
+        await self._begin(caller, collections, collection, _new_documents(body), batch_id)
+        return json_response(_batch(collection.stored.id, await collections.file_batch(collection.stored.id, batch_id)))
+
+    async def batch(self, request: Request) -> Response:
+        """`GET /v1/vector_stores/{id}/file_batches/{batch_id}`."""
+        caller, collections = self._collections(request)
+        collection_id, batch_id = id_of(request), _batch_id(request)
+        batch = await collections.file_batch(collection_id, batch_id)
+        if batch.is_abandoned:
+            collection = await collections.get(collection_id)
+            async for each in collections.all_documents(collection, batch_id=batch_id):
+                await self._reading.go_on(caller, collections, collection, each)
+        return json_response(_batch(collection_id, batch))
+
+    async def batch_documents(self, request: Request) -> Response:
+        """`GET /v1/vector_stores/{id}/file_batches/{batch_id}/files`."""
+        return await self._listed(request, _batch_id(request))
+
+    async def cancel_batch(self, request: Request) -> Response:
+        """`POST /v1/vector_stores/{id}/file_batches/{batch_id}/cancel`: what is read by now stays."""
+        _, collections = self._collections(request)
+        cancelling = collections.cancel_file_batch(id_of(request), _batch_id(request))
+        return json_response(_batch(id_of(request), await self._gate.to_the_end(cancelling)))
 
     # --- search
 
@@ -172,6 +216,17 @@ class VectorStoreRoutes:
         )
         return json_response(SearchResults(search_query=questions, data=[_result(hit) for hit in hits]).model_dump())
 
+    async def _begin(
+        self,
+        caller: Caller,
+        collections: Collections,
+        collection: Collection,
+        documents: Mapping[str, Mapping[str, Any]],
+        batch_id: str | None = None,
+    ) -> Sequence[CollectedDocument]:
+        beginning = self._reading.begin(caller, collections, collection, documents, batch_id=batch_id)
+        return await self._gate.to_the_end(beginning)
+
     def _collections(self, request: Request) -> tuple[Caller, Collections]:
         caller, identity = user_of(request)
         return caller, Collections(self._gate.collections, identity, caller.secret)
@@ -181,17 +236,54 @@ def _file_id(request: Request) -> str:
     return str(request.path_params["file_id"])
 
 
+def _with_files(request: Request) -> bool:
+    """Returns whether the files of what is deleted go too. Raises ApiError (400)."""
+    wanted = request.query_params.get("with_files", "false")
+    if wanted not in ("true", "false") or request.query_params.keys() - {"with_files"}:
+        raise errors.invalid("The only parameter is 'with_files': true or false.", "with_files", "invalid_value")
+    return wanted == "true"
+
+
+def _batch_id(request: Request) -> str:
+    return str(request.path_params["batch_id"])
+
+
+def _new_documents(body: FileBatchRequest) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the ids of the files, each with what is known of it. Raises ApiError (400)."""
+    if (body.file_ids is None) == (body.files is None):
+        raise errors.invalid("Exactly one of 'file_ids' and 'files' is needed.", "file_ids", "invalid_value")
+    if body.files is None:
+        return {file_id: {"attributes": body.attributes or {}} for file_id in body.file_ids or ()}
+    return {one.file_id: {"attributes": one.attributes or {}} for one in body.files}
+
+
+def _counts(counts: DocumentCounts) -> FileCounts:
+    by_state = asdict(counts)
+    return FileCounts(**by_state, total=sum(by_state.values()))
+
+
+def _batch(collection_id: str, batch: StoredFileBatch) -> dict[str, Any]:
+    counts = batch.counts
+    state = "in_progress" if counts.in_progress else "cancelled" if counts.cancelled else "completed"
+    return FileBatch.model_validate({
+        "id": batch.id,
+        "created_at": batch.created,
+        "vector_store_id": collection_id,
+        "status": state,
+        "file_counts": _counts(counts),
+    }).model_dump()  # fmt: skip
+
+
 def _shown(collection: Collection) -> dict[str, Any]:
     stored, about = collection.stored, collection.about
-    counts = {"in_progress": stored.in_progress, "completed": stored.completed, "failed": stored.failed}
     return VectorStore.model_validate({
         "id": stored.id,
         "created_at": stored.created,
         "name": about.get("name") or "",
         "description": about.get("description"),
         "usage_bytes": stored.sealed_bytes,
-        "file_counts": {**counts, "total": sum(counts.values())},
-        "status": "in_progress" if stored.in_progress else "completed",
+        "file_counts": _counts(stored.counts),
+        "status": "in_progress" if stored.counts.in_progress else "completed",
         "last_active_at": stored.created,
         "metadata": about.get("metadata") or {},
         "shared": not stored.is_mine,
@@ -210,6 +302,7 @@ def _document(collection: Collection, document: CollectedDocument) -> dict[str, 
         "attributes": about.get("attributes") or {},
         "filename": document.name,
         "pages": about.get("pages"),
+        "passages": about.get("passages"),
         "notes": about.get("notes") or [],
     }).model_dump()  # fmt: skip
 

@@ -4,7 +4,7 @@ Exact: a product with all vectors, and BM25 over all passages, joined by recipro
 2009). So there is no structure to build, to store or to leak.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,11 +59,9 @@ def search(
     question: str,
     vector: NDArray[np.float32] | None,
     most: int,
-    *,
-    wanted: Callable[[OpenDocument], bool] = lambda _: True,
 ) -> list[Hit]:
     """Returns the best passages, best first. vector: of the question, of length 1; None: words alone are searched."""
-    chosen = [document for document in documents if document.passages and wanted(document)]
+    chosen = [document for document in documents if document.passages]
     rankings = [_ranked(scores([document.lexicon for document in chosen], question), least=0.0)]
     if vector is not None:
         similar = [

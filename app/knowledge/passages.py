@@ -7,7 +7,7 @@ that no answer is cut in two.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,8 @@ class Passage:
     """Where it begins, from 1; None: the document has no pages."""
     heading: str = field(default="", repr=False)
     """The last heading before it; empty: there is none, or the passage begins with it."""
+    begin: int | None = None
+    """Its place in the document, in characters; None: unknown."""
 
     @property
     def searched(self) -> str:
@@ -57,8 +59,20 @@ def cut(sections: Sequence[Section]) -> list[Passage]:
         is_at_heading = before >= 0 and heading_begins[before] == place
         heading = "" if before < 0 or is_at_heading else headings[before][1]
         page = sections[bisect_right(begins, place) - 1].page
-        passages.append(Passage(piece, page, heading))
+        passages.append(Passage(piece, page, heading, place))
     return passages
+
+
+def without_overlap(passages: Sequence[Passage]) -> Iterator[Passage]:
+    """Yields a document's passages in order, each without what the one before it has of its text, and no empty one."""
+    end = 0
+    for passage in passages:
+        text = passage.text
+        if passage.begin is not None:
+            text = text[max(0, end - passage.begin) :]
+            end = max(end, passage.begin + len(passage.text))
+        if text.strip():
+            yield replace(passage, text=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,7 @@ def written(passages: Sequence[Passage], vectors: Vectors | None) -> bytes:
         "texts": [one.text for one in passages],
         "pages": [one.page for one in passages],
         "headings": [one.heading for one in passages],
+        "begins": [one.begin for one in passages],
         "dimensions": 0 if vectors is None else vectors.codes.shape[1],
     })  # fmt: skip
     numbers = b"" if vectors is None else vectors.scales.astype("<f4").tobytes() + vectors.codes.tobytes()
@@ -103,7 +118,8 @@ def read(data: bytes) -> tuple[list[Passage], Vectors | None]:
     """Reads what `written` has made. Raises ValueError or KeyError for anything else."""
     begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     header = orjson.loads(data[_LENGTH_BYTES:begin])
-    columns = header["texts"], header["pages"], header["headings"]
+    begins = header.get("begins") or [None] * len(header["texts"])  # an older version has not written them
+    columns = header["texts"], header["pages"], header["headings"], begins
     passages = [Passage(*each) for each in zip(*columns, strict=True)]
     if not header["dimensions"]:
         return passages, None

@@ -17,6 +17,8 @@ from app.interface.wire.vector_stores import (
     CollectedFileList,
     DeletedVectorStore,
     DocumentRequest,
+    FileBatch,
+    FileBatchRequest,
     FileContent,
     Members,
     MembersRequest,
@@ -46,16 +48,18 @@ def knowledge_of(gate: AccountsGate, reception: Reception) -> Knowledge:
     encoders, files = Encoders(reception.service), reception.files
     reading = DocumentReading(gate, files.reader, encoders, lambda caller, of: files.stored(caller, of, "file_id"))
     search = KnowledgeSearch(encoders, reading)
-    return Knowledge(VectorStoreRoutes(gate, reading, search), FileSearch(gate.collections, search))
+    return Knowledge(VectorStoreRoutes(gate, reading, search), FileSearch(gate.collections, search, reception))
 
 
 def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
     """Returns the routes."""
     every, one = "/v1/vector_stores", "/v1/vector_stores/{id}"
     files, file = f"{one}/files", f"{one}/files/{{file_id}}"
+    batches, batch = f"{one}/file_batches", f"{one}/file_batches/{{batch_id}}"
     none = {404: NONE}
     mine = {**none, 403: _OWNER}
     full = {**mine, 429: FULL}
+    with_files = {"with_files": "true: your files that it was read from are deleted, too; without it they stay."}
     states = {"filter": "in_progress, completed, failed or cancelled; without it all."}
     return (
         Route(
@@ -70,7 +74,9 @@ def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
         Route("GET", every, stores.collections, "Your collections.", VectorStoreList, query=_LIST, refuses=none),
         Route("GET", one, stores.collection, "A collection.", VectorStore, refuses=none),
         Route("POST", one, stores.change, "Changes its name.", VectorStore, VectorStoreChange, refuses=full),
-        Route("DELETE", one, stores.delete, "Deletes a collection.", DeletedVectorStore, refuses=mine),
+        Route(
+            "DELETE", one, stores.delete, "Deletes a collection.", DeletedVectorStore, query=with_files, refuses=mine
+        ),
         Route("GET", f"{one}/members", stores.members, "With whom it is shared.", Members, refuses=mine),
         Route(
             "POST",
@@ -102,7 +108,27 @@ def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
         ),
         Route("GET", file, stores.document, "A document.", CollectedFile, refuses=none),
         Route("GET", f"{file}/content", stores.content, "A document's passages.", FileContent, refuses=none),
-        Route("DELETE", file, stores.remove, "Takes a document out; the file stays.", RemovedFile, refuses=mine),
+        Route("DELETE", file, stores.remove, "Takes a document out.", RemovedFile, query=with_files, refuses=mine),
+        Route(
+            "POST",
+            batches,
+            stores.add_batch,
+            "Adds several files, which are read in the background.",
+            FileBatch,
+            FileBatchRequest,
+            refuses={**full, 409: "One of them is being read."},
+        ),
+        Route("GET", batch, stores.batch, "Files that were added together.", FileBatch, refuses=none),
+        Route(
+            "GET",
+            f"{batch}/files",
+            stores.batch_documents,
+            "Their documents.",
+            CollectedFileList,
+            query={**_LIST, **states},
+            refuses=none,
+        ),
+        Route("POST", f"{batch}/cancel", stores.cancel_batch, "Cancels what is not read yet.", FileBatch, refuses=mine),
         Route(
             "POST",
             f"{one}/search",

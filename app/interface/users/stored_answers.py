@@ -24,6 +24,7 @@ from app.interface.generate.answers.responses import ResponseBody, ResponseEvent
 from app.interface.generate.answers.running import RunningAnswer
 from app.interface.generate.generation import Generation, Stored
 from app.interface.generate.planning.job import Job
+from app.interface.generate.planning.passages import drop_uncited
 from app.interface.generate.planning.responses import refuse_stored
 from app.interface.generate.reception import Received
 from app.interface.generate.service import ServedModel
@@ -180,9 +181,11 @@ class StoredAnswer:
     def _record(self, response: ResponseObject) -> NewResponse:
         said = [item.type for item in response.output if item.type != "file_search_call"]
         is_text = said == ["message"]  # tokens of a thought would not spell the text
+        body = response.model_dump()
+        drop_uncited(body)
         return NewResponse(
             id=self.response_id,
-            body=response.model_dump(),
+            body=body,
             question=self.question,
             token_ids=self._token_ids if is_text else [],
             previous_id=self.request.previous_response_id,

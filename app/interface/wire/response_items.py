@@ -134,6 +134,10 @@ class ReasoningItem(_Item):
         return "\n".join(part.text for part in parts)
 
 
+MOST_WHOLE = 64
+"""The most passages of documents that are read whole: about 12,000 tokens."""
+
+
 class FoundPassageItem(Wire):
     """A passage that an earlier search found."""
 
@@ -154,7 +158,8 @@ class FileSearchCallItem(Wire):
 
     type: Literal["file_search_call"]
     id: Identifier | None = None
-    results: Annotated[list[FoundPassageItem], Field(max_length=64, fail_fast=True)] | None = None
+    results: Annotated[list[FoundPassageItem], Field(max_length=MOST_WHOLE, fail_fast=True)] | None = None
+    whole: bool = False
 
 
 HostedCall = Literal[

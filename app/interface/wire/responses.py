@@ -305,6 +305,9 @@ class OutputFileSearch(BaseModel):
     status: ItemStatus = "completed"
     queries: list[str]
     results: list[FoundPassage]
+    whole: Annotated[bool, Field(exclude_if=lambda whole: not whole)] = False
+    """Extension: these are all parts of the documents, which stand before the first question, and not what was found.
+    In a stored answer only those that it cites have their text."""
 
 
 class InputTokensDetails(BaseModel):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from app.documents.document import Section
 from app.knowledge.index import OpenDocument, search
 from app.knowledge.lexical import Lexicon, scores, words_of
-from app.knowledge.passages import PASSAGE_CHARACTERS, Passage, Vectors, cut, in_parts, read, written
+from app.knowledge.passages import PASSAGE_CHARACTERS, Passage, Vectors, cut, in_parts, read, without_overlap, written
 
 WORDS = (
     "the",
@@ -45,6 +45,16 @@ def test_every_word_is_in_a_passage_of_its_page() -> None:
     assert passages[2].text[:40] in passages[1].text  # they overlap
 
 
+def test_a_document_is_whole_again_without_the_overlaps() -> None:
+    rows = "| a | b |\n|---|---|\n" + "| 0 | 0 |\n" * 300  # alike, so that no text tells where they overlap
+    pages = [Section(f"# Ü {number}\n\n{_prose(number, 400)}\n\n{rows}", number) for number in (1, 2)]
+    passages = cut(pages)
+    text = "".join(one.text for one in pages)
+    assert "".join("".join(one.text.split()) for one in without_overlap(passages)) == "".join(text.split())
+    assert sum(len(one.text) for one in passages) > len(text)
+    assert [one.text for one in without_overlap([Passage("a"), Passage("a")])] == ["a", "a"]  # of an older version
+
+
 def test_nothing_to_cut() -> None:
     assert cut([]) == []
     assert cut([Section("", 1)]) == []
@@ -52,7 +62,7 @@ def test_nothing_to_cut() -> None:
 
 @pytest.mark.parametrize("dimensions", [0, 3])
 def test_written_passages_are_read(dimensions: int) -> None:
-    passages = [Passage("first\n\nline", 3, "Heading"), Passage("zweiter Ü 🙂")]
+    passages = [Passage("first\n\nline", 3, "Heading", 17), Passage("zweiter Ü 🙂")]
     vectors = None if not dimensions else Vectors.of(np.eye(2, dimensions, dtype=np.float32))
     found, kept = read(written(passages, vectors))
     assert found == passages
@@ -120,7 +130,7 @@ def test_both_rankings_count() -> None:
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     words = search(documents, "deposit", None, 10)
     assert {(hit.document.file_id, hit.index) for hit in words} == {("a", 0), ("b", 1)}
-    only = search(documents, "deposit", question, 10, wanted=lambda document: document.file_id == "b")
+    only = search([one for one in documents if one.file_id == "b"], "deposit", question, 10)
     assert {hit.document.file_id for hit in only} == {"b"}
     assert search([], "deposit", question, 3) == []
 

@@ -21,6 +21,7 @@ from app.interface.generate.planning.limits import (
     chat_within_window,
     within_context,
 )
+from app.interface.generate.planning.passages import led_by
 from app.interface.generate.planning.searches import search_of
 from app.interface.request import errors
 from app.interface.request.callers import Caller
@@ -29,7 +30,7 @@ from app.interface.text.chat_model import ChatModel, Conversation
 from app.interface.text.instructions import is_system
 from app.interface.thinking.ends import Calls
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault, wanted_thinking
-from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning
+from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning, Message
 from app.interface.wire.tools import Tool
 
 Given = TypeVar("Given")
@@ -37,10 +38,21 @@ _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 6.0, inf)
 """By how much more than counted messages may take."""
 
 
-def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
-    """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
+def plan_chat(
+    model: ChatModel,
+    request: ChatCompletionRequest,
+    limits: Limits,
+    caller: Caller,
+    request_id: str,
+    documents: str = "",
+) -> Job:
+    """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400).
+
+    documents: what stands before the first question that the model sees; empty: nothing.
+    """
     options = _options(model, request, limits)
-    prompt, shared_tokens, left_out = _prompt(model, request, limits, options, saves=caller.grants is not None)
+    saves = caller.grants is not None
+    prompt, shared_tokens, left_out = _prompt(model, request, limits, options, documents, saves=saves)
     begun = model.begun(request.messages) if options.thinking.continues else Begun("", "")
     thought = model.thoughts.within(prompt.token_ids, begun)
     if begun.text:
@@ -67,13 +79,14 @@ def plan_as_chat(
     caller: Caller,
     request_id: str,
     name_of: Callable[[str], str],
+    documents: str = "",
 ) -> Job:
     """Plans a request of another API by its equivalent chat request. Raises ApiError (400).
 
-    name_of: the client's name of a chat request's field, for errors.
+    name_of: the client's name of a chat request's field, for errors. documents: see `plan_chat`.
     """
     try:
-        job = plan_chat(model, chat, limits, caller, request_id)
+        job = plan_chat(model, chat, limits, caller, request_id, documents)
     except errors.ApiError as error:
         raise error.renamed(name_of) from None
     if job.grammar is None:
@@ -147,7 +160,13 @@ def _calls(functions: Functions | None) -> Calls:
 
 
 def _prompt(
-    model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions, *, saves: bool
+    model: ChatModel,
+    request: ChatCompletionRequest,
+    limits: Limits,
+    options: GenerationOptions,
+    documents: str,
+    *,
+    saves: bool,
 ) -> tuple[BoundedPrompt, int, LeftOut | None]:
     """Returns the prompt, how many of its tokens a user's other chats may share, and what is left out.
 
@@ -161,11 +180,12 @@ def _prompt(
         context_tokens = window_tokens(window.context_window, context_tokens)
         window = replace(window, context_window=context_tokens)
     if options.leaves_out_turns:
-        conversation, left_out = _kept(model, request, tools, wanted, context_tokens)
+        conversation, left_out = _kept(model, request, tools, wanted, context_tokens, documents)
     elif saves:
-        conversation = model.conversation(request.messages, tools, form, bounded=True, options=wanted)
+        messages = led_by(request.messages, documents)
+        conversation = model.conversation(messages, tools, form, bounded=True, options=wanted)
     if conversation is None:
-        token_ids = model.chat_prompt(request.messages, tools, form, options=wanted)
+        token_ids = model.chat_prompt(led_by(request.messages, documents), tools, form, options=wanted)
         return within_context(token_ids, limit, context_tokens, "messages"), 0, None
     if window is None:
         bounded = within_context(conversation.token_ids, limit, context_tokens, "messages")
@@ -186,6 +206,7 @@ def _kept(
     tools: Sequence[Tool],
     options: TemplateOptions,
     context_tokens: int,
+    documents: str,
 ) -> tuple[Conversation, LeftOut]:
     """Returns the part of the conversation that the model sees. Raises ApiError (400) if the shortest does not fit.
 
@@ -195,11 +216,14 @@ def _kept(
     messages, form, limit_tokens = request.messages, request.response_format, limit_of(context_tokens)
     system = list(takewhile(is_system, messages))
     system_tokens = model.system_size(system, tools, form, options)
+    if documents:
+        system_tokens += model.message_sizes([Message(role="user", content=documents)])[0].later
     sizes = model.message_sizes(messages[len(system) :])
     most_tokens = (limit_tokens + context_tokens) // 2
     for factor in _FACTORS:
         kept = kept_turns(messages, sizes, room_tokens=round((limit_tokens - system_tokens) / factor))
-        conversation = model.conversation(kept.messages, tools, form, bounded=kept.is_shortest, options=options)
+        shown = led_by(kept.messages, documents)
+        conversation = model.conversation(shown, tools, form, bounded=kept.is_shortest, options=options)
         if kept.is_shortest or len(conversation.token_ids) <= most_tokens:
             break
     return conversation, LeftOut(kept.left_out_turns, limit_tokens)

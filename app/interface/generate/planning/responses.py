@@ -13,6 +13,7 @@ from app.interface.generate.planning.chat import plan_as_chat
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
 from app.interface.generate.planning.passages import framed as framed_passages
+from app.interface.generate.planning.passages import whole_documents
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
@@ -25,6 +26,7 @@ from app.interface.wire.response_items import (
     CustomToolCallItem,
     CustomToolCallOutputItem,
     FileSearchCallItem,
+    FoundPassageItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputMessage,
@@ -51,7 +53,16 @@ def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, ca
     """Renders and tokenizes once; slow for a long conversation. Raises ApiError (400)."""
     offered = offered_tools(request.tools, request.tool_choice)
     chat = chat_request(request)
-    return plan_as_chat(model, chat, limits, caller, request_id, lambda name: _field(_tool_field(name, offered)))
+    found = _read_whole(request)
+    documents = "" if found is None else whole_documents(found)
+    names = lambda name: _field(_tool_field(name, offered))  # noqa: E731
+    return plan_as_chat(model, chat, limits, caller, request_id, names, documents)
+
+
+def _read_whole(request: ResponseRequest) -> Sequence[FoundPassageItem] | None:
+    """Returns the documents that were read whole for the question; None: none were."""
+    last = request.input[-1] if not isinstance(request.input, str) and request.input else None
+    return last.results if isinstance(last, FileSearchCallItem) and last.whole else None
 
 
 def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
@@ -148,6 +159,7 @@ def _messages(request: ResponseRequest) -> list[Message]:
     calls: list[ToolCall] = []
     thoughts: list[str] = []  # before the pending text and calls
     assistant_text: str | None = None  # the text right before the calls
+    are_whole = _read_whole(request) is not None
 
     def end_turn() -> None:
         nonlocal assistant_text
@@ -185,6 +197,8 @@ def _messages(request: ResponseRequest) -> list[Message]:
             case InputMessage():
                 end_turn()
                 messages.append(Message(role=item.role, content=_text(item.content)))
+            case FileSearchCallItem() if item.whole and are_whole:
+                pass  # the documents stand before the first question, once
             case FileSearchCallItem() if item.results is not None and messages and messages[-1].role == "user":
                 messages[-1] = _followed(messages[-1], framed_passages(item.results))
             case _:  # another service's record of a tool that it ran

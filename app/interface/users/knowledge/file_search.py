@@ -1,28 +1,40 @@
-"""The tool `file_search` of a response: the collections are searched for the question before the model answers."""
+"""The tool `file_search` of a response: the collections are searched for the question before the model answers.
+
+Few documents are read whole instead, before the first question and in the same order whatever is asked: so every
+further question about them begins as the first one did, and its KV pages are there.
+"""
 
 import uuid
 from collections.abc import Sequence
 
+from app.interface.generate.planning.passages import whole_documents
+from app.interface.generate.reception import Reception
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.users.knowledge.sealed import Collections
 from app.interface.users.knowledge.searching import KnowledgeSearch
-from app.interface.wire.response_items import InputMessage
+from app.interface.wire.chat import Message
+from app.interface.wire.response_items import MOST_WHOLE, InputMessage
 from app.interface.wire.response_tools import FileSearchTool
 from app.interface.wire.responses import FoundPassage, OutputFileSearch, ResponseRequest
+from app.knowledge.index import OpenDocument
+from app.knowledge.passages import Passage, without_overlap
 from app.messages.accounts import AccountsError
 from app.messages.knowledge import CollectionStore
 
 USUAL_RESULTS = 6
+_CONTEXT_SHARE = 2
+"""Documents that are read whole take at most this part of the context, together with the question."""
 _MOST_QUESTION_CHARACTERS = 2000
 
 
 class FileSearch:
     """Searches for the responses of one ingress."""
 
-    def __init__(self, store: CollectionStore, search: KnowledgeSearch) -> None:
+    def __init__(self, store: CollectionStore, search: KnowledgeSearch, reception: Reception) -> None:
         self._store = store
         self._search = search
+        self._reception = reception
 
     async def searched(self, request: ResponseRequest, caller: Caller) -> OutputFileSearch | None:
         """Searches if the request has the tool and a question; request: with its history.
@@ -34,8 +46,9 @@ class FileSearch:
         if tool is None or not questions or caller.identity is None:
             return None
         collections = Collections(self._store, caller.identity, caller.secret)
-        results = list[FoundPassage]()
         try:
+            if (documents := await self._whole(request, caller, collections, tool, questions[0])) is not None:
+                return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=[], results=documents, whole=True)
             hits = await self._search.search(
                 caller,
                 collections,
@@ -50,20 +63,35 @@ class FileSearch:
                 raise
             field = "tools.vector_store_ids"
             raise errors.invalid("'tools': there is no such collection.", field, "invalid_value") from None
-        for hit in hits:
-            passage, document = hit.passage, hit.document
-            results.append(
-                FoundPassage(
-                    file_id=document.file_id,
-                    filename=document.name,
-                    score=hit.score,
-                    text=passage.text,
-                    attributes=dict(document.attributes),
-                    page=passage.page,
-                    heading=passage.heading,
-                )
-            )
+        results = [_found(hit.document, hit.passage, hit.score) for hit in hits]
         return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results)
+
+    async def _whole(
+        self, request: ResponseRequest, caller: Caller, collections: Collections, tool: FileSearchTool, question: str
+    ) -> list[FoundPassage] | None:
+        """Returns all of the documents; None: there are too many, or the request says how to search."""
+        if tool.max_num_results is not None or tool.ranking_options is not None:
+            return None
+        documents = await self._search.documents(caller, collections, tool.vector_store_ids, tool.filters)
+        if not 0 < sum(len(one.passages) for one in documents) <= MOST_WHOLE:
+            return None
+        found = [_found(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
+        model = self._reception.service.model(request.model).chat
+        asked = [Message(role="user", content=f"{whole_documents(found)}{question}")]
+        sizes = await self._reception.in_thread(lambda: model.message_sizes(asked))
+        return found if sizes[0].later <= model.context_tokens // _CONTEXT_SHARE else None
+
+
+def _found(document: OpenDocument, passage: Passage, score: float) -> FoundPassage:
+    return FoundPassage(
+        file_id=document.file_id,
+        filename=document.name,
+        score=score,
+        text=passage.text,
+        attributes=dict(document.attributes),
+        page=passage.page,
+        heading=passage.heading,
+    )
 
 
 def tool_of(request: ResponseRequest) -> FileSearchTool | None:

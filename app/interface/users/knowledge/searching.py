@@ -57,14 +57,7 @@ class KnowledgeSearch:
         filters: on the documents' attributes; None: all are searched.
         """
         least_score = (ranking.score_threshold if ranking else None) or 0.0
-
-        def wanted(document: OpenDocument) -> bool:
-            return filters is None or filters.holds(dict(document.attributes))
-
-        documents = list[OpenDocument]()
-        for collection_id in dict.fromkeys(collection_ids):
-            collection = await collections.get(collection_id)
-            documents += await self._documents(caller, collections, collection)
+        documents = await self.documents(caller, collections, collection_ids, filters)
         vectors = None
         if self._encoders.default is not None and documents:
             vectors = (await self._encoders.embed(list(questions), caller=caller, kind="query")).vectors
@@ -73,7 +66,7 @@ class KnowledgeSearch:
         for at, question in enumerate(questions):
             vector = None if vectors is None else vectors[at]
             some = CANDIDATES if reranker is not None else most
-            hits = await asyncio.to_thread(search, documents, question, vector, some, wanted=wanted)
+            hits = await asyncio.to_thread(search, documents, question, vector, some)
             if reranker is not None and hits:
                 texts = [hit.passage.searched for hit in hits]
                 scored = await self._encoders.score(question, texts, caller=caller, model=reranker)
@@ -84,6 +77,15 @@ class KnowledgeSearch:
                     best[place] = hit
         ranked = sorted(best.values(), key=lambda hit: -hit.score)
         return [hit for hit in ranked if hit.score >= least_score][:most]
+
+    async def documents(
+        self, caller: Caller, collections: Collections, collection_ids: Sequence[str], filters: Filter | None
+    ) -> list[OpenDocument]:
+        """Returns collections' read documents, opened, each collection's oldest first. Raises as `search` does."""
+        found = list[OpenDocument]()
+        for collection_id in dict.fromkeys(collection_ids):
+            found += await self._documents(caller, collections, await collections.get(collection_id))
+        return [one for one in found if filters is None or filters.holds(dict(one.attributes))]
 
     async def _documents(self, caller: Caller, collections: Collections, collection: Collection) -> list[OpenDocument]:
         """Returns the collection's read documents, opened."""

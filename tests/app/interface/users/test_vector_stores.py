@@ -135,13 +135,16 @@ async def test_a_collection_with_openai_s_client(world: World) -> None:
     files = [one async for one in stores.files.list(collection_id, filter="completed")]
     assert [more(one)["filename"] for one in files] == ["menu.md", "lease.md"]
     passages = await stores.files.content(files[1].id, vector_store_id=collection_id)
+    assert more(files[1])["passages"] == len(passages.data)
     assert "notice of six months" in "".join(one.text or "" for one in passages.data)
     changed = await stores.update(collection_id, name="Leases", metadata={"year": "2026"})
     assert (changed.name, changed.metadata) == ("Leases", {"year": "2026"})
     await stores.files.delete(files[0].id, vector_store_id=collection_id)
     assert {hit.filename for hit in await world.found(collection_id, "lentil soup deposit")} == {"lease.md"}
     assert (await world.client.files.retrieve(files[0].id)).filename == "menu.md"  # the file itself stays
-    assert (await stores.delete(collection_id)).deleted
+    extra: Any = {"extra_query": {"with_files": "true"}}
+    assert (await stores.delete(collection_id, **extra)).deleted
+    assert await refusal(world.client.files.retrieve(files[1].id)) == (404, "not_found", None)
     assert await refusal(stores.retrieve(collection_id)) == (404, "not_found", None)
 
 
@@ -185,6 +188,7 @@ async def test_another_user_finds_none_of_it(world: World) -> None:
     bob = client_of(world.site, await world.site.log_in("bob"))
     stores = bob.vector_stores
     where: Any = {"vector_store_id": collection_id}
+    batch = await world.client.vector_stores.file_batches.create(file_ids=[file.id], **where)
     for call in (
         stores.retrieve(collection_id),
         stores.update(collection_id, name="mine"),
@@ -194,6 +198,13 @@ async def test_another_user_finds_none_of_it(world: World) -> None:
         stores.files.content(file.id, **where),
         stores.files.delete(file.id, **where),
         stores.files.create(file_id=file.id, **where),
+        stores.file_batches.create(file_ids=[file.id], **where),
+        stores.file_batches.retrieve(batch.id, **where),
+        stores.file_batches.list_files(batch.id, **where),
+        stores.file_batches.cancel(batch.id, **where),
+        world.client.vector_stores.file_batches.retrieve("vsfb_none", **where),
+        world.client.vector_stores.file_batches.list_files("vsfb_none", **where),
+        world.client.vector_stores.file_batches.cancel("vsfb_none", **where),
         bob.responses.create(
             model="tiny", input="deposit?", tools=[{"type": "file_search", "vector_store_ids": [collection_id]}]
         ),
@@ -240,6 +251,62 @@ async def test_a_document_whose_ingress_died_is_read_again(world: World, monkeyp
     assert await world.found(collection_id, "deposit")
 
 
+async def test_a_batch_with_openai_s_client(world: World) -> None:
+    collection_id = await world.collection({})
+    batches = world.client.vector_stores.file_batches
+    where: Any = {"vector_store_id": collection_id}
+    kept = await world.upload("notes.md", b"The key is under the mat.")
+    files = [("lease.md", LEASE), ("menu.md", MENU), ("empty.txt", b"  ")]
+    batch = await batches.upload_and_poll(collection_id, files=files, file_ids=[kept], poll_interval_ms=10)
+    assert (batch.object, batch.vector_store_id) == ("vector_store.files_batch", collection_id)
+    counts = batch.file_counts
+    assert (batch.status, counts.completed, counts.failed, counts.total) == ("completed", 3, 1, 4)
+    await world.add(collection_id, "beside.md", b"It is not in the batch.")
+    for state, names in (("completed", {"notes.md", "lease.md", "menu.md"}), ("failed", {"empty.txt"})):
+        found = [more(one)["filename"] async for one in batches.list_files(batch.id, filter=state, **where)]  # type: ignore[arg-type]
+        assert set(found) == names
+    first = await batches.list_files(batch.id, limit=1, order="asc", **where)
+    assert [len(first.data), (await first.get_next_page()).data != first.data] == [1, True]
+    each: Any = [{"file_id": kept, "attributes": {"floor": 2}}]
+    again = await batches.create_and_poll(files=each, poll_interval_ms=10, **where)
+    assert (again.id != batch.id, again.file_counts.completed) == (True, 1)
+    assert (await batches.retrieve(batch.id, **where)).file_counts.total == 3
+    floor: Any = {"type": "eq", "key": "floor", "value": 2}
+    assert {hit.filename for hit in await world.found(collection_id, "key", filters=floor)} == {"notes.md"}
+    for wrong in ({}, {"file_ids": [kept], "files": each}):
+        assert await refusal(batches.create(**where, **wrong)) == (400, "invalid_value", "file_ids")  # type: ignore[arg-type]
+
+
+async def test_a_cancelled_batch_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection_id = await world.collection({})
+    batches = world.client.vector_stores.file_batches
+    where: Any = {"vector_store_id": collection_id}
+    may_read, read = asyncio.Event(), list[str]()
+    passages = reading.DocumentReading._passages
+
+    async def slow(self: Any, caller: Any, held: Any) -> Any:
+        read.append(held.document.stored.file_id)
+        await may_read.wait()
+        return await passages(self, caller, held)
+
+    monkeypatch.setattr(reading.DocumentReading, "_passages", slow)
+    monkeypatch.setattr(reading, "READ_LEASE_S", 0.1)
+    files = [await world.upload(f"{number}.md", b"A text.") for number in range(5)]
+    batch = await batches.create(file_ids=files, **where)
+    while len(read) < 2:
+        await asyncio.sleep(0.01)
+    cancelled = await batches.cancel(batch.id, **where)
+    assert (cancelled.status, cancelled.file_counts.cancelled) == ("cancelled", 5)
+    await asyncio.sleep(0.1)  # the ingress hears of it
+    may_read.set()
+    while world.site.gate._background_tasks:
+        await asyncio.sleep(0.01)
+    assert len(read) == 2
+    found = await world.client.vector_stores.files.retrieve(files[4], **where)
+    assert (found.status, found.usage_bytes < 200) == ("cancelled", True)
+    assert await world.found(collection_id, "text") == []
+
+
 async def test_an_answer_cites_what_was_found(world: World) -> None:
     collection_id = await world.collection({"lease.md": b"The deposit is three monthly rents."})
     world.answer = "Three rents [1], in advance [7]."
@@ -264,6 +331,64 @@ async def test_an_answer_cites_what_was_found(world: World) -> None:
     assert events[-1].response.output[0].queries == ["And notice?", "How high is the deposit?\nAnd notice?"]
     later = world.prompt()
     assert later.startswith(prompt[: prompt.index("</passages>")])
+
+
+async def test_few_documents_are_read_whole_before_the_question(world: World) -> None:
+    collection_id = await world.collection({"key.md": b"The key is blue.", "rent.md": b"The rent is 900."})
+    world.answer = "It is 900 [2]."
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
+    conversation = await world.client.conversations.create()
+    asked: Any = {"model": "tiny", "tools": tools}
+    answer = await world.client.responses.create(input="How high?", conversation=conversation.id, **asked)
+    search, message = answer.output
+    assert (search.queries, more(search)["whole"], [one.text for one in search.results]) == (
+        [], True, ["The key is blue.", "The rent is 900."],
+    )  # fmt: skip
+    assert [(one.filename, more(one)["result"]) for one in message.content[0].annotations] == [("rent.md", 1)]
+    prompt = world.prompt()
+    shown = '<document name="key.md">\n[1]\nThe key is blue.\n</document>\n<document name="rent.md">\n[2]\nThe rent'
+    assert prompt.count(shown) == 1
+    documents = prompt[: prompt.index("How high?")]
+    # what is stored of it is what the answer cites
+    _, stored, _ = [one async for one in world.client.conversations.items.list(conversation.id, order="asc")]
+    assert [one.text for one in stored.results] == ["", "The rent is 900."]
+    # a further question begins as the first one did, in its chat and in another one
+    await world.client.responses.create(input="And who?", conversation=conversation.id, **asked)
+    assert world.prompt().startswith(prompt)
+    assert world.prompt().count("<document") == 2
+    await world.add(collection_id, "who.md", b"Ann pays.")
+    await world.client.responses.create(input="Who?", **asked)
+    assert world.prompt().startswith(documents[: documents.index("</document>\nAnswer")])
+    assert "[3]\nAnn pays." in world.prompt()
+    # a turn that searches nothing has what the earlier ones cited
+    await world.client.responses.create(input="Sure?", conversation=conversation.id, model="tiny")
+    assert "<passages>\n[2] rent.md\nThe rent is 900.\n</passages>" in world.prompt()
+    assert "key is blue" not in world.prompt()
+
+
+async def test_documents_stay_when_the_oldest_turns_go(world: World) -> None:
+    collection_id = await world.collection({"key.md": b"The key is blue."})
+    world.answer = "Blue " * 20
+    asked: Any = {
+        "model": "tiny",
+        "tools": [{"type": "file_search", "vector_store_ids": [collection_id]}],
+        "conversation": (await world.client.conversations.create()).id,
+        "extra_body": {"on_overflow": "shift"},
+    }
+    for number in range(12):
+        await world.client.responses.create(input=f"Question {number} about the key?", **asked)
+    assert "Question 0 " not in world.prompt()
+    assert world.prompt().count("The key is blue.") == 1
+    assert world.prompt().index("The key is blue.") < world.prompt().index("Question")
+
+
+async def test_documents_that_do_not_fit_are_searched(world: World) -> None:
+    words = " ".join(f"word{number}" for number in range(400)).encode()
+    collection_id = await world.collection({"long.md": words, "rent.md": b"The rent is 900."})
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
+    answer = await world.client.responses.create(model="tiny", input="How high is the rent?", tools=tools)
+    assert "whole" not in more(answer.output[0])
+    assert answer.output[0].results[0].filename == "rent.md"
 
 
 async def test_vectors_and_scores_choose(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 """Barriers for people who use a screen reader, keys alone, a phone, or need contrast. Every state under axe-core."""
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.users.here import PASSWORD, Site
@@ -22,7 +23,7 @@ MANY_WORDS = [f"word{i} " for i in range(2000)]
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A service whose user ann has one of everything that `/account` shows."""
     site = Site(str(tmp_path_factory.mktemp("site") / "accounts.db"), FakeWorker(lambda _: deltas([5])))
-    site.add("ann")
+    site.add("ann", role="admin")
     for worker in site.page_workers:
         worker.answers.update(memory_use=(2, 300_000))
     with loopback_server(site.app) as url:
@@ -87,6 +88,13 @@ def test_account(page: Page) -> None:
     assert violations(page) == []
 
     # With everything that comes only when one asks for it.
+    collections = page.get_by_role("region", name="Collections")
+    collections.get_by_label("Name of a new collection").fill("Contracts")
+    collections.get_by_role("button", name="Make a collection").click()
+    files = [FilePayload(name=name, mimeType="", buffer=b"The rent.") for name in ("lease.md", "photo.png")]
+    collections.get_by_label("Add files").set_input_files(files)
+    expect(collections.get_by_text(re.compile("1 could not be read$"))).to_be_visible()
+    collections.get_by_role("button", name="Delete the collection…").click()
     page.get_by_label("Label").fill("desktop")
     page.get_by_role("button", name="Add a key").click()
     page.locator("#secret").wait_for()

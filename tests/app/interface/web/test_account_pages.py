@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.passwords import new_password
+from app.messages.accounts import UserChange
 from app.messages.memory import SavedPages
 from tests.app.accounts.world import CHEAP, FIRST, choose
 from tests.app.fake_worker import FakeWorker, deltas
@@ -39,8 +40,8 @@ def watched(site: Site, browser: Browser) -> Iterator[tuple[Page, Watch]]:
         page.close()
 
 
-def log_in(page: Page, password: str = PASSWORD) -> None:
-    page.get_by_label("Name").fill("ann")
+def log_in(page: Page, password: str = PASSWORD, name: str = "ann") -> None:
+    page.get_by_label("Name").fill(name)
     page.get_by_label("Password").fill(password)
     page.keyboard.press("Enter")
 
@@ -176,6 +177,70 @@ def test_conversations_and_sessions(watched: tuple[Page, Watch]) -> None:
     expect(limits.get_by_role("progressbar", name="Stored chats")).to_be_visible()
     assert not is_too_wide(page)
     assert not watch.complaints
+
+
+def test_collections(watched: tuple[Page, Watch], browser: Browser, site: Site, tmp_path: Path) -> None:
+    page, watch = watched
+    site.add("bob")
+    site.inside.users.change(OPERATOR_ACTS, "ann", UserChange(role="admin"))
+    folder = tmp_path / "contracts"
+    for name, text in {"lease.md": "The rent is 900.", ".hidden": "no", "sub/empty.txt": " "}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    page.goto("/login?next=/account")
+    log_in(page)
+    card = page.get_by_role("region", name="Collections")
+    expect(card.get_by_text("There is none.")).to_be_visible()
+    card.get_by_label("Name of a new collection").fill("Contracts")
+    card.get_by_role("button", name="Make a collection").click()
+    expect(card.get_by_role("button", name="Close Contracts")).to_be_visible()
+    card.get_by_label("Add a folder").set_input_files(folder)
+    expect(card.get_by_text("2 files added.")).to_be_visible()
+    expect(card.get_by_text(re.compile(r"^2 documents, 1 passage, .*, 1 could not be read$"))).to_be_visible()
+    expect(card.get_by_text("It could not be read. No text was found in it.")).to_be_visible()
+    assert not is_too_wide(page)
+    (folder / "lease.md").write_text("The rent is 950.\\n\\n" * 100)
+    card.get_by_label("Add files").set_input_files(folder / "lease.md")
+    expect(card.get_by_text(re.compile(r"^2 documents, [2-9] passages"))).to_be_visible()
+    card.get_by_role("button", name="Remove empty.txt").click()
+    card.get_by_role("button", name="Remove it").press("Enter")
+    expect(card.get_by_text("Removed: empty.txt.")).to_be_visible()
+    expect(card.get_by_text(re.compile("^1 document, "))).to_have_count(2)
+    card.get_by_label("Name", exact=True).fill("Leases")
+    card.get_by_role("button", name="Rename").click()
+    expect(card.get_by_role("button", name="Close Leases")).to_be_visible()
+
+    share = card.get_by_label(re.compile("^Share with"))
+    share.fill("bob, zoe")
+    share.press("Enter")
+    expect(card.get_by_text("There is no user zoe.")).to_be_visible()
+    assert all("404" in complaint for complaint in watch.complaints)
+    watch.complaints.clear()
+    share.fill("bob")
+    share.press("Enter")
+    expect(card.get_by_role("list", name="Shared with").get_by_role("listitem")).to_have_count(1)
+    bob = browser.new_page(base_url=watch.url)
+    bob.goto("/login?next=/account")
+    log_in(bob, name="bob")
+    his = bob.get_by_role("region", name="Collections")
+    expect(his.get_by_text("shared with you")).to_be_visible()
+    his.get_by_role("button", name="Open Leases").click()
+    expect(his.get_by_text("lease.md")).to_be_visible()
+    expect(his.get_by_role("button", name=re.compile("Remove|Delete|Rename|Add"))).to_have_count(0)
+    card.get_by_role("button", name="Withdraw from bob").click()
+    expect(card.get_by_text("bob can open it no more.")).to_be_visible()
+    bob.reload()
+    expect(his.get_by_text("There is none.")).to_be_visible()
+    bob.context.close()
+
+    card.get_by_role("button", name="Delete the collection…").click()
+    card.get_by_role("button", name="Keep it").click()
+    expect(card.get_by_role("button", name="Delete the collection…")).to_be_focused()
+    card.get_by_role("button", name="Delete the collection…").click()
+    card.get_by_role("button", name="Destroy its key").click()
+    expect(card.get_by_text("Deleted: Leases. Its key is destroyed.")).to_be_visible()
+    assert page.request.get("/v1/files").json()["data"] == []
+    assert (watch.complaints, watch.outside) == ([], [])
 
 
 def test_a_lost_recovery_code_is_replaced(watched: tuple[Page, Watch], site: Site) -> None:

@@ -1,4 +1,4 @@
-// The page /account: the user, saved KV pages and conversations, API keys, password, recovery code and sessions.
+// The page /account: the user, saved KV pages, conversations, collections, API keys, password, recovery code and sessions.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
@@ -6,6 +6,7 @@ import "../common/style.css";
 import { ApiFailure, call } from "../common/api";
 import { keepFocus } from "../common/focus";
 import { believe, leave, own, watch } from "../common/session";
+import { Collections } from "./collections";
 import { Conversations } from "./conversations";
 import { Keys } from "./keys";
 import { Limits } from "./limits";
@@ -53,6 +54,7 @@ function Account() {
         <>
           <Memory />
           <Conversations />
+          <Collections isAdmin={session.role === "admin"} />
           <Keys />
           <Password name={session.name} />
           <Recovery name={session.name} />

@@ -18,17 +18,18 @@ export class ApiFailure extends Error {
 /** An input that the user must correct, in words. */
 export class Told extends Error {}
 
-/** Returns the answer's JSON. Throws ApiFailure; status 0: the service was not reached, or `signal` aborted. */
+/** Returns the answer's JSON. Throws ApiFailure; status 0: the service was not reached, or `signal` aborted. body: JSON's, or a form. */
 export async function call<Answer>(
   method: "GET" | "POST" | "DELETE",
   path: string,
   body?: object,
   signal?: AbortSignal,
 ): Promise<Answer> {
-  const headers = { ...asUser(), ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
+  const isJson = body !== undefined && !(body instanceof FormData);
+  const headers = { ...asUser(), ...(isJson ? { "Content-Type": "application/json" } : {}) };
   let response: Response;
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body), ...(signal && { signal }) });
+    response = await fetch(path, { method, headers, body: isJson ? JSON.stringify(body) : (body ?? null), ...(signal && { signal }) });
   } catch {
     throw new ApiFailure(0, null, "The service cannot be reached.");
   }

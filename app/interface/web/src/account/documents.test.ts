@@ -1,0 +1,79 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+
+import { type Document, add, documentsOf, meant, remove, replace, sizeOf, stateOf } from "./documents";
+
+let asked: string[] = [];
+let answers: Record<string, () => Response> = {};
+
+const json = (value: unknown, status = 200) => new Response(JSON.stringify(value), { status });
+const refused = (status: number, code: string, message: string) => json({ error: { code, message } }, status);
+const one = (values: Partial<Document>): Document => ({
+  id: "file-1", filename: "lease.md", status: "completed", last_error: null, usage_bytes: 1500, pages: null, passages: 3, notes: [], ...values,
+});
+
+beforeEach(() => {
+  [asked, answers] = [[], {}];
+  let stored = 0;
+  vi.stubGlobal("fetch", async (path: string, init: RequestInit) => {
+    const form = init.body instanceof FormData ? init.body : null;
+    const file = form && `${String(form.get("purpose"))} ${(form.get("file") as File).name}`;
+    const body = form ? file : (init.body ?? "");
+    asked.push(`${init.method} ${path} ${String(body)}`.trim());
+    expect(form === null || !("Content-Type" in (init.headers as object))).toBe(true);
+    const answer = answers[form ? String(file) : path];
+    if (answer) return answer();
+    return json(path === "/v1/files" ? { id: `file-${(stored += 1)}` } : {});
+  });
+});
+afterEach(() => vi.unstubAllGlobals());
+
+test("files are added one after the other, and those that can not be are told", async () => {
+  answers["assistants huge.pdf"] = () => refused(413, "request_too_large", "");
+  answers["assistants last.md"] = () => refused(429, "insufficient_quota", "");
+  answers["assistants odd.bin"] = () => refused(400, "invalid_value", "No text.");
+  const told: string[] = [];
+  const files = ["lease.md", "huge.pdf", "menu.md", "last.md", "odd.bin"].map((name) => new File(["text"], name));
+  const { failures, replaced } = await add("vs_1", files, [one({ id: "old", filename: "menu.md" })], (done, name) => told.push(`${done} ${name}`));
+  expect(failures).toEqual(["huge.pdf: it is too large.", "last.md: you have no room for it.", "odd.bin: No text."]);
+  expect([...replaced]).toEqual([["file-2", "old"]]);
+  expect(told).toEqual(["0 lease.md", "1 huge.pdf", "2 menu.md", "3 last.md", "4 odd.bin"]);
+  expect(asked).toContain('POST /v1/vector_stores/vs_1/files {"file_id":"file-1"}');
+});
+
+test("the end of the session ends it", async () => {
+  answers["assistants lease.md"] = () => refused(401, "session_expired", "");
+  await expect(add("vs_1", [new File([""], "lease.md"), new File([""], "menu.md")], [], () => undefined)).rejects.toThrow();
+  expect(asked).toHaveLength(1);
+});
+
+test("a document of the same name goes when the newer one is read", async () => {
+  const replaced = new Map([["file-2", "old"], ["file-3", "kept"], ["file-4", "other"]]);
+  const documents = [one({ id: "file-2" }), one({ id: "file-3", status: "failed" }), one({ id: "file-4", status: "in_progress" })];
+  answers["/v1/vector_stores/vs_1/files/old?with_files=true"] = () => refused(404, "not_found", "");
+  expect(await replace("vs_1", documents, replaced)).toBe(true);
+  expect(asked).toEqual(["DELETE /v1/vector_stores/vs_1/files/old?with_files=true"]);
+  expect([...replaced.keys()]).toEqual(["file-4"]);
+  expect(await replace("vs_1", documents, replaced)).toBe(false);
+  answers["/v1/vector_stores/vs_1/files/a%2Fb?with_files=true"] = () => refused(403, "owner_only", "Only its owner.");
+  await expect(remove("vs_1", "a/b")).rejects.toThrow("Only its owner.");
+});
+
+test("a list comes in parts", async () => {
+  answers["/v1/vector_stores/vs_1/files?limit=100"] = () => json({ data: [one({})], last_id: "file-1", has_more: true });
+  answers["/v1/vector_stores/vs_1/files?limit=100&after=file-1"] = () => json({ data: [one({ id: "file-2" })], last_id: "file-2", has_more: false });
+  expect((await documentsOf("vs_1")).map(({ id }) => id)).toEqual(["file-1", "file-2"]);
+});
+
+test("hidden files of a folder are not meant", () => {
+  const file = (path: string) => Object.defineProperty(new File([""], path.split("/").at(-1)!), "webkitRelativePath", { value: path });
+  const names = meant([file("docs/a.md"), file("docs/.git/config"), file("docs/.DS_Store"), new File([""], "b.md")]).map(({ name }) => name);
+  expect(names).toEqual(["a.md", "b.md"]);
+});
+
+test("what is in it is put into words", () => {
+  const failed = one({ status: "failed", last_error: { message: "It is a picture." }, passages: null, usage_bytes: 0 });
+  expect(sizeOf([one({}), failed])).toBe("2 documents, 3 passages, 1.5 kB");
+  expect(stateOf(one({ pages: 2, notes: ["Page 2 has no text."] }))).toBe("2 pages, 3 passages, 1.5 kB. Page 2 has no text.");
+  expect(stateOf(failed)).toBe("It could not be read. It is a picture.");
+  expect([one({ status: "in_progress" }), one({ status: "cancelled" })].map(stateOf)).toEqual(["Being read…", "It was not read."]);
+});

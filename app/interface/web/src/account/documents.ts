@@ -1,0 +1,110 @@
+// The user's collections at the service: what is in one, and adding to it. Knows no page.
+import { ApiFailure, call, inWords } from "../common/api";
+import { bytes, counted } from "../common/numbers";
+import { isOver } from "../common/session";
+
+export interface Collection {
+  id: string;
+  name: string;
+  usage_bytes: number;
+  file_counts: { total: number };
+  /** Whether it is somebody else's. */
+  shared: boolean;
+}
+
+export interface Document {
+  id: string;
+  filename: string;
+  status: "in_progress" | "completed" | "failed" | "cancelled";
+  last_error: { message: string } | null;
+  usage_bytes: number;
+  pages: number | null;
+  passages: number | null;
+  /** What of it could not be read. */
+  notes: string[];
+}
+
+interface Page<One> {
+  data: One[];
+  last_id: string;
+  has_more: boolean;
+}
+
+const EVERY = "/v1/vector_stores";
+export const at = (id: string, below = "") => `${EVERY}/${encodeURIComponent(id)}${below}`;
+
+async function whole<One>(path: string): Promise<One[]> {
+  const found: One[] = [];
+  for (let after = ""; ; ) {
+    const page = await call<Page<One>>("GET", `${path}?limit=100${after}`);
+    found.push(...page.data);
+    if (!page.has_more) return found;
+    after = `&after=${encodeURIComponent(page.last_id)}`;
+  }
+}
+
+export const collections = () => whole<Collection>(EVERY);
+export const documentsOf = (id: string) => whole<Document>(at(id, "/files"));
+
+/** The files of a choice that are meant: a folder has hidden ones, too. */
+export const meant = (files: File[]) => files.filter(({ name, webkitRelativePath: path }) => !(path || name).split("/").some((part) => part.startsWith(".")));
+
+/**
+ * Adds files to a collection, one after the other; they are read in the background. Returns what could not be added, and the
+ * documents that come in place of others of the same name, each with the one that it replaces. Throws ApiFailure when the
+ * session has ended.
+ */
+export async function add(id: string, files: File[], there: Document[], tell: (done: number, name: string) => void) {
+  const failures: string[] = [];
+  const replaced = new Map<string, string>();
+  const former = new Map(there.map((one) => [one.filename, one.id]));
+  for (const [done, file] of files.entries()) {
+    tell(done, file.name);
+    const form = new FormData();
+    form.set("purpose", "assistants");
+    form.set("file", file);
+    try {
+      const stored = await call<{ id: string }>("POST", "/v1/files", form);
+      await call("POST", at(id, "/files"), { file_id: stored.id });
+      const old = former.get(file.name);
+      if (old) replaced.set(stored.id, old);
+    } catch (error) {
+      const failure = error instanceof ApiFailure ? error : null;
+      if (failure && (failure.status === 401 || isOver(failure.code))) throw failure;
+      failures.push(failure?.code === "insufficient_quota" ? `${file.name}: you have no room for it.` : failure?.status === 413 ? `${file.name}: it is too large.` : `${file.name}: ${inWords(error)}`);
+    }
+  }
+  return { failures, replaced };
+}
+
+/** Deletes the documents that newer ones have replaced, as soon as those are read. Returns whether any was. */
+export async function replace(id: string, documents: Document[], replaced: Map<string, string>): Promise<boolean> {
+  const read = documents.filter((one) => replaced.has(one.id) && one.status !== "in_progress");
+  for (const one of read) {
+    if (one.status === "completed") await remove(id, replaced.get(one.id)!);
+    replaced.delete(one.id);
+  }
+  return read.length > 0;
+}
+
+/** Takes a document out, and deletes its file. */
+export async function remove(id: string, document: string): Promise<void> {
+  await call("DELETE", at(id, `/files/${encodeURIComponent(document)}?with_files=true`)).catch((error: unknown) => {
+    if (!(error instanceof ApiFailure && error.status === 404)) throw error;
+  });
+}
+
+/** "3 documents, 120 passages, 1.2 MB". */
+export function sizeOf(documents: Document[]): string {
+  const sum = (values: (number | null)[]) => values.reduce((all: number, one) => all + (one ?? 0), 0);
+  return `${counted(documents.length, "document")}, ${counted(sum(documents.map((one) => one.passages)), "passage")}, ${bytes(sum(documents.map((one) => one.usage_bytes)))}`;
+}
+
+/** What is said of a document. */
+export function stateOf({ status, last_error, pages, passages, usage_bytes, notes }: Document): string {
+  if (status === "in_progress") return "Being read…";
+  if (status === "cancelled") return "It was not read.";
+  if (last_error) return `It could not be read. ${last_error.message}`;
+  const sizes = [pages === null ? "" : counted(pages, "page"), counted(passages ?? 0, "passage"), bytes(usage_bytes)];
+  return [`${sizes.filter(Boolean).join(", ")}.`, ...notes].join(" ");
+}

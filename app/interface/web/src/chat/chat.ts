@@ -111,7 +111,7 @@ export class Chat {
     this.isKnown();
     this.conversations.follow();
     this.connection.follow();
-    addEventListener("storage", ({ key }) => key === KEPT_KEY && this.joinOthers());
+    addEventListener("storage", ({ key, newValue }) => key === KEPT_KEY && this.joinOthers(newValue));
     addEventListener("popstate", () => {
       const named = idOf(location);
       if (named && named !== this.state.id) void this.visit(named, false);
@@ -351,10 +351,11 @@ export class Chat {
   }
 
   /** Takes in what another tab has changed in a guest's chat that this browser keeps. */
-  private joinOthers(): void {
+  private joinOthers(written: string | null): void {
     if (this.state.user !== null || !this.state.isKept) return;
     const { id, tree, writing } = this.state;
-    const there = this.tab.joinedWith(id, tree);
+    const there = this.tab.joinedWith(id, tree, written);
+    this.tab.takeNewer(written);
     if (there !== null) {
       this.set({ tree: there.tree });
       if (there.isMore && !this.pending) this.save(); // two tabs have written at once
@@ -421,7 +422,7 @@ export class Chat {
   }
 
   save(): void {
-    this.saving ??= setTimeout(() => this.flush(), SAVE_AFTER_MS);
+    this.saving ??= setTimeout(() => void this.tab.alone(() => this.flush()), SAVE_AFTER_MS);
   }
 
   /** Stores a guest's conversation now, and the settings. `isEnding`: the page is being left. */

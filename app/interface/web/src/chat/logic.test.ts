@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 
 import { PLAIN, asMetadata, knobsOf, ofMetadata, withoutSettings } from "./chat_settings";
 import { EventParser } from "./events";
-import { TabShelf } from "./shelf";
+import { KEY, TabShelf } from "./shelf";
 import { leaves, short } from "./meter";
 import { cutBy } from "./outcome";
 import { treeOfItems } from "./stored";
@@ -274,6 +274,45 @@ describe("the tab's shelf", () => {
     expect(one.settingsOf("c")).toEqual(settings);
     expect((await one.list("be")).entries).toEqual([]);
     expect((await one.list("TWO")).entries[0]?.passage).toBe("two");
+  });
+
+  test("keeps the newest state of each turn, whatever a tab writes that has not seen it", async () => {
+    sessionStorage.clear();
+    const [one, two] = [new TabShelf(sessionStorage, () => "new"), new TabShelf(sessionStorage, () => "new")];
+    const begun = treeOf([{ role: "user", content: "Hi" }], () => "x");
+    const mine = turn({ id: "mine", parent: "x", role: "assistant", text: "word", status: "writing", askedAtMs: 5 });
+    one.keep("c", added(begun, mine));
+    two.keep("other", begun);
+    const seen = await two.open("c");
+    const stale = sessionStorage.getItem(KEY)!;
+    const ended = changed(added(begun, mine), "mine", { text: "word word", status: "stopped", endedAtMs: 9 });
+    const tree = one.keep("c", ended)!;
+    const written = sessionStorage.getItem(KEY)!;
+    sessionStorage.setItem(KEY, stale); // the other tab has not seen this write, and covers it with its own
+    two.keep("c", added(seen, turn({ id: "theirs", parent: "x", role: "assistant", text: "two" })));
+    // the first tab hears of that, and stays as it is; so does the other one, which hears of the write that it has covered
+    const there = one.joinedWith("c", tree, sessionStorage.getItem(KEY));
+    expect([there?.tree.turns.mine?.text, there?.isMore]).toEqual(["word word", true]);
+    const heard = two.joinedWith("c", seen, written);
+    expect([heard?.tree.turns.mine?.text, Object.keys(heard!.tree.turns).sort(), heard?.isMore]).toEqual(["word word", ["mine", "theirs", "x"], true]);
+    two.keep("c", heard!.tree);
+    expect(one.joinedWith("c", there!.tree, null)?.isMore).toBe(false);
+    // an answer that is asked for again is newer than the one that had ended
+    const again = changed(ended, "mine", { text: "", status: "waiting", askedAtMs: 20, endedAtMs: 0 });
+    expect(joined(ended, again, ended).turns.mine?.askedAtMs).toBe(20);
+    expect(joined(again, ended, ended).turns.mine?.askedAtMs).toBe(20);
+  });
+
+  test("takes over what another tab has changed in other chats", async () => {
+    sessionStorage.clear();
+    const shelf = new TabShelf(sessionStorage, () => "new");
+    shelf.keep("one", treeOf([{ role: "user", content: "Sorting" }], () => "x"));
+    const [entry] = (await shelf.list("")).entries;
+    const newer = { one: { ...entry, title: "Sorted", updatedAtMs: entry!.updatedAtMs + 1 }, gone: { ...entry, id: "gone" } };
+    shelf.takeNewer(JSON.stringify(newer));
+    expect((await shelf.list("")).entries.map(({ title }) => title)).toEqual(["Sorted"]);
+    shelf.takeNewer(JSON.stringify({ one: { ...entry, title: "Old" } }));
+    expect((await shelf.list("")).entries.map(({ title }) => title)).toEqual(["Sorted"]);
   });
 
   test("keeps the others where one is too large, and refuses an imported one", async () => {

@@ -1,6 +1,6 @@
 // Stores conversations in the browser, for one tab or permanently. Knows no page.
 import type { Settings } from "./chat_settings";
-import { type Tree, joined, path, restored } from "./tree";
+import { type Tree, isAhead, joined, path, restored } from "./tree";
 
 export interface Entry {
   id: string;
@@ -76,15 +76,33 @@ export class TabShelf implements Shelf {
   }
 
   /**
-   * Returns a conversation with what another tab has changed in it, and whether that tab's is without some of its turns; null: it
-   * is there no more.
+   * Returns a conversation with what another tab has changed in it, and whether the storage's is behind it; null: it is there no
+   * more. written: what the other tab has written. Its write may have been covered by one of this tab, which had not seen it.
    */
-  joinedWith(id: string, tree: Tree): { tree: Tree; isMore: boolean } | null {
+  joinedWith(id: string, tree: Tree, written: string | null = null): { tree: Tree; isMore: boolean } | null {
     const there = restored(this.read()[id]?.tree, true);
     if (there === null) return null;
-    const whole = joined(tree, there, this.joins.get(id) ?? tree);
+    const base = this.joins.get(id) ?? tree;
+    const told = restored(parsedKept(written)[id]?.tree, true);
+    const whole = joined(told === null ? tree : joined(tree, told, base), there, base);
     this.joins.set(id, whole);
-    return { tree: whole, isMore: Object.keys(whole.turns).length > Object.keys(there.turns).length };
+    return { tree: whole, isMore: isAhead(whole, there) };
+  }
+
+  /** Takes from what another tab has written the conversations that are newer there: a write of this tab may have covered them. */
+  takeNewer(written: string | null): void {
+    const all = this.read();
+    const newer = Object.values(parsedKept(written)).filter(({ id, updatedAtMs }) => updatedAtMs > (all[id]?.updatedAtMs ?? Infinity));
+    if (newer.length) this.write({ ...all, ...Object.fromEntries(newer.map((one) => [one.id, one])) });
+  }
+
+  /**
+   * Runs what reads the storage and writes it again, while no other tab does. A browser has locks only for pages from https and
+   * from its own machine: it runs at once without.
+   */
+  async alone<Value>(change: () => Value): Promise<Value> {
+    const isShared = this.storage === globalThis.localStorage && navigator.locks !== undefined;
+    return isShared ? ((await navigator.locks.request(KEY, change)) as Value) : change();
   }
 
   /** Whether this tab has stored or opened a conversation. */
@@ -93,26 +111,30 @@ export class TabShelf implements Shelf {
   }
 
   async rename(entry: Entry, title: string): Promise<void> {
-    this.change(entry.id, { title });
+    await this.alone(() => this.change(entry.id, { title }));
   }
 
   async pin(entry: Entry, isPinned: boolean): Promise<void> {
-    this.change(entry.id, { isPinned });
+    await this.alone(() => this.change(entry.id, { isPinned }));
   }
 
   async remove(id: string): Promise<void> {
-    const { [id]: removed, ...others } = this.read();
-    this.removed = removed;
-    this.write(others);
+    await this.alone(() => {
+      const { [id]: removed, ...others } = this.read();
+      this.removed = removed;
+      this.write(others);
+    });
   }
 
   async discard(id: string): Promise<void> {
-    const { [id]: _, ...others } = this.read();
-    this.write(others);
+    await this.alone(() => {
+      const { [id]: _, ...others } = this.read();
+      this.write(others);
+    });
   }
 
   async restore(id: string): Promise<void> {
-    if (this.removed?.id === id) this.write({ ...this.read(), [id]: this.removed });
+    await this.alone(() => this.removed?.id === id && this.write({ ...this.read(), [id]: this.removed }));
   }
 
   /** Moves all conversations to another storage. If it has no room for all of them they stay here, and it returns false. */
@@ -133,7 +155,8 @@ export class TabShelf implements Shelf {
   async add(title: string, tree: Tree): Promise<string> {
     const id = this.newId();
     const one: Kept = { id, title: title || titleOf(tree), isPinned: false, updatedAtMs: Date.now(), tree };
-    if (!this.isWritten({ ...this.read(), [id]: one })) throw new Error("This browser has no room for this chat.");
+    const isKept = await this.alone(() => this.isWritten({ ...this.read(), [id]: one }));
+    if (!isKept) throw new Error("This browser has no room for this chat.");
     return id;
   }
 
@@ -159,11 +182,7 @@ export class TabShelf implements Shelf {
   }
 
   private read(): Record<string, Kept> {
-    try {
-      return (JSON.parse(this.storage.getItem(KEY) ?? "{}") as Record<string, Kept> | null) ?? {};
-    } catch {
-      return {};
-    }
+    return parsedKept(this.storage.getItem(KEY));
   }
 
   /** Evicts the oldest ones if there is no room, pinned ones last; none for one that does not fit alone. */
@@ -189,6 +208,14 @@ export class TabShelf implements Shelf {
     } catch {
       return false;
     }
+  }
+}
+
+function parsedKept(text: string | null): Record<string, Kept> {
+  try {
+    return (JSON.parse(text ?? "{}") as Record<string, Kept> | null) ?? {};
+  } catch {
+    return {};
   }
 }
 

@@ -140,11 +140,29 @@ export function removed(tree: Tree, id: string, shown?: string): Tree {
   return { turns, children: { ...tree.children, [one.parent]: siblings }, chosen: next === undefined ? chosen : { ...chosen, [one.parent]: next } };
 }
 
+/** Negative: the first is an older state of the same turn; 0: neither is older. An answer is asked for, grows, and ends. */
+export function age(one: Turn, other: Turn): number {
+  const ended = ({ status }: Turn) => Number(!OPEN.includes(status));
+  const length = ({ text, thought = "" }: Turn) => text.length + thought.length;
+  return one.askedAtMs - other.askedAtMs || ended(one) - ended(other) || one.endedAtMs - other.endedAtMs || length(one) - length(other);
+}
+
+/** Whether a tree has turns that another one lacks, or newer states of them. */
+export function isAhead(tree: Tree, other: Tree): boolean {
+  return Object.values(tree.turns).some((one) => other.turns[one.id] === undefined || age(one, other.turns[one.id]!) > 0);
+}
+
 /**
- * Joins two versions of a tree that were both made of `base`, by two tabs: what only one of them changed is as that one has it;
- * what both did is as it is here.
+ * Joins two versions of a tree that were both made of `base`, by two tabs. A turn is in its newest state, since a tab may write
+ * an older state of what the other has changed. Else what only one of them changed is as that one has it; what both did is as
+ * it is here.
  */
 export function joined(here: Tree, there: Tree, base: Tree): Tree {
+  const newest = (id: string): Turn => {
+    const [mine, theirs] = [here.turns[id], there.turns[id]];
+    const isOlder = mine && theirs ? age(mine, theirs) : 0;
+    return isOlder ? (isOlder < 0 ? theirs! : mine!) : one(id, (tree) => tree.turns)!;
+  };
   const one = <Value>(key: string, of: (tree: Tree) => Record<string, Value>): Value | undefined => {
     const [mine, theirs] = [of(here)[key], of(there)[key]];
     return mine === of(base)[key] ? (theirs ?? mine) : (mine ?? theirs);
@@ -158,7 +176,8 @@ export function joined(here: Tree, there: Tree, base: Tree): Tree {
       return [key, [...new Set([...(there.children[key] ?? []), ...(here.children[key] ?? [])])]];
     }),
   );
-  return { turns: all((tree) => tree.turns), children, chosen: all((tree) => tree.chosen) };
+  const turns = Object.fromEntries(Object.keys({ ...there.turns, ...here.turns }).map((id) => [id, newest(id)]));
+  return { turns, children, chosen: all((tree) => tree.chosen) };
 }
 
 /** Adds to a tree from the service what this tab knows of the same answers and the service does not store: how they ended, times, usage. */

@@ -519,12 +519,22 @@ class Model:
         """The same; returns [layers + 2, T, hidden_size]: embeddings, layers' outputs, final norm."""
 
     def encode(
-        self, token_ids: I32, positions: I32, query_lengths: I32, first_layer: int = 0, end_layer: int = 0
+        self,
+        token_ids: I32,
+        positions: I32,
+        query_lengths: I32,
+        first_layer: int = 0,
+        end_layer: int = 0,
+        first_row: int = 0,
+        end_row: int = 0,
+        keys: bool = False,
     ) -> F32 | None:
         """Computes whole sequences with an encoder; returns the last layer's output [T, hidden_size], normalized.
 
         first_layer, end_layer: only these layers, of which the first one's input is what the call before this one has
-        left of the same batch; 0 as the end: all. Without the last layer it returns None. The page table is not read.
+        left of the same batch; 0 as the end: all. first_row, end_row: of one layer only these tokens, of all sequences
+        one after another: with `keys` what others see of them, and without, once that is done for all tokens, the rest.
+        Before the last layer's last tokens it returns None. The page table is not read.
         """
 
     def copy_page(self, source: int, target: int) -> None:

@@ -268,10 +268,11 @@ class BoundModel {
     return out;
   }
 
-  // None unless the last layer is among them.
+  // None unless the last layer's last rows are among them.
   std::optional<nb::ndarray<nb::numpy, float>> encode(const Array& token_ids, const Array& positions,
                                                       const Array& query_lengths, int32_t first_layer,
-                                                      int32_t end_layer) {
+                                                      int32_t end_layer, int32_t first_row, int32_t end_row,
+                                                      bool keys) {
     if (!model_.config().encoder) throw std::invalid_argument("this model is no encoder");
     const size_t sequences = std::min(length_of(query_lengths), size_t(model_.options().max_sequences) + 1);
     const std::vector<int32_t> zeros(sequences);
@@ -283,7 +284,14 @@ class BoundModel {
     batch.prompts = batch.sequences;
     batch.first_layer = first_layer;
     batch.end_layer = end_layer;
-    if (end_layer != 0 && end_layer != model_.config().layers) {
+    if (end_row != 0) {
+      batch.part = keys ? LayerPart::kKeys : LayerPart::kRest;
+      batch.first_row = first_row;
+      batch.end_row = end_row;
+    }
+    const bool is_last_layer = end_layer == 0 || end_layer == model_.config().layers;
+    const bool is_last_part = end_row == 0 || (end_row == batch.tokens && !keys);
+    if (!is_last_layer || !is_last_part) {
       run(batch, {});
       return std::nullopt;
     }
@@ -552,7 +560,8 @@ void bind_model(nb::module_& module) {
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)
       .def("encode", &BoundModel::encode, token_ids, positions, query_lengths, nb::arg("first_layer") = 0,
-           nb::arg("end_layer") = 0)
+           nb::arg("end_layer") = 0, nb::arg("first_row") = 0, nb::arg("end_row") = 0,
+           nb::arg("keys") = false)
       .def("layer_activations", &BoundModel::layer_activations, nb::arg("hidden"), positions, slots,
            query_lengths, nb::arg("wanted"))
       .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))

@@ -501,13 +501,15 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
     root.fail("learned_positions", "does not go with layer_inputs");
   }
   config.token_types = root.integer("token_types", 0, kMostTokenTypes, 0);
-  if (config.token_types > 0 && !config.learned_positions) {
-    root.fail("token_types", "needs learned_positions");
+  const bool plain = config.embedding_size == 0 && !config.layer_inputs;
+  if (config.token_types > (plain ? 1 : 0) && !config.learned_positions) {
+    root.fail("token_types",
+              "needs learned_positions, but for one type where embeddings are the first layer's input");
   }
   read_encoder(root, config);
-  if (config.predictor &&
-      (config.encoder || config.embedding_size > 0 || config.layer_inputs || config.learned_positions ||
-       config.embedding_norm || !config.final_norm || config.norm != NormType::kRms)) {
+  if (config.predictor && (config.encoder || config.embedding_size > 0 || config.layer_inputs ||
+                           config.learned_positions || config.token_types > 0 || config.embedding_norm ||
+                           !config.final_norm || config.norm != NormType::kRms)) {
     root.fail("predictor", "needs RMS norms, a final one too, and embeddings that layers get as they are");
   }
   config.tied_head = root.flag("tied_head");

@@ -24,10 +24,6 @@ KvView pages_of_sequence(const StepContext& context, int layer, int kv_head, int
   return context.kv_cache.view(layer, kv_head, context.page_tables + row * context.pages_per_sequence);
 }
 
-int32_t keys_of(const Batch& batch, int32_t sequence) {
-  return batch.context_lengths[sequence] + batch.query_lengths[sequence];
-}
-
 AttentionTask attention_task(const StepContext& context, const AttentionItem& item, int layer,
                              const LayerRows& rows) {
   const ModelConfig& config = context.config;
@@ -49,7 +45,7 @@ AttentionTask attention_task(const StepContext& context, const AttentionItem& it
   task.window = config.is_predictor(layer) ? task.context_before : attention.window;
   if (!attention.causal) {
     task.ahead = attention.ahead();
-    task.keys = keys_of(context.batch, item.sequence);
+    task.keys = context.batch.keys(item.sequence);
   }
   task.scale = attention.scale;
   task.softcap = attention.softcap;
@@ -99,7 +95,7 @@ void Attention::rope_and_store_one(int layer, int64_t row, int head) {
   const AttentionConfig& attention = config.layer(layer).attention;
   const HeadShape& shape = attention.shape;
   float* const vector = workspace.qkv.data() + row * workspace.qkv_stride + int64_t(head) * shape.head_dim;
-  const float* const angles = workspace.angles.data() + row * workspace.angles_stride;
+  const float* const angles = context_.angles() + row * workspace.angles_stride;
   const bool by_head = attention.qk_norm == QkNorm::kHead;
   if (head < shape.heads) {
     rotate(vector, by_head ? weights.query_norm : nullptr, attention, angles);

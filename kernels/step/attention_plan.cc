@@ -83,7 +83,7 @@ class Planner {
   KeyRange keys_of(const AttentionItem& item) const {
     const int32_t context = batch_.context_lengths[item.sequence], before = context + item.query_begin;
     return {first_key(before + 1, plan_.window),
-            end_key(before + item.query_tokens, plan_.ahead, context + batch_.query_lengths[item.sequence])};
+            end_key(before + item.query_tokens, plan_.ahead, batch_.keys(item.sequence))};
   }
 
   void add(AttentionItem item, int64_t keys, int64_t keys_of_row) {

@@ -22,6 +22,10 @@ struct Bf16Uses {
   bool all = false;
 };
 
+// What a step of an encoder computes of a layer: everything, or of some rows their keys and values, or of
+// some rows what follows when all rows have those.
+enum class LayerPart : uint8_t { kWhole, kKeys, kRest };
+
 // A ragged batch: the sequences' new tokens one after another.
 struct Batch {
   int32_t tokens = 0;
@@ -42,6 +46,13 @@ struct Batch {
   // it has left for the same batch. end_layer 0: all.
   int32_t first_layer = 0;
   int32_t end_layer = 0;
+  // Other than kWhole: what is computed of rows first_row .. end_row of the one layer.
+  LayerPart part = LayerPart::kWhole;
+  int32_t first_row = 0;
+  int32_t end_row = 0;
+  // [sequences] or null, set by the model: a sequence's keys, where they are not those before this step and
+  // its new tokens'.
+  const int32_t* key_lengths = nullptr;
   // Once another thread has made it other than 0, the step ends at its next layer; null: it does not. Not
   // copied.
   const int32_t* interrupt = nullptr;
@@ -50,6 +61,10 @@ struct Batch {
     return interrupt != nullptr && __atomic_load_n(interrupt, __ATOMIC_RELAXED) != 0;
   }
   int32_t answers() const { return sequences - prompts; }
+  int32_t keys(int32_t sequence) const {
+    return key_lengths == nullptr ? context_lengths[sequence] + query_lengths[sequence]
+                                  : key_lengths[sequence];
+  }
   int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
 };
 

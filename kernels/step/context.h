@@ -56,6 +56,10 @@ struct StepContext {
   const StepPlan& plan;
   FirstFailure& failure;
   uint64_t began_ticks;
+
+  // The residual stream, and the angles of positions, from the batch's first row on.
+  float* hidden() const { return workspace.hidden.data() + batch.first_row * workspace.hidden_stride; }
+  float* angles() const { return workspace.angles.data() + batch.first_row * workspace.angles_stride; }
 };
 
 // Applies a norm, which must exist, to a row of hidden_size or of the norm's own size.

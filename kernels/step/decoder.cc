@@ -27,7 +27,9 @@ void Decoder::run() {
   if (context_.drafts != nullptr) return draft();
   const int last = context_.config.layers - 1, last_storing = context_.config.last_storing_layer();
   const int first = context_.batch.first_layer, end = context_.batch.end_layer;
-  if (first == 0) embed();
+  const LayerPart part = context_.batch.part;
+  if (first == 0 && part != LayerPart::kRest) embed();
+  if (part != LayerPart::kWhole) return run_part(first, part);
   for (int layer = first; layer < end; ++layer) {
     team_.once([&] {
       if (context_.batch.is_interrupted()) throw StepInterrupted();
@@ -97,6 +99,15 @@ void Decoder::run_layer(int layer) {
   finish_layer(layer, rows);
 }
 
+void Decoder::run_part(int layer, LayerPart part) {
+  if (part == LayerPart::kKeys) return key_value(layer);
+  const LayerRows& rows = context_.plan.all();
+  projections_.query(layer, rows.counts());
+  attention_.rope_and_store(layer, rows, {0, context_.config.shape(layer).heads});
+  attend(layer, rows);
+  finish_layer(layer, rows);
+}
+
 // Nothing reads the output of the last layer that stores keys and values but the layers after it, if any, the
 // head (or a reader), and of a prompt the head reads one row: the other rows are needed for their keys and
 // values only.
@@ -110,7 +121,7 @@ void Decoder::run_wanted_rows(int layer, bool stores) {
   if (is_latent) {
     latent_.query(layer);
   } else {
-    projections_.query(layer);
+    projections_.query(layer, wanted.counts());
   }
   attention_.rope_and_store(layer, wanted, {0, heads});
   attend(layer, wanted);
@@ -189,7 +200,7 @@ void Decoder::down(int layer, RowCounts rows) {
 Target Decoder::target_of(int layer, const Norm& output_norm) const {
   const Workspace& workspace = context_.workspace;
   const bool adds = output_norm.weight == nullptr || context_.config.layer(layer).norms_sum;
-  return {(adds ? workspace.hidden : workspace.branch).data(), workspace.hidden_stride, /*accumulate=*/adds};
+  return {adds ? context_.hidden() : workspace.branch.data(), workspace.hidden_stride, /*accumulate=*/adds};
 }
 
 // All logits for the caller; or as many rows at a time as there is room for, to sample and read.

@@ -33,6 +33,8 @@ class Decoder {
  private:
   void embed();
   void run_layer(int layer);
+  // A part of an encoder's layer, of the batch's rows.
+  void run_part(int layer, LayerPart part);
   // A step that drafts, in the predictor's layer.
   void draft();
   // Stores the predictor's keys of all tokens.

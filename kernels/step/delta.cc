@@ -61,8 +61,8 @@ void Delta::project(int layer) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const Workspace& workspace = context_.workspace;
   const RowCounts rows = context_.plan.all().counts();
-  const FloatRows normalized = inputs_.normalized({workspace.hidden.data(), workspace.hidden_stride},
-                                                  rows.all, weights.attention_norm);
+  const FloatRows normalized =
+      inputs_.normalized({context_.hidden(), workspace.hidden_stride}, rows.all, weights.attention_norm);
   score(layer, normalized);
   const LinearInput input =
       inputs_.prepare({normalized.values, normalized.stride}, rows, context_.config.hidden_size, Norm{},

@@ -62,7 +62,7 @@ FloatRows Experts::normalized(int layer, RowCounts rows) {
   const Workspace& workspace = context_.workspace;
   const bool own_norm = context_.config.layer(layer).experts->router_norm;
   return inputs_.normalized(
-      {workspace.hidden.data(), workspace.hidden_stride}, rows.all,
+      {context_.hidden(), workspace.hidden_stride}, rows.all,
       own_norm ? weights.experts->router_norm : experts_input_norm(context_.config.layer(layer), weights));
 }
 
@@ -74,7 +74,7 @@ LinearInput Experts::prepared(int layer, RowCounts rows, const FloatRows& scored
   if (!config.experts->router_norm) {
     return inputs_.prepare({scored.values, scored.stride}, rows, cols, Norm{}, users);
   }
-  return inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows, cols,
+  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows, cols,
                          experts_input_norm(config, team_.weights().layers[size_t(layer)]), users);
 }
 

@@ -68,7 +68,7 @@ void FeedForward::gate_up(int layer, RowCounts rows) {
   const Workspace& workspace = context_.workspace;
   const Linear& first = mlp.gated() ? mlp.gate : mlp.up;
   const LinearInput input =
-      inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows, context_.config.hidden_size,
+      inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows, context_.config.hidden_size,
                       mlp_input_norm(context_.config.layer(layer), weights), {&first, &mlp.up});
   const LinearInput inner = inputs_.view(workspace.inner, rows, mlp.inner(), {&mlp.down});
   const bool beside_experts = weights.experts.has_value();

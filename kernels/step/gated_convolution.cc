@@ -17,7 +17,7 @@ void GatedConvolution::project(int layer) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const Workspace& workspace = context_.workspace;
   const LinearInput input =
-      inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, context_.plan.all().counts(),
+      inputs_.prepare({context_.hidden(), workspace.hidden_stride}, context_.plan.all().counts(),
                       context_.config.hidden_size, weights.attention_norm, {&weights.conv->input});
   const Segment segments[] = {{weights.conv->input, input, {workspace.qkv.data(), workspace.qkv_stride}}};
   products_.run(segments, claim_of(layer, Claim::kQkv));

@@ -12,9 +12,8 @@ const LatentConfig& Latent::config(int layer) const { return *context_.config.la
 
 LinearInput Latent::layer_input(int layer, RowCounts rows, std::initializer_list<const Linear*> users) {
   const Workspace& workspace = context_.workspace;
-  return inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows,
-                         context_.config.hidden_size, team_.weights().layers[size_t(layer)].attention_norm,
-                         users);
+  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows, context_.config.hidden_size,
+                         team_.weights().layers[size_t(layer)].attention_norm, users);
 }
 
 Segment Latent::first_query(int layer, const LinearInput& input) const {

@@ -11,7 +11,7 @@ void LayerInputs::embed() {
   const Workspace& workspace = context_.workspace;
   const Linear& projection = team_.weights().input_projection;
   const LinearInput input =
-      inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, context_.plan.all().counts(),
+      inputs_.prepare({context_.hidden(), workspace.hidden_stride}, context_.plan.all().counts(),
                       context_.config.hidden_size, Norm{}, {&projection});
   const Segment segments[] = {
       {projection, input, {workspace.layer_inputs.data(), workspace.layer_inputs_stride}}};
@@ -45,7 +45,7 @@ void LayerInputs::add(int layer, RowCounts rows) {
   const Workspace& workspace = context_.workspace;
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const LayerInputsConfig& config = *context_.config.layer_inputs;
-  const LinearInput input = inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows,
+  const LinearInput input = inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows,
                                             context_.config.hidden_size, Norm{}, {&weights.input_gate});
   float* const gates = workspace.input_gate.data();
   const int64_t stride = workspace.input_gate_stride;

@@ -237,7 +237,39 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
   check_readers(batch, outputs);
   copy_page_table(batch);
   copy_state_pages(batch);
+  if (batch.part != LayerPart::kWhole) return run_rows(batch, outputs);
   if (batch.sequences > 0) run(batch, outputs, nullptr);
+}
+
+void Model::run_rows(const Batch& batch, const StepOutputs& outputs) {
+  check_part(batch);
+  std::vector<int32_t> lengths, contexts;
+  int32_t first_sequence = 0, end = 0;
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    const int32_t begin = end;
+    end += batch.query_lengths[s];
+    const int32_t first = std::max(begin, batch.first_row), last = std::min(end, batch.end_row);
+    if (first >= last) continue;
+    if (lengths.empty()) first_sequence = s;
+    lengths.push_back(last - first);
+    contexts.push_back(first - begin);
+  }
+  Batch rows = batch;
+  rows.tokens = batch.end_row - batch.first_row;
+  rows.sequences = rows.prompts = int32_t(lengths.size());
+  rows.token_ids += batch.first_row;
+  rows.positions += batch.first_row;
+  rows.slots += first_sequence;
+  rows.query_lengths = lengths.data();
+  rows.context_lengths = contexts.data();
+  rows.key_lengths = batch.query_lengths + first_sequence;
+  run(rows, {}, nullptr, first_sequence);
+  if (outputs.final_hidden == nullptr) return;
+  Batch all = batch;
+  all.part = LayerPart::kWhole;
+  all.first_row = 0;
+  all.first_layer = all.end_layer;
+  run(all, outputs, nullptr);
 }
 
 void Model::draft(const Batch& given, int32_t depth, int32_t* tokens, float* chances) {
@@ -332,7 +364,8 @@ void Model::copy_draft_pages(int32_t slot, int32_t context, int32_t sequence) {
   if (pages < pages_per_sequence_) to[pages] = options_.kv_pages + slot;
 }
 
-void Model::run(const Batch& batch, const StepOutputs& outputs, const DraftOutputs* drafts) {
+void Model::run(const Batch& batch, const StepOutputs& outputs, const DraftOutputs* drafts,
+                int32_t first_sequence) {
   const StepPlan plan(batch, outputs, config_, options_.threads);
   FirstFailure failure;
   run_step({.config = config_,
@@ -344,7 +377,7 @@ void Model::run(const Batch& batch, const StepOutputs& outputs, const DraftOutpu
             .state_pages = state_pages_,
             .compute_type = options_.compute_type,
             .bf16 = bf16_,
-            .page_tables = batch_page_table_.data(),
+            .page_tables = batch_page_table_.data() + int64_t(first_sequence) * pages_per_sequence_,
             .max_sequences = options_.max_sequences,
             .pages_per_sequence = pages_per_sequence_,
             .pool = pool_,
@@ -367,6 +400,19 @@ Batch Model::with_layers(Batch batch) const {
                             " are not layers of " + std::to_string(config_.layers));
   }
   return batch;
+}
+
+void Model::check_part(const Batch& batch) const {
+  const auto has_latent = [](const LayerConfig& kind) { return kind.attention.latent.has_value(); };
+  if (!config_.encoder || config_.layer_inputs ||
+      std::any_of(config_.kinds.begin(), config_.kinds.end(), has_latent)) {
+    reject("part", "this model's layers are computed whole");
+  }
+  if (batch.end_layer != batch.first_layer + 1) reject("end_layer", "a part is of one layer");
+  if (batch.first_row < 0 || batch.first_row >= batch.end_row || batch.end_row > batch.tokens) {
+    reject("end_row", std::to_string(batch.first_row) + " .. " + std::to_string(batch.end_row) +
+                          " are not rows of " + std::to_string(batch.tokens));
+  }
 }
 
 void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) {

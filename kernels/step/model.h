@@ -129,7 +129,12 @@ class Model {
   int32_t* predictor_pages(int32_t slot) { return page_table_.data() + predictor_row(slot); }
   int64_t predictor_row(int32_t sequence) const;
   void copy_draft_pages(int32_t slot, int32_t context, int32_t sequence);
-  void run(const Batch& batch, const StepOutputs& outputs, const DraftOutputs* drafts);
+  void check_part(const Batch& batch) const;
+  // The batch's rows that it says, and after the last ones of the last layer all rows' final norm.
+  void run_rows(const Batch& batch, const StepOutputs& outputs);
+  // first_sequence: of the batch's page tables.
+  void run(const Batch& batch, const StepOutputs& outputs, const DraftOutputs* drafts,
+           int32_t first_sequence = 0);
   void copy_state_pages(const Batch& batch);
   void copy_state_pages(const Batch& batch, int32_t sequence);
 

@@ -39,7 +39,7 @@ void Predictor::take_row(int32_t r) {
   float* const part = parts(r) + hidden_size;
   const int32_t sequence = context_.plan.sequence_of(r);
   if (r > context_.plan.all().first_row[size_t(sequence)]) {
-    final_norm(context_, workspace.hidden.data() + (r - 1) * workspace.hidden_stride, row);
+    final_norm(context_, context_.hidden() + (r - 1) * workspace.hidden_stride, row);
     return normalize(context_, weights().hidden_norm, row, part);
   }
   const int32_t slot = context_.batch.slots[sequence], context = context_.batch.context_lengths[sequence];
@@ -65,7 +65,7 @@ void Predictor::keep_last_rows() {
       const int32_t right = right_tokens(s), slot = context_.batch.slots[s];
       const int32_t context = context_.batch.context_lengths[s] + right;
       const int64_t last = context_.plan.all().first_row[size_t(s)] + right - 1;
-      final_norm(context_, workspace.hidden.data() + last * workspace.hidden_stride,
+      final_norm(context_, context_.hidden() + last * workspace.hidden_stride,
                  context_.last_hidden.row(slot));
       context_.last_hidden.keep(slot, context, page_of(s, context - 1), context);
     }
@@ -77,7 +77,7 @@ void Predictor::take_drafts() {
   const Workspace& workspace = context_.workspace;
   team_.share(context_.batch.tokens, [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      normalize(context_, weights().embedding_norm, workspace.hidden.data() + r * workspace.hidden_stride,
+      normalize(context_, weights().embedding_norm, context_.hidden() + r * workspace.hidden_stride,
                 parts(r));
       normalize(context_, weights().hidden_norm, state(r), parts(r) + context_.config.hidden_size);
     }
@@ -91,7 +91,7 @@ void Predictor::project() {
   const LinearInput input =
       inputs_.prepare({workspace.predictor_parts.data(), workspace.predictor_parts_stride},
                       context_.plan.all().counts(), projection.weight.cols, Norm{}, {&projection});
-  const Segment segments[] = {{projection, input, {workspace.hidden.data(), workspace.hidden_stride}}};
+  const Segment segments[] = {{projection, input, {context_.hidden(), workspace.hidden_stride}}};
   products_.run(segments, claim_of(context_.config.layers, Claim::kInputProjection));
   team_.finish_stage(Stage::kEmbed);
 }
@@ -101,8 +101,7 @@ void Predictor::choose() {
   const int32_t rows = context_.batch.tokens;
   team_.share(rows, [&](Range mine) {
     for (int64_t r = mine.begin; r < mine.end; ++r) {
-      normalize(context_, weights().output_norm, workspace.hidden.data() + r * workspace.hidden_stride,
-                state(r));
+      normalize(context_, weights().output_norm, context_.hidden() + r * workspace.hidden_stride, state(r));
     }
   });
   team_.barrier();

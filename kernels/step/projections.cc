@@ -23,9 +23,8 @@ const Linear& value_of(const LayerWeights& weights) {
 
 LinearInput Projections::normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users) {
   const Workspace& workspace = context_.workspace;
-  return inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows,
-                         context_.config.hidden_size, team_.weights().layers[size_t(layer)].attention_norm,
-                         users);
+  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows, context_.config.hidden_size,
+                         team_.weights().layers[size_t(layer)].attention_norm, users);
 }
 
 void Projections::query_key_value(int layer) {
@@ -64,9 +63,9 @@ void Projections::key_value(int layer) {
   team_.finish_stage(Stage::kQkv);
 }
 
-void Projections::query(int layer) {
+void Projections::query(int layer, RowCounts rows) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
-  const LinearInput input = normalized(layer, context_.plan.wanted().counts(), {&weights.query});
+  const LinearInput input = normalized(layer, rows, {&weights.query});
   const Segment segments[] = {
       {weights.query, input, {context_.workspace.qkv.data(), context_.workspace.qkv_stride}},
       gate(weights, input)};
@@ -96,7 +95,7 @@ void Projections::embedding() {
                       context_.config.embedding_size, Norm{}, {&projection});
   const bool adds = context_.config.learned_positions;
   const Segment segments[] = {
-      {projection, input, {workspace.hidden.data(), workspace.hidden_stride, /*accumulate=*/adds}}};
+      {projection, input, {context_.hidden(), workspace.hidden_stride, /*accumulate=*/adds}}};
   products_.run(segments, claim_of(0, Claim::kInputProjection));
   team_.finish_stage(Stage::kEmbed);
 }
@@ -114,7 +113,7 @@ LinearInput Projections::final_rows(Range rows, const Linear& user) {
   const Workspace& workspace = context_.workspace;
   const int32_t count = rows.end - rows.begin;
   return inputs_.prepare(
-      {workspace.hidden.data(), workspace.hidden_stride, context_.plan.head_places().data() + rows.begin},
+      {context_.hidden(), workspace.hidden_stride, context_.plan.head_places().data() + rows.begin},
       {count, count}, context_.config.hidden_size, team_.weights().final_norm, {&user});
 }
 

@@ -17,8 +17,8 @@ class Projections {
   // Computes all rows. The gate of attention's output is computed with the queries.
   void query_key_value(int layer);
   void key_value(int layer);
-  // Computes the wanted rows' queries.
-  void query(int layer);
+  // Computes these rows' queries, which the workspace begins with.
+  void query(int layer, RowCounts rows);
   // Writes the output projection, or adds it.
   void output(int layer, RowCounts rows, const Target& target);
   // Adds embeddings, from the workspace's branch, to the residual stream, where they have a projection.

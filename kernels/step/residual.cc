@@ -6,9 +6,7 @@
 
 namespace redoubt {
 
-float* Residual::row(int64_t r) const {
-  return context_.workspace.hidden.data() + r * context_.workspace.hidden_stride;
-}
+float* Residual::row(int64_t r) const { return context_.hidden() + r * context_.workspace.hidden_stride; }
 
 float* Residual::output_row(int index, int64_t r) const {
   return context_.outputs.hidden_states +
@@ -42,6 +40,8 @@ void Residual::embed_row(int32_t r) const {
     read_row(&ModelWeights::positions, position, positions);
     if (config.token_types > 0) add_type(context_.batch.positions[r] / config.max_positions, positions);
     if (!projects) context_.kernels.add_scaled(positions, 1.0f, config.hidden_size, out);
+  } else if (config.token_types > 0) {
+    add_type(0, out);
   }
   if (config.embedding_norm) {
     std::memcpy(own, out, size_t(config.hidden_size) * sizeof(float));
@@ -69,7 +69,7 @@ void Residual::read_row(PackedMatrix ModelWeights::* matrix, int32_t row, float*
 }
 
 void Residual::fill_angles(int32_t r) const {
-  float* angles = context_.workspace.angles.data() + r * context_.workspace.angles_stride;
+  float* angles = context_.angles() + r * context_.workspace.angles_stride;
   for (const RopeAngles& rope : context_.rope_angles) {
     rope.fill(context_.batch.positions[r], angles);
     angles += rope.rotary_dim();
@@ -121,7 +121,7 @@ void Residual::keep_wanted_rows() {
   const auto move_rows = [&] {
     const size_t row_bytes = size_t(context_.config.hidden_size) * sizeof(float);
     const int64_t stride = context_.workspace.angles_stride;
-    float* const angles = context_.workspace.angles.data();
+    float* const angles = context_.angles();
     for (int32_t r = 0; r < context_.plan.wanted().batch.tokens; ++r) {
       const int64_t from = context_.plan.token_of(r);
       std::memmove(row(r), row(from), row_bytes);

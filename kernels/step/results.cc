@@ -18,7 +18,7 @@ void Results::read_hidden_rows(const HiddenRows& rows) {
   float* const normalized = team_.own().rows.data();
   for (int32_t r = 0; r < rows.count; ++r) {
     const int64_t at = context_.plan.place_of(rows.first_wanted_row + r);
-    final_norm(context_, workspace.hidden.data() + at * workspace.hidden_stride, normalized);
+    final_norm(context_, context_.hidden() + at * workspace.hidden_stride, normalized);
     context_.outputs.readers[rows.sequence]->read(rows.first_token_index + r, normalized, scorer_);
   }
 }

@@ -41,23 +41,23 @@ void Tap::mlp_output(int layer) {
 }
 
 void Tap::hidden(int layer) {
-  copy_hidden_rows(context_.workspace.hidden.data(), tapped(context_, layer, &LayerTap::hidden));
+  copy_hidden_rows(context_.hidden(), tapped(context_, layer, &LayerTap::hidden));
 }
 
 const float* Tap::written(int layer, const Norm& output_norm) const {
   const Workspace& workspace = context_.workspace;
   const bool adds = output_norm.weight == nullptr || context_.config.layer(layer).norms_sum;
-  return (adds ? workspace.hidden : workspace.branch).data();
+  return adds ? context_.hidden() : workspace.branch.data();
 }
 
 void Tap::normalize_rows(const Norm& norm, float* to) {
   const Workspace& workspace = context_.workspace;
   const int32_t cols = context_.config.hidden_size;
-  if (norm.weight == nullptr) return copy_hidden_rows(workspace.hidden.data(), to);
+  if (norm.weight == nullptr) return copy_hidden_rows(context_.hidden(), to);
   if (to == nullptr) return;
   team_.share(context_.batch.tokens, [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      normalize(context_, norm, workspace.hidden.data() + r * workspace.hidden_stride, to + r * cols);
+      normalize(context_, norm, context_.hidden() + r * workspace.hidden_stride, to + r * cols);
     }
   });
   team_.barrier();

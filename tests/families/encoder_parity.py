@@ -1,7 +1,7 @@
 """What the pages about encoders share: random models of transformers, converted, and compared text by text."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.engine.encoding.head import Head
 from app.engine.encoding.native_encoder import NativeEncoder
+from app.engine.encoding.pieces import Part, Piece
 from app.settings.applications import ModelApplicationSettings
 from app.settings.model import ModelSettings
 from app.settings.worker import WorkerSettings
@@ -64,16 +65,27 @@ class Converted:
     head: Head
     folder: Path
 
-    def hidden(self, batch: Sequence[NDArray[np.int32]], second: Sequence[int] | None = None, step: int = 0) -> F32:
-        """The final hidden states of a batch; step: layers of a call, 0: all."""
+    def hidden(self, batch: Sequence[NDArray[np.int32]], second: Sequence[int] | None = None, rows: int = 0) -> F32:
+        """The final hidden states of a batch; rows: of a call, 0: all and all layers."""
         lengths = np.array([each.size for each in batch], np.int32)
         parts = lengths if second is None else np.array(second, np.int32)
-        first, result, step = 0, None, step or self.model.layers
-        while result is None:
-            end = min(first + step, self.model.layers)
-            result = self.model.encode(np.concatenate(batch), parts, lengths, first, end)
-            first = end
+        result = None
+        for piece in self._pieces(int(lengths.sum()), rows):
+            assert result is None
+            result = self.model.encode(np.concatenate(batch), parts, lengths, piece)
+        assert result is not None
         return result
+
+    def _pieces(self, tokens: int, rows: int) -> Iterator[Piece]:
+        if not rows:
+            yield Piece(0, self.model.layers)
+            return
+        kinds: tuple[Part, ...] = ("keys", "rest")
+        for layer in range(self.model.layers - 1):
+            for kind in kinds:
+                for begin in range(0, tokens, rows):
+                    yield Piece(layer, layer + 1, kind, begin, min(begin + rows, tokens))
+        yield Piece(self.model.layers - 1, self.model.layers)
 
     def vectors(self, batch: Sequence[NDArray[np.int32]], second: Sequence[int] | None = None) -> F32:
         """What the head makes of them."""
@@ -114,7 +126,7 @@ def check(folder: Path, model: Any, **inputs: Any) -> Converted:
         ]
     hidden = ours.hidden(batch)
     close(hidden, np.concatenate(theirs))
-    np.testing.assert_array_equal(ours.hidden(batch, step=1), hidden, err_msg="in pieces")
+    np.testing.assert_array_equal(ours.hidden(batch, rows=49), hidden, err_msg="in pieces")
     ends = np.cumsum([each.size for each in batch])
     for each, end in zip(batch, ends, strict=True):
         np.testing.assert_array_equal(ours.hidden([each]), hidden[end - each.size : end], err_msg="alone")

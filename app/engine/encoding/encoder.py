@@ -1,7 +1,7 @@
 """The engine of an encoder: one thread that turns texts into vectors or scores, a batch at a time.
 
-A batch has texts of several requests, one after another without padding. It is computed in pieces of some layers, each
-in a turn of its own, so that a model on the same cores waits for a piece at most. Knows nothing of text, HTTP, asyncio
+A batch has texts of several requests, one after another without padding. It is computed in pieces, each in a turn of
+its own, so that a model on the same cores waits for a piece at most. Knows nothing of text, HTTP, asyncio
 or Ray.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.encoding.head import F32, Head
-from app.engine.encoding.pieces import Pieces
+from app.engine.encoding.pieces import Piece, Pieces
 from app.engine.encoding.text_queue import Job, TextQueue
 from app.messages.failures import EngineError, EngineFailedError, EngineStoppedError, InvalidRequestError
 from app.messages.requests import GenerateRequest, Priority, Texts
@@ -55,11 +55,11 @@ class EncoderModel(Protocol):
     def max_sequences(self) -> int:
         """The most texts of one batch."""
 
-    def encode(self, token_ids: I32, second: I32, lengths: I32, first_layer: int, end_layer: int) -> F32 | None:
-        """Computes some layers of a batch, the first ones of a new one first.
+    def encode(self, token_ids: I32, second: I32, lengths: I32, piece: Piece) -> F32 | None:
+        """Computes a piece of a batch, in order.
 
         second: [texts], after how many of its tokens a text's second part begins. Returns the final hidden states
-        [tokens, hidden] with the last layer.
+        [tokens, hidden] with the last piece.
         """
 
     def release_memory(self) -> None:
@@ -258,7 +258,8 @@ class Encoder:
         token_ids = np.concatenate(parts).astype(np.int32, copy=False)
         lengths = np.array([part.size for part in parts], np.int32)
         second = np.array([request.texts.second[number] for request, number in batch], np.int32)
-        layer, hidden = 0, None
+        piece: Piece | None = None
+        hidden = None
         while hidden is None:
             if self._stopped_reason is not None:
                 return None
@@ -266,11 +267,10 @@ class Encoder:
             with self._turns:
                 began_s = time.perf_counter()
                 self._pieces.waited(began_s - asked_s, began_s)
-                end = self._pieces.end_layer(layer, token_ids.size, began_s)
-                hidden = self._model.encode(token_ids, second, lengths, layer, end)
+                piece = self._pieces.after(piece, token_ids.size, began_s)
+                hidden = self._model.encode(token_ids, second, lengths, piece)
                 ended_s = time.perf_counter()
-            self._pieces.computed(token_ids.size, end - layer, ended_s - began_s)
-            layer = end
+            self._pieces.computed(piece, token_ids.size, ended_s - began_s)
         self._computed_tokens += token_ids.size
         self._texts += len(batch)
         if (elapsed_s := ended_s - self._since_s) >= 1.0:

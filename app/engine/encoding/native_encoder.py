@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.encoding.head import F32
+from app.engine.encoding.pieces import Piece
 from kernels import _native
 
 USUAL_STEP_TOKENS = 512
@@ -65,13 +66,22 @@ class NativeEncoder:
         parts = self.tier, self.model.attention_tier, compute_type, self.model.kv_type
         self.arithmetic = " ".join((*parts, f"{len(set(nodes))} slices" if nodes else "whole"))
 
-    def encode(self, token_ids: I32, second: I32, lengths: I32, first_layer: int, end_layer: int) -> F32 | None:
+    def encode(self, token_ids: I32, second: I32, lengths: I32, piece: Piece) -> F32 | None:
         """See `app.engine.encoding.encoder.EncoderModel`."""
         starts = np.cumsum(lengths) - lengths
         positions = np.arange(token_ids.size, dtype=np.int32) - np.repeat(starts, lengths).astype(np.int32)
         if self._positions:
             positions += self._positions * (positions >= np.repeat(second, lengths)).astype(np.int32)
-        return self.model.encode(token_ids, positions, lengths, first_layer, end_layer)
+        return self.model.encode(
+            token_ids,
+            positions,
+            lengths,
+            piece.first_layer,
+            piece.end_layer,
+            piece.first_row,
+            piece.end_row,
+            piece.part == "keys",
+        )
 
     def release_memory(self) -> None:
         self.model.release_memory()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.encoding.encoder import Encoder
-from app.engine.encoding.head import DenseLayer, Head
-from app.engine.encoding.pieces import ALONE_S, SHARE, Pieces
+from app.engine.encoding.head import ACTIVATIONS, DenseLayer, Head
+from app.engine.encoding.pieces import ALONE_S, LEAST_ROWS, SHARE, Piece, Pieces
 from app.engine.encoding.text_queue import Job, TextQueue
 from app.messages.failures import EngineError, EngineFailedError, EngineStoppedError, InvalidRequestError
 from app.messages.requests import GenerateRequest, Priority, Texts
@@ -25,20 +26,20 @@ class AddingModel:
     layers, vocab_size, max_tokens, max_step_tokens, usual_step_tokens, max_sequences = 3, 100, 16, 16, 16, 8
 
     def __init__(self) -> None:
-        self.calls: list[tuple[list[int], int, int]] = []
+        self.calls: list[tuple[list[int], Piece]] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.has_begun = threading.Event()
         self.fails = False
         self.released = 0
 
-    def encode(self, token_ids: Any, second: Any, lengths: Any, first_layer: int, end_layer: int) -> F32 | None:
+    def encode(self, token_ids: Any, second: Any, lengths: Any, piece: Piece) -> F32 | None:
         self.has_begun.set()
         assert self.may_go_on.wait(10)
         if self.fails:
             raise RuntimeError("no")
-        self.calls.append((lengths.tolist(), first_layer, end_layer))
-        if end_layer < self.layers:
+        self.calls.append((lengths.tolist(), piece))
+        if piece.end_layer < self.layers:
             return None
         return np.stack([token_ids, second.repeat(lengths)], axis=1).astype(np.float32)
 
@@ -98,7 +99,7 @@ def test_each_text_gets_its_own_vector(encoder: Encoder, model: AddingModel) -> 
     found = Result(encoder, request(*texts)).get()
     np.testing.assert_allclose(found[:, 0], [np.mean(text) for text in texts])
     np.testing.assert_allclose(found[:, 1], [len(text) for text in texts])
-    batches = [lengths for lengths, first, _ in model.calls if first == 0]
+    batches = [lengths for lengths, piece in model.calls if piece.first_layer == 0]
     assert all(sum(lengths) <= 16 for lengths in batches)
     assert batches[0] == [2, 1, 3, 9]
 
@@ -197,22 +198,39 @@ def test_every_piece_is_a_turn(model: AddingModel) -> None:
     Result(encoder, request([1])).get()
     encoder.stop()
     assert taken == len(model.calls)
-    assert model.calls[0] == ([1], 0, 1), "nothing is known of the time yet"
+    assert model.calls[0] == ([1], Piece(0, 1)), "nothing is known of the time yet"
 
 
 def test_pieces_are_a_share_of_others_steps() -> None:
     pieces = Pieces(layers=6, most_tokens=512)
-    assert pieces.end_layer(0, 512, 0.0) == 1
-    pieces.computed(512, 1, 0.004)
+    first = pieces.after(None, 512, 0.0)
+    assert first == Piece(0, 1)
+    pieces.computed(first, 512, 0.004)
     assert pieces.tokens(1.0) == 512
-    assert pieces.end_layer(1, 512, 1.0) == 6  # five layers of 4 ms
+    assert pieces.after(first, 512, 1.0) == Piece(1, 6)  # five layers of 4 ms
     pieces.waited(0.008, 2.0)
     assert pieces.seconds(2.0) == pytest.approx(SHARE * 0.008)
     assert pieces.tokens(2.0) == int(SHARE * 0.008 / (0.004 / 512))
-    assert pieces.end_layer(2, 512, 2.0) == 3, "a layer at least"
+    assert pieces.after(first, 200, 2.0) == Piece(1, 2)
+    assert pieces.after(first, 2, 2.0) == Piece(1, 6)
     pieces.waited(0.0, 2.1)
     assert pieces.seconds(2.1) < ALONE_S, "the other is between two steps"
     assert pieces.seconds(60.0) == ALONE_S
+
+
+def test_a_layer_of_a_long_text_is_cut_by_tokens() -> None:
+    pieces = Pieces(layers=2, most_tokens=512)
+    assert pieces.after(None, 640, 0.0) == Piece(0, 1, "keys", 0, LEAST_ROWS), "nothing is known of the time yet"
+    pieces.computed(Piece(0, 1), 512, 0.0512)  # 0.1 ms a token
+    pieces.waited(0.034, 1.0)
+    found, piece = list[Piece](), None
+    while piece is None or piece.end_layer < 2 or piece.part == "keys" or piece.end_row < 300:
+        found.append(piece := pieces.after(piece, 300, 1.0))
+        pieces.computed(piece, 300, (piece.end_row - piece.first_row) * (1e-4 if piece.part == "rest" else 2e-5))
+    assert [each.part for each in found] == ["keys", "keys", *["rest"] * 3, "keys", *["rest"] * 3]
+    assert [each.end_row for each in found] == [100, 300, 100, 200, 300, 300, 100, 200, 300]
+    for one, other in pairwise(found):
+        assert other.first_row == (one.end_row if one.part == other.part else 0)
 
 
 def test_a_text_that_is_longer_than_a_batch_is_one() -> None:
@@ -231,7 +249,7 @@ def test_heads() -> None:
     assert Head("last", normalized=False).of(hidden, lengths)[:, 0].tolist() == [2, 4, 10]
     assert Head("mean", normalized=False).of(hidden, lengths)[:, 0].tolist() == [1, 4, 8]
     np.testing.assert_allclose(np.linalg.norm(HEAD_NORMALIZED.of(hidden, lengths), axis=1), 1, rtol=1e-6)
-    dense = DenseLayer(np.array([[1, -1]], np.float32), np.array([2], np.float32), is_tanh=True)
+    dense = DenseLayer(np.array([[1, -1]], np.float32), np.array([2], np.float32), ACTIVATIONS["tanh"])
     np.testing.assert_allclose(Head("first", False, (dense,)).of(hidden, lengths), np.tanh(np.ones((3, 1))), rtol=1e-6)
 
 

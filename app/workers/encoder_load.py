@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.engine.encoding.head import DenseLayer, Head
+from app.engine.encoding.head import ACTIVATIONS, DenseLayer, Head
 from app.model_folder import encoder_settings, read_json
 from app.sealing.sealed_model import SealedModel
 from app.settings.applications import ModelApplicationSettings
@@ -67,7 +67,9 @@ def _head(files: Path | SealedModel, header: PackedHeader, described: dict[str, 
         prefix = f"encoder.dense.{number}."
         weight = header.vector(files, prefix + "weight").reshape(layer["rows"], layer["cols"])
         bias = header.vector(files, prefix + "bias") if layer.get("bias", True) else None
-        dense.append(DenseLayer(weight, bias, layer.get("activation") == "tanh"))
+        epsilon = layer.get("norm_epsilon", 0.0)
+        norm = header.vector(files, prefix + "norm.weight") if epsilon else None
+        dense.append(DenseLayer(weight, bias, ACTIVATIONS[layer.get("activation", "identity")], norm, epsilon))
     return Head(
         described["pooling"], described.get("normalized", True), tuple(dense), scores=described.get("scores", False)
     )

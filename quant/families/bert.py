@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from quant.families.description import Attention, Decoder, Dense, Encoder, Layer, Mlp
-from quant.families.encoders import check_one_label, dense_pieces, embedder, scores
+from quant.families.encoders import check_one_label, embedder, head_pieces, scores
 from quant.families.family import Config, Family, Piece, Tensor
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
-from quant.families.names import DENSE
 from quant.families.settings import Settings
 from quant.families.standard import activation_of, norm_epsilon, read_sizes
 
@@ -87,11 +86,7 @@ def _tensors(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     bert = settings.text("model_type", "bert") == "bert"
     head = (_BERT_HEAD if bert else _ROBERTA_HEAD) if scores(config) else {}
     types = Piece("embeddings.token_type_embeddings.weight")
-    others: dict[str, tuple[Piece, ...]] = {"model.embed_types.weight": (types,)}
-    assert decoder.encoder is not None
-    for number, dense in enumerate(decoder.encoder.dense):
-        for kind in ("weight", "bias") if dense.bias else ("weight",):
-            others[f"{DENSE}{number}.{kind}"] = dense_pieces(f"{DENSE}{number}.{kind}", head)
+    others = {"model.embed_types.weight": (types,), **head_pieces(decoder, head)}
     return by_module(decoder, top, "encoder.layer.{}.", _PARTS, others=others)
 
 

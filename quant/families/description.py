@@ -223,14 +223,20 @@ class LayerInputs:
 Pooling = Literal["mean", "first", "last"]
 
 
+HeadActivation = Literal["identity", "tanh", "gelu", "relu", "silu"]
+"""gelu: the exact one, with the error function."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A layer behind the pooling: activation(weight x + bias)."""
+    """A layer behind the pooling: N(activation(weight x + bias)), where N is there if its epsilon is."""
 
     rows: int
     cols: int
     bias: bool = True
-    activation: Literal["identity", "tanh"] = "identity"
+    activation: HeadActivation = "identity"
+    norm_epsilon: float = 0.0
+    """Of a LayerNorm without a bias; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +249,7 @@ class Encoder:
     """Whether the vector is scaled to length 1."""
     dense: tuple[Dense, ...] = ()
     scores: bool = False
-    """Whether the result is one number, a reranker's logit."""
+    """Whether the result is one number, a reranker's logit; of two rows of the last layer it is their difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +291,7 @@ class Decoder:
     learned_positions: bool = False
     """Whether a learned vector for each of max_positions is added to the embedding, before its norm."""
     token_types: int = 0
-    """Of tokens; each has a learned vector that is added too. Needs learned_positions."""
+    """Of tokens; each has a learned vector that is added too. Several need learned_positions."""
     tied_head: bool = False
     head_bias: bool = False
     logit_scale: float = 1.0

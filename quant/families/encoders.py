@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from quant.families.description import Decoder, Dense, Encoder, Pooling
 from quant.families.family import Config, Piece
-from quant.families.names import DENSE
+from quant.families.names import DENSE, engine_tensors
 from quant.families.settings import Settings
 
 _CLASSIFIER: Final = "ForSequenceClassification"
@@ -22,6 +22,8 @@ _SHORTER: Final = {"gemma3_text": [128, 256, 512]}
 """Numbers to which vectors may be cut, by the models' cards; their configurations don't say it."""
 _SHORTEST_OF_QWEN: Final = 32
 """The same: any number from this on."""
+_PROMPTS: Final = {"nomic_bert": {"query": "search_query: ", "document": "search_document: "}}
+"""By the models' cards, where nothing is said beside the configuration."""
 
 
 def scores(config: Config) -> bool:
@@ -45,7 +47,7 @@ def embedder(config: Config, where: str) -> Encoder:
         return Encoder("mean", normalized=True)
     dense = tuple(Dense(**each) for each in found.items("dense"))
     pooling: Pooling = found.text("pooling", "mean")  # type: ignore[assignment]
-    return Encoder(pooling, normalized=found.flag("normalize", False), dense=dense)
+    return Encoder(pooling, normalized=found.flag("normalize", False), dense=dense, scores=found.flag("scores", False))
 
 
 def as_encoder(decoder: Decoder, config: Config, where: str) -> Decoder:
@@ -53,11 +55,22 @@ def as_encoder(decoder: Decoder, config: Config, where: str) -> Decoder:
     return replace(decoder, encoder=embedder(config, where), tied_head=True, head_bias=False, logit_softcap=0.0)
 
 
-def encoder_config(config: Config, decoder: Decoder) -> dict[str, Any]:
-    """What a converted encoder's config.json says of it under ENCODER, for who tokenizes texts for it."""
+def converted_config(standard: dict[str, Any], config: Config, decoder: Decoder) -> dict[str, Any]:
+    """A converted configuration with what an encoder's says of it, for who tokenizes texts for it.
+
+    standard: what it has of every model. config: the checkpoint's.
+    """
+    if decoder.encoder is None:
+        return standard
+    kept = {key: value for key, value in standard.items() if key != _KEY}
+    return kept | {ENCODER: _encoder_config(config, decoder)}
+
+
+def _encoder_config(config: Config, decoder: Decoder) -> dict[str, Any]:
     encoder, found = decoder.encoder, config.get(_KEY) or {}
     assert encoder is not None
     size = encoder.dense[-1].rows if encoder.dense else decoder.hidden_size
+    size = 1 if encoder.scores else size
     longest = min(decoder.max_positions, found.get("max_tokens", decoder.max_positions))
     result: dict[str, Any] = {
         "task": "score" if encoder.scores else "embed",
@@ -66,17 +79,23 @@ def encoder_config(config: Config, decoder: Decoder) -> dict[str, Any]:
         "max_tokens": longest,
     }
     shorter = config.get("matryoshka_dimensions", _SHORTER.get(str(config.get("model_type"))))
-    if config.get("model_type") == "qwen3":
+    if config.get("model_type") == "qwen3" and not encoder.scores:
         result["shortest"] = _SHORTEST_OF_QWEN
     if isinstance(shorter, list):
         result["shorter"] = [each for each in shorter if type(each) is int and 0 < each < size]
-    return result | {key: found[key] for key in ("prompts", "default_prompt", "lower_case") if key in found}
+    kept = {key: found[key] for key in ("prompts", "default_prompt", "lower_case", "frame") if key in found}
+    usual = _PROMPTS.get(str(config.get("model_type")))
+    return result | ({"prompts": usual} if usual else {}) | kept
 
 
-def dense_pieces(name: str, stored: Mapping[str, str]) -> tuple[Piece, ...]:
-    """The stored tensor of a layer behind the pooling.
+def head_pieces(decoder: Decoder, stored: Mapping[str, str]) -> dict[str, tuple[Piece, ...]]:
+    """The stored tensors of the layers behind the pooling, by the engine's names.
 
-    stored: of a score head, its modules by their number; others are a sentence-transformers folder's.
+    stored: of a score head, its modules by the number in the name; others are a sentence-transformers folder's.
     """
-    number, _, kind = name.removeprefix(DENSE).partition(".")
-    return (Piece(f"{stored[number]}.{kind}" if stored else name),)
+    pieces = {}
+    for name in engine_tensors(decoder):
+        if name.startswith(DENSE):
+            module, _, kind = name.removeprefix(DENSE).rpartition(".")
+            pieces[name] = (Piece(f"{stored[module]}.{kind}" if stored else name),)
+    return pieces

@@ -44,7 +44,7 @@ class Piece:
     exponential: bool = False
     """Whether each number x of a vector is first replaced by exp(x)."""
     padding: int = 0
-    """Rows of the stored matrix, before those that are taken, that are no part of the model."""
+    """Rows of the stored matrix, or numbers of a vector, beside those that are taken, that are no part of the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
-"""ModernBERT: an encoder with rotary positions, windows in two layers of three, gated GELU, norms before each part."""
+"""ModernBERT: an encoder with rotary positions, windows in two layers of three, gated GELU, norms before each part.
+
+A reranker's head is a dense layer, an activation and a norm, and behind them the classifier.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Final
 
-from quant.families.description import Attention, Decoder, Layer, Mlp
-from quant.families.encoders import embedder
+from quant.families.description import Attention, Decoder, Dense, Encoder, HeadActivation, Layer, Mlp
+from quant.families.encoders import check_one_label, embedder, head_pieces, scores
 from quant.families.family import Config, Family, Tensor
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
 from quant.families.rope import rope_of_layers
@@ -16,6 +19,8 @@ _DEFAULTS: Final = {
     "vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22,
     "num_attention_heads": 12, "max_position_embeddings": 8192,
 }  # fmt: skip
+_HEAD: Final = {"0": "head.dense", "0.norm": "head.norm", "1": "classifier"}
+_HEAD_ACTIVATIONS: Final[tuple[HeadActivation, ...]] = ("gelu", "silu", "relu", "tanh")
 _THETAS: Final = {"full_attention": 160000.0, "sliding_attention": 10000.0}
 
 
@@ -23,7 +28,8 @@ def _describe(config: Config, where: str) -> Decoder:
     settings = Settings(usual_keys(config, _DEFAULTS), where)
     for key in ("attention_bias", "mlp_bias", "norm_bias"):
         settings.only(key, False)
-    settings.only("architectures", None, ["ModernBertModel"], ["ModernBertForMaskedLM"])
+    if not scores(config):
+        settings.only("architectures", None, ["ModernBertModel"], ["ModernBertForMaskedLM"])
     sizes = read_sizes(settings, tied=True)
     every = settings.size("global_attn_every_n_layers", 3)
     types = settings.items("layer_types") or [
@@ -61,11 +67,26 @@ def _describe(config: Config, where: str) -> Decoder:
         norm="layer",
         norm_epsilon=norm_epsilon(settings, "norm_eps", 1e-5),
         embedding_norm=True,
-        encoder=embedder(config, where),
+        encoder=_reranker(settings, sizes.hidden_size) if scores(config) else embedder(config, where),
     )
 
 
-def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
+def _reranker(settings: Settings, hidden: int) -> Encoder:
+    check_one_label(settings)
+    name = settings.text("classifier_activation", "gelu")
+    activation = next((each for each in _HEAD_ACTIVATIONS if each == name), None)
+    if activation is None:
+        raise settings.unsupported("classifier_activation", f"is {name!r}; supported: {', '.join(_HEAD_ACTIVATIONS)}")
+    settings.only("classifier_pooling", "cls", "mean")
+    inner = Dense(
+        hidden, hidden, settings.flag("classifier_bias", False), activation,
+        norm_epsilon=norm_epsilon(settings, "norm_eps", 1e-5),
+    )  # fmt: skip
+    pooling = "mean" if settings.get("classifier_pooling") == "mean" else "first"
+    return Encoder(pooling, normalized=False, dense=(inner, Dense(1, hidden)), scores=True)
+
+
+def _tensors(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     hidden, inner = decoder.hidden_size, decoder.widest_inner
     top: Modules = {
         "model.embed_tokens": "embeddings.tok_embeddings",
@@ -84,12 +105,16 @@ def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
         "mlp.up_proj": Stored("mlp.Wi", slice(inner, 2 * inner)),
         "mlp.down_proj": "mlp.Wo",
     }
-    return by_module(decoder, top, "layers.{}.", parts)
+    others = head_pieces(decoder, _HEAD if scores(config) else {})
+    return by_module(decoder, top, "layers.{}.", parts, others=others)
 
 
 def _within(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     """Saved with a head."""
-    return prefixed(_tensors(config, decoder), "", "model.")
+    tensors = _tensors(config, decoder)
+    for part in ("embeddings.", "layers.", "final_norm."):
+        tensors = prefixed(tensors, part, f"model.{part}")
+    return tensors
 
 
 MODERNBERT: Final = Family(

@@ -65,6 +65,8 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
         tensors[f"{DENSE}{number}.weight"] = EngineTensor("vector", (dense.rows * dense.cols,))
         if dense.bias:
             tensors[f"{DENSE}{number}.bias"] = EngineTensor("vector", (dense.rows,))
+        if dense.norm_epsilon:
+            tensors[f"{DENSE}{number}.norm.weight"] = EngineTensor("vector", (dense.rows,))
     return tensors | predictor_tensors(decoder)
 
 

@@ -24,6 +24,7 @@ from quant.families.llama import LLAMA, MIMO, MISTRAL, QWEN2, QWEN3
 from quant.families.ministral3 import MINISTRAL3
 from quant.families.modernbert import MODERNBERT
 from quant.families.mpt import MPT
+from quant.families.nomic_bert import NOMIC_BERT
 from quant.families.olmo2 import OLMO2, OLMO3
 from quant.families.opt import OPT
 from quant.families.phi3 import PHI3
@@ -62,6 +63,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     MINISTRAL3,
     MODERNBERT,
     MPT,
+    NOMIC_BERT,
     OLMO2,
     OLMO3,
     OPT,

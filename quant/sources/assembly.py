@@ -218,7 +218,7 @@ def _vector(
         whole = dequantized(source.read(0, _rows_of_one(source, None))).reshape(source.shape)
         part = (whole if piece.index is None else whole[piece.index]).reshape(-1)
         part = part if piece.rows is None else part[piece.rows]
-        used[piece.name] = used.get(piece.name, 0) + len(part)
+        used[piece.name] = used.get(piece.name, 0) + len(part) + piece.padding
         part = np.exp(part) if piece.exponential else part
         values.append(part * np.float32(piece.scale) + np.float32(piece.offset) if not _is_plain(piece) else part)
     joined = np.concatenate(values)

@@ -15,7 +15,7 @@ from quant.codes.bf16 import bf16_to_fp32
 from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.description import Attention, Decoder
-from quant.families.encoders import ENCODER, as_encoder, encoder_config
+from quant.families.encoders import as_encoder, converted_config
 from quant.families.family import Tensor
 from quant.families.names import DENSE, EMBEDDING, HEAD
 from quant.families.predictors import with_predictor
@@ -23,6 +23,7 @@ from quant.families.registry import describe, family_of, standard_config
 from quant.files.json_file import read_json_object
 from quant.files.safetensors_file import StoredTensor, read_header
 from quant.sources.assembly import assemble, dequantized
+from quant.sources.decoder_rerankers import read_reranker, with_score_head
 from quant.sources.file_rows import row_reader
 from quant.sources.fp8_weights import FP8, fp8_weights, is_fp8
 from quant.sources.hf_tokenizer import copy_hf_tokenizer
@@ -63,12 +64,18 @@ def open_hf_folder(folder: Path) -> Source:
     beside = read_sentence_transformers(folder)
     if beside is not None:
         raw_config = raw_config | {SENTENCE_TRANSFORMERS: beside[0]}
+    reranker = read_reranker(folder, raw_config, None if beside is None else beside[0])
+    if reranker is not None:
+        beside = reranker, []
+        raw_config = raw_config | {SENTENCE_TRANSFORMERS: reranker}
     family = family_of(raw_config, str(config_path))
     shards = _shards(folder)
     stored = (read_quantized or _float_tensors)(_without_buffers(_stored(shards)))
     dense = [] if beside is None else beside[1]
     for number, path in enumerate(dense):
         stored |= _float_tensors(_dense_layer(number, path))
+    if reranker is not None:
+        stored = with_score_head(stored, reranker, str(folder))
     if raw_config.get("tie_word_embeddings") is None:
         raw_config["tie_word_embeddings"] = family.head not in stored
     decoder = describe(raw_config, str(config_path))
@@ -91,10 +98,7 @@ def open_hf_folder(folder: Path) -> Source:
     if read_quantized is not None:
         stored = {name: each for name, each in stored.items() if name in _names(wanted) or not _is_zero_bias(each)}
     tensors = assemble(stored, wanted, ignored, str(folder))
-    config = standard_config(raw_config, decoder, family)
-    if decoder.encoder is not None:
-        config = {key: value for key, value in config.items() if key != SENTENCE_TRANSFORMERS}
-        config[ENCODER] = encoder_config(raw_config, decoder)
+    config = converted_config(standard_config(raw_config, decoder, family), raw_config, decoder)
     return Source(
         name=folder.resolve().name,
         config=config,

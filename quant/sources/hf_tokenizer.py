@@ -54,6 +54,11 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
     write_json(target / "generation_config.json", generation)
 
 
+def read_chat_template(source: Path) -> str | None:
+    """Returns a folder's default chat template. Raises SourceError."""
+    return _chat_template(source, _optional_json(source / "tokenizer_config.json"))
+
+
 def _instead(source: Path) -> str:
     """Advice for a folder with a tokenizer in another form."""
     others = (

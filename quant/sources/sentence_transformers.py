@@ -20,7 +20,7 @@ _FLAGS: Final = {
     "pooling_mode_max_tokens": "max", "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }  # fmt: skip
-_ACTIVATIONS: Final = {"Identity": "identity", "Tanh": "tanh"}
+_ACTIVATIONS: Final = {"Identity": "identity", "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu", "SiLU": "silu"}
 
 
 def read_sentence_transformers(folder: Path) -> tuple[dict[str, Any], list[Path]] | None:
@@ -40,6 +40,8 @@ def read_sentence_transformers(folder: Path) -> tuple[dict[str, Any], list[Path]
         kind, place = _module(module, folder, path)
         if number == 0 and kind == "Transformer":
             found |= _transformer(place)
+        elif kind == "LogitScore" and number == 1:
+            found["score_tokens"] = _score_tokens(place / "config.json")
         elif kind == "Pooling" and number == 1:
             found["pooling"] = _pooling(place / "config.json")
         elif kind == "Dense" and number > 1 and not found["normalize"]:
@@ -68,6 +70,12 @@ def _transformer(place: Path) -> dict[str, Any]:
     settings = Settings(read_json_object(path), str(path))
     result: dict[str, Any] = {"lower_case": True} if settings.flag("do_lower_case", False) else {}
     return result | ({"max_tokens": settings.size("max_seq_length")} if "max_seq_length" in settings else {})
+
+
+def _score_tokens(path: Path) -> list[int]:
+    """The tokens whose logits' difference is a reranker's score."""
+    settings = Settings(read_json_object(path), str(path))
+    return [settings.count("true_token_id"), settings.count("false_token_id")]
 
 
 def _pooling(path: Path) -> str:

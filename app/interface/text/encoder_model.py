@@ -43,6 +43,21 @@ class _Frame:
         return len(self.before) + len(self.between) + len(self.after)
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A decoder's prompt that asks whether two texts go together (quant/sources/decoder_rerankers.py)."""
+
+    before: Tokens
+    first: str
+    """Stands before the first text, and `second` before the second."""
+    second: str
+    after: Tokens
+
+    @property
+    def size(self) -> int:
+        return len(self.before) + len(self.after)
+
+
 class EncoderModel:
     """Immutable after loading and thread-safe."""
 
@@ -75,10 +90,12 @@ class EncoderModel:
         self._lower_case: bool = found.get("lower_case", False)
         self._prompts: Mapping[str, str] = found.get("prompts", {})
         self._default_prompt: str | None = found.get("default_prompt")
+        frame = found.get("frame")
+        self._judged = None if frame is None else _Judged(**frame)
         self._aliases = Aliases(control_tokens(tokenizer.get("added_tokens") or [], None))
         self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
         self._single, self._pair = self._frame(("a", None)), self._frame(("a", "b"))
-        if self.max_tokens <= self._pair.size + 1:
+        if self.max_tokens <= (self._pair.size if self._judged is None else self._judged.size) + 1:
             raise ValueError(f"config.json: texts of {self.max_tokens} tokens are too short for this tokenizer")
 
     @classmethod
@@ -158,8 +175,10 @@ class EncoderModel:
     def pairs(self, query: str, texts: Sequence[str]) -> list[tuple[list[int], int]]:
         """Returns the tokens of each pair, and how many of them come before its second text.
 
-        Of a pair that is too long, the longer text's end is cut.
+        Of a pair that is too long, the longer text's end is cut; in a decoder's prompt, the pair's.
         """
+        if self._judged is not None:
+            return [(self._judgement(self._judged, query, text), 0) for text in texts]
         frame = self._pair
         room = self.max_tokens - frame.size
         first = self._ids(query, self.max_tokens)
@@ -171,6 +190,12 @@ class EncoderModel:
             ids = [*frame.before, *own, *frame.between, *second[: room - len(own)], *frame.after]
             result.append((ids, len(own) + frame.first))
         return result
+
+    def _judgement(self, judged: "_Judged", query: str, text: str) -> list[int]:
+        """Returns a pair in a reranker's prompt; its end is cut if it is too long."""
+        room = self.max_tokens - judged.size
+        ids = self._ids(judged.first + query + judged.second + text, self.max_tokens)
+        return [*judged.before, *ids[:room], *judged.after]
 
     def _ids(self, text: str, most: int | None = None) -> list[int]:
         """Returns a text's tokens, of a far too long one only the first."""

@@ -40,7 +40,7 @@ def test_a_whole_folder(tmp_path: Path) -> None:
         ("modules.json", [{"path": "../x", "type": "a.Transformer"}], "no plain folder|not a plain folder"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling 'max' is not supported"),
         ("1_Pooling/config.json", {"pooling_mode": "cls", "include_prompt": False}, "include_prompt"),
-        ("2_Dense/config.json", {**FILES["2_Dense/config.json"], "activation_function": "x.GELU"}, "'GELU'"),
+        ("2_Dense/config.json", {**FILES["2_Dense/config.json"], "activation_function": "x.ELU"}, "'ELU'"),
         ("2_Dense/config.json", {**FILES["2_Dense/config.json"], "out_features": 8}, r"shape|\[8"),
         ("config_sentence_transformers.json", {"prompts": {"query": 1}}, "not an object of texts"),
         ("config_sentence_transformers.json", {"default_prompt_name": "web"}, "'web' is none of the prompts"),

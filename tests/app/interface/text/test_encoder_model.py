@@ -77,3 +77,14 @@ def test_packed() -> None:
     assert texts.lengths.tolist() == [3, 1]
     assert texts.second.tolist() == [2, 1]
     assert packed([[1, 2]]).second.tolist() == [2]
+
+
+def test_a_decoder_that_judges_gets_a_pair_in_its_prompt() -> None:
+    frame = {"before": [1, 3], "first": "query : ", "second": " : ", "after": [2]}
+    model = encoder(task="score", dimensions=1, frame=frame, max_tokens=9)
+    query, colon, fox, is_, old = (4 + WORDS.index(word) for word in ("query", ":", "fox", "is", "old"))
+    cut, whole = model.pairs("fox", ["is old old", "old"])
+    assert cut == ([1, 3, query, colon, fox, colon, is_, old, 2], 0)
+    assert whole == ([1, 3, query, colon, fox, colon, old, 2], 0)
+    ((ids, _),) = model.pairs("fox [SEP]", ["old"])
+    assert ids.count(SEP) == 1, "text is never a control token"

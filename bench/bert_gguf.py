@@ -84,7 +84,6 @@ def _add_tokenizer(writer: Any, folder: Path, types: int) -> None:
     writer.add_token_types(kinds)
     for key, text in (
         ("bos", "[CLS]"), ("eos", "[SEP]"), ("unknown", "[UNK]"), ("seperator", "[SEP]"), ("padding", "[PAD]"),
-        ("mask", "[MASK]"),
     ):  # fmt: skip
         writer.add_uint32(f"tokenizer.ggml.{key}_token_id", vocab[text])
     writer.add_uint32("tokenizer.ggml.cls_token_id", vocab["[CLS]"])

@@ -15,6 +15,7 @@ from quant.families.description import Decoder
 from quant.families.family import Piece
 from quant.families.modules import Modules, Stored
 from quant.sources.gguf_deepseek import deepseek_config, deepseek_pieces
+from quant.sources.gguf_encoders import bert_config, bert_parts, nomic_bert_config, nomic_bert_parts
 from quant.sources.gguf_file import GgufFile
 from quant.sources.gguf_gemma4 import gemma4_config, gemma4_pieces
 from quant.sources.gguf_hybrids import hybrid_config, qwen3next_parts, qwen35_parts
@@ -288,6 +289,8 @@ def _gpt_oss_parts(_: Decoder) -> dict[str, Stored]:
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "bert": Architecture(bert_config, bert_parts, scales_rope=False),
+    "nomic-bert": Architecture(nomic_bert_config, nomic_bert_parts),
     "gemma": Architecture(_gemma),
     "gemma2": Architecture(_gemma2),
     "gemma3": Architecture(_gemma3),

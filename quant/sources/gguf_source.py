@@ -9,6 +9,7 @@ from typing import Final
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.description import Decoder
+from quant.families.encoders import converted_config
 from quant.families.registry import describe, family_of, standard_config
 from quant.families.standard import MOST_LAYERS
 from quant.sources.assembly import assemble
@@ -34,7 +35,8 @@ def open_gguf(path: Path) -> Source:
     factors = gguf.tensors.get(_ROPE_FACTORS)
     raw_config = hf_config(gguf, None if factors is None else _float_vector(gguf, _ROPE_FACTORS, factors))
     decoder = describe(raw_config, str(path))
-    config = standard_config(raw_config, decoder, family_of(raw_config, str(path)))
+    standard = standard_config(raw_config, decoder, family_of(raw_config, str(path)))
+    config = converted_config(standard, raw_config, decoder)
     stored = {name: _source_tensor(gguf, name, tensor) for name, tensor in gguf.tensors.items()}
     arch = gguf.metadata["general.architecture"]
     wanted = gguf_tensors(arch, decoder, raw_config.get("residual_multiplier", 1.0), stored)

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from quant.errors import SourceError, UnsupportedModelError
 from quant.files.json_file import write_json
+from quant.sources.gguf_encoders import word_pieces
 from quant.sources.gguf_file import GgufFile
 from quant.sources.gguf_metadata import Metadata
 from quant.sources.pre_tokenizers import PRE_TOKENIZERS
@@ -32,7 +33,7 @@ _SAMPLING_KEYS: Final = {
     "repetition_penalty": "general.sampling.penalty_repeat",
 }
 """Keys of the recommended sampling options: transformers' names, and llama.cpp's since its pull request 17120."""
-_MODELS: Final = ("gpt2", "llama", "gemma4")
+_MODELS: Final = ("gpt2", "llama", "gemma4", "bert")
 """gemma4 is like llama, SentencePiece's BPE of characters, but has its merges in the file."""
 _SPACE_MARK: Final = "\u2581"
 _NEVER_TAKE_SPACE: Final = ("<unk>", "<s>", "<|endoftext|>")
@@ -68,7 +69,7 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, config: Mapping[str, Any]
     vocabulary = _read_vocabulary(gguf, metadata, unique=model != "gemma4")
     if len(vocabulary.tokens) > config["vocab_size"]:
         raise SourceError(f"{gguf.path}: has {len(vocabulary.tokens)} tokens for {config['vocab_size']} embeddings")
-    build = _byte_level_bpe if model == "gpt2" else _sentencepiece_bpe
+    build = {"gpt2": _byte_level_bpe, "bert": _word_pieces}.get(model, _sentencepiece_bpe)
     description, begin_and_end = build(metadata, vocabulary)
     special = {token_id for token_id, kind in enumerate(vocabulary.kinds) if kind in (_UNKNOWN, _CONTROL)}
     special |= set(vocabulary.roles.values())
@@ -141,6 +142,10 @@ def _byte_level_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "ignore_merges": family.ignore_merges, "vocab": vocabulary.ids, "merges": merges},
     }, begin_and_end
+
+
+def _word_pieces(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
+    return word_pieces(metadata, vocabulary.tokens, vocabulary.kinds), (True, True)
 
 
 def _stored_merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[list[str]]:

@@ -11,9 +11,18 @@ from app.capacity.heads import mixed_heads_of
 from app.capacity.machine import Machine, machine_from
 from app.capacity.processors import processor_names, table_machine
 from app.capacity.states import states_of
-from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, dominant, matrix_info, plan_matrices
-from quant.conversion.shapes import SHAPES
+from quant.conversion.plan import (
+    DEFAULT_GROUP_SIZE,
+    check_options,
+    default_type,
+    dominant,
+    largest_group,
+    matrix_info,
+    plan_matrices,
+)
+from quant.conversion.shapes import ENCODER_SHAPES, SHAPES
 from quant.families.description import Decoder
+from quant.families.encoders import as_encoder
 from quant.families.names import engine_tensors
 from quant.families.registry import describe
 from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
@@ -31,14 +40,14 @@ def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand
     if qtype is not None or group_size is not None:
         check_options(qtype or "auto", group_size, None)
     if not path.exists():
-        if model not in SHAPES:
-            raise CapacityError(f"{model!r} is no folder, no file, and none of the shapes {', '.join(SHAPES)}")
-        decoder = describe(SHAPES[model], model)
-        kind = "sym_int4" if qtype in (None, "auto") else str(qtype)
-        tied, group = decoder.tied_head, group_size or DEFAULT_GROUP_SIZE
+        decoder = _known(model)
+        tensors, is_encoder = engine_tensors(decoder), decoder.encoder is not None
+        usual = "int8" if is_encoder else "sym_int4"
+        kind = usual if qtype in (None, "auto") else str(qtype)
+        group = group_size or (largest_group(tensors) if is_encoder else DEFAULT_GROUP_SIZE)
         planned = {
-            name: matrix_info(name, default_type(tensor, tied, kind, None), tensor, group)
-            for name, tensor in engine_tensors(decoder).items()
+            name: matrix_info(name, default_type(tensor, decoder.tied_head, kind, None), tensor, group)
+            for name, tensor in tensors.items()
             if tensor.role != "vector"
         }
         return _demand(decoder, planned, model)
@@ -50,6 +59,16 @@ def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand
     source = open_source(path)
     infos = plan_matrices(source, engine_tensors(source.decoder), qtype or "auto", group_size, None)
     return _demand(source.decoder, infos, path.resolve().name)
+
+
+def _known(shape: str) -> Decoder:
+    if shape in SHAPES:
+        return describe(SHAPES[shape], shape)
+    if shape not in ENCODER_SHAPES:
+        known = ", ".join((*SHAPES, *ENCODER_SHAPES))
+        raise CapacityError(f"{shape!r} is no folder, no file, and none of the shapes {known}")
+    decoder = describe(ENCODER_SHAPES[shape], shape)
+    return decoder if decoder.encoder is not None else as_encoder(decoder, ENCODER_SHAPES[shape], shape)
 
 
 def read_machine(name: str, memory_bytes: int | None) -> Machine:

@@ -136,15 +136,26 @@ def print_catalogue() -> None:
     from rich.table import Table
 
     from app.capacity.demand import CapacityError
+    from app.capacity.memory import WORKER_BYTES
     from app.commands.coming import needed_memory_bytes, speeds_of
     from app.commands.plan_inputs import read_demand, read_machine
     from app.commands.plan_text import rate, size
     from app.models.names import catalogue
+    from quant.conversion.shapes import ENCODER_SHAPES
 
     with one_line_errors(CapacityError, OSError):
         machine = read_machine("this", None)
         rows = []
+        encoders = Table(box=None, header_style="bold")
+        for column in ("name", "memory", "tokens/s", "licence"):
+            encoders.add_column(column, no_wrap=True)
+        encoders.add_column("good for")
         for entry in catalogue().values():
+            if entry.shape in ENCODER_SHAPES:
+                demand = read_demand(entry.shape, None, None)
+                needed, fast = size(demand.weight_bytes + WORKER_BYTES), rate(speeds_of(demand, machine).prompt)
+                encoders.add_row(entry.name, needed, fast, entry.licence, entry.good_for)
+                continue
             demand = read_demand(entry.shape, None, None)
             needed, speeds = needed_memory_bytes(demand), speeds_of(demand, machine)
             rows.append((needed > machine.memory_bytes, -speeds.answer, entry, needed, speeds))
@@ -159,5 +170,7 @@ def print_catalogue() -> None:
         console.print(f"{machine.name}, {size(machine.memory_bytes)} of memory; tokens/s expected for one request:")
         console.print(table)
         console.print("redoubt serve NAME fetches, converts and serves one.")
+        console.print("\nEncoders and rerankers, which take turns with a chat model: redoubt serve NAME ENCODER.")
+        console.print(encoders)
         drafted = ", ".join(entry.name for entry in catalogue().values() if entry.draft is not None)
         console.print(f"With --draft auto a small model drafts its answers, which come faster: {drafted}.")

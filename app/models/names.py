@@ -47,7 +47,7 @@ class CatalogueEntry:
     name: str
     source: HubName
     shape: str
-    """Of quant.conversion.shapes."""
+    """Of quant.conversion.shapes, SHAPES or ENCODER_SHAPES."""
     licence: str
     good_for: str
     draft: str | None = None

@@ -54,7 +54,7 @@ def plan_matrices(
     group = kept_group or group_size or DEFAULT_GROUP_SIZE
     if checkpoint.decoder.encoder is not None:
         fresh = "int8"
-        group = kept_group or group_size or _largest_group(expected)
+        group = kept_group or group_size or largest_group(expected)
     tied = checkpoint.decoder.tied_head
     infos = {}
     for name, tensor in expected.items():
@@ -71,7 +71,7 @@ def plan_matrices(
     return infos
 
 
-def _largest_group(expected: Mapping[str, EngineTensor]) -> int:
+def largest_group(expected: Mapping[str, EngineTensor]) -> int:
     """The largest group that divides every matrix' columns.
 
     Groups cost an encoder time, whose products are of many rows, and its int8 codes lose nothing by them.

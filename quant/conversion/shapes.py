@@ -239,6 +239,33 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
+def _bert(hidden: int, layers: int, *, vocab: int = 30522, positions: int = 512, **others: Any) -> Mapping[str, Any]:
+    return {
+        "model_type": "bert", "hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": max(hidden // 64, 12), "vocab_size": vocab, "max_position_embeddings": positions,
+        "tie_word_embeddings": True, **others,
+    }  # fmt: skip
+
+
+_SCORES: Final = {"architectures": ["ForSequenceClassification"], "id2label": {"0": ""}}
+
+ENCODER_SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "all-minilm-l6-v2": _bert(384, 6),
+    "bge-small-en-v1.5": _bert(384, 12),
+    "bge-base-en-v1.5": _bert(768, 12),
+    "multilingual-e5-small": _bert(384, 12, vocab=250037),
+    "nomic-embed-text-v1.5": {**_bert(768, 12, vocab=30528, positions=2048), "model_type": "nomic_bert"},
+    "qwen3-embedding-0.6b": {**_qwen3(28, 1024, 3072, 16, tied=True), "vocab_size": 151669},
+    "ms-marco-minilm-l6": _bert(384, 6, **_SCORES),
+    "bge-reranker-v2-m3": _bert(1024, 24, vocab=250002, positions=8194, **_SCORES, model_type="xlm-roberta"),
+    "gte-reranker-modernbert": {
+        **_bert(768, 22, vocab=50368, positions=8192, **_SCORES), "model_type": "modernbert", "intermediate_size": 1152,
+    },
+    "qwen3-reranker-0.6b": {**_qwen3(28, 1024, 3072, 16, tied=True), "vocab_size": 151669},
+}  # fmt: skip
+"""Encoders and rerankers, which are stored in int8."""
+
+
 def of_layers(shape: Mapping[str, Any], layers: int | None) -> Mapping[str, Any]:
     """Truncates the shape to `layers` layers; None: all."""
     if layers is None:

@@ -6,7 +6,7 @@ import pytest
 
 from app.commands.plan_inputs import read_demand
 from app.models.names import HubName, ModelNameError, catalogue, catalogue_draft, read_name
-from quant.conversion.shapes import SHAPES
+from quant.conversion.shapes import ENCODER_SHAPES, SHAPES
 from quant.families.registry import describe
 from quant.sources.gguf_architectures import ARCHITECTURES
 from quant.sources.gguf_config import _MODEL_CLASSES
@@ -67,12 +67,16 @@ def test_what_means_nothing_is_refused(name: str, reason: str) -> None:
 def test_the_catalogue_has_what_the_code_reads_and_computes() -> None:
     assert len(catalogue()) >= 25
     shapes = {entry.shape for entry in catalogue().values()}
+    every = {**SHAPES, **ENCODER_SHAPES}
     for shape in shapes:
-        describe(SHAPES[shape], shape)
+        describe(every[shape], shape)
+    assert SHAPES.keys().isdisjoint(ENCODER_SHAPES)
+    for shape in ENCODER_SHAPES:
+        assert read_demand(shape, None, None).matrices.type_name.startswith("int8")
     assert read_demand("smollm2-135m", None, None).weight_bytes > 0
     named = {"mistral": "llama", "qwen35text": "qwen35", "deepseekv2": "deepseek2", "glm4moelite": "deepseek2"}
     for name, entry in catalogue().items():
-        family = SHAPES[entry.shape]["model_type"].replace("_", "")
+        family = every[entry.shape]["model_type"].replace("_", "")
         assert entry.source.gguf is None or named.get(family, family) in (*_MODEL_CLASSES, *ARCHITECTURES)
         assert read_name(name) == entry.source
         if entry.draft is not None:

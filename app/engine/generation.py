@@ -99,7 +99,7 @@ class Generation:
         self.drafter = drafter
         self.draft_tokens: list[int] = []  # draft tokens of the next step
         self.may_draft = False
-        """Whether it may have draft tokens: a grammar and a search allow none."""
+        """Whether it may have draft tokens: a search allows none."""
         self.seed = seed
         self.submitted_s: float | None = None
         """Arrival time on the monotonic clock, in seconds; None once the request has run."""
@@ -161,6 +161,18 @@ class Generation:
         )
         generation.submitted_s = time.monotonic()
         return generation
+
+    def free(self, drafts: Sequence[int]) -> int:
+        """How many of the draft tokens may follow the text, one after another.
+
+        The end of a thought can't replace tokens that the sampler has taken, and a grammar's end comes alone.
+        """
+        free = len(drafts) if self.thought is None else self.thought.free(drafts)
+        if self.constraint is not None:
+            free = min(free, self.constraint.follows(drafts))
+            ends = self.request.stop_token_ids
+            free = next((place for place, token in enumerate(drafts[:free]) if token in ends), free)
+        return free
 
     def end_thought(self, sampled: int) -> tuple[int, ...]:
         """Writes what must follow the sampled token, which is in `tokens`, as if it had been sampled, and returns it.

@@ -12,6 +12,7 @@ from app.engine.pages.page_names import CACHE_SECRET_BYTES, memory_salt, tenant_
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.searches.branches import Search
 from app.engine.speculative.drafter import NgramDrafter
+from app.engine.speculative.forced_drafter import ForcedDrafter
 from app.messages.failures import InvalidRequestError
 from app.messages.requests import BeamParams, GenerateRequest, Priority
 from app.messages.thoughts import ThoughtWatch
@@ -89,9 +90,10 @@ class Intake:
             window=window,
             seed=seed,
         )
-        generation.may_draft = self._drafts and request.may_draft and constraint is None
+        generation.may_draft = self._drafts and request.may_draft
         if generation.may_draft and self._guesses:
-            generation.drafter = NgramDrafter(generation.tokens)
+            drafter = NgramDrafter(generation.tokens)
+            generation.drafter = drafter if constraint is None else ForcedDrafter(constraint, drafter)
         return generation, None
 
     def _salt(self, request: GenerateRequest) -> bytes | None:

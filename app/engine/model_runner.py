@@ -27,6 +27,15 @@ class TokenConstraint(Protocol):
     def accept(self, token: int) -> None:
         """Advances past a sampled token."""
 
+    def follows(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens may come next, one after another."""
+
+    def forced(self) -> Sequence[int]:
+        """The tokens of the text that must come next, as a tokenizer splits it; none where several can."""
+
+    def copy(self) -> "TokenConstraint":
+        """One that goes on from here, for drafts: what becomes of it does not concern this one."""
+
 
 class TokenSampler(Protocol):
     """One request's sampling state."""

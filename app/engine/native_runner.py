@@ -266,14 +266,18 @@ class NativeRunner:
         constrained = [
             (index, sampler) for index, sampler in enumerate(batch.samplers) if isinstance(sampler, _ConstrainedSampler)
         ]
-        for _, sampler in constrained:
-            sampler.constraint.fill_mask(sampler.native.mask)
+        drafts = np.zeros(len(batch.samplers), np.int32) if batch.draft_lengths is None else batch.draft_lengths
+        for index, sampler in constrained:
+            end = int(batch.query_lengths[: index + 1].sum())
+            sampler.fill_masks(batch.token_ids[end - int(drafts[index]) : end].tolist())
         sampled = self._step_native(batch, samplers)
         if sampled is None:
             return None
         for index, sampler in constrained:
-            before = 0 if batch.draft_lengths is None else int(batch.draft_lengths[:index].sum())
-            sampler.constraint.accept(int(sampled[index + before]))
+            begin = index + int(drafts[:index].sum())
+            for token in sampled[begin : begin + 1 + int(drafts[index])].tolist():
+                if token >= 0:
+                    sampler.constraint.accept(token)
         return sampled
 
     def _step_native(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32] | None:
@@ -312,6 +316,15 @@ class _ConstrainedSampler:
         self.native.remember(tokens)
         for token in tokens:
             self.constraint.accept(token)
+
+    def fill_masks(self, drafts: Sequence[int]) -> None:
+        """Makes the mask of the next token, and of those after each draft token, if it is right."""
+        first, *others = self.native.masks(1 + len(drafts))
+        self.constraint.fill_mask(first)
+        ahead = self.constraint.copy() if drafts else self.constraint
+        for token, mask in zip(drafts, others, strict=True):
+            ahead.accept(token)
+            ahead.fill_mask(mask)
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         return self.native.take_scores()

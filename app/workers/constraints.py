@@ -218,10 +218,10 @@ class _Compiled:
 class _Constraint:
     """One output's state in a schema."""
 
-    def __init__(self, compiled: _Compiled) -> None:
+    def __init__(self, compiled: _Compiled, *, began: bool = False) -> None:
         self._compiled = compiled
         self._matcher = compiled.matcher.deep_copy()
-        self._began = False
+        self._began = began
         self.error: str | None = None
 
     def fill_mask(self, mask: NDArray[np.uint32]) -> None:
@@ -235,6 +235,15 @@ class _Constraint:
         self._began = True
         self._matcher.consume_token(token)
         self._check()
+
+    def follows(self, tokens: Sequence[int]) -> int:
+        return self._matcher.validate_tokens(list(tokens))
+
+    def forced(self) -> Sequence[int]:
+        return self._matcher.deep_copy().compute_ff_tokens()  # of a copy, for it may exceed a limit
+
+    def copy(self) -> "_Constraint":
+        return _Constraint(_Compiled(self._matcher, self._compiled.first_mask), began=self._began)
 
     def _check(self) -> None:
         if self.error is None and self._matcher.is_error():

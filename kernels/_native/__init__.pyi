@@ -243,12 +243,14 @@ class Sampler:
     def after(self, token: int) -> Sampler:
         """A sampler that goes on as if this one had just drawn `token`; this one stays as it is."""
 
-    @property
-    def mask(self) -> NDArray[np.uint32]:
-        """[ceil(vocab_size / 32)], a writable view: bit t % 32 of word t // 32 is 0 where token t can't be drawn."""
+    def masks(self, rows: int) -> NDArray[np.uint32]:
+        """[rows, ceil(vocab_size / 32)], a writable view: bit t % 32 of word t // 32 is 0 where token t can't be drawn.
+
+        The next draw takes the first row, and so on; the last row holds for all that follow.
+        """
 
     def set_masked(self, masked: bool) -> None:
-        """Whether `mask` holds for the next draws."""
+        """Whether `masks` hold for the next draws."""
 
     def take_scores(self) -> Scores:
         """Scores of the tokens drawn since the last call; empty unless logprobs is at least 0."""

@@ -68,9 +68,11 @@ nb::tuple as_tuple(const TokenScores& scores) {
                         as_array(scores.top_logprobs, {count, top}));
 }
 
-nb::ndarray<nb::numpy, uint32_t> sampler_mask(Sampler& self) {
-  std::vector<uint32_t>& mask = self.mask();
-  return nb::ndarray<nb::numpy, uint32_t>(mask.data(), {mask.size()}, nb::find(self));
+nb::ndarray<nb::numpy, uint32_t> sampler_masks(Sampler& self, int32_t rows) {
+  if (rows < 1) throw std::invalid_argument("rows must be at least 1, not " + std::to_string(rows));
+  std::vector<uint32_t>& masks = self.masks(rows);
+  return nb::ndarray<nb::numpy, uint32_t>(masks.data(), {size_t(rows), masks.size() / size_t(rows)},
+                                          nb::find(self));
 }
 
 Pooling pooling_from_name(const std::string& name) {
@@ -104,7 +106,7 @@ void bind_sampling(nb::module_& module) {
       .def("sample", &sample, arg("logits"))
       .def("remember", &Sampler::remember, arg("tokens"))
       .def("after", &Sampler::after, arg("token"))
-      .def_prop_ro("mask", &sampler_mask)
+      .def("masks", &sampler_masks, arg("rows"))
       .def("set_masked", &Sampler::set_masked, arg("masked"))
       .def("take_scores", [](Sampler& self) { return as_tuple(self.take_scores()); });
   nb::class_<PromptReader>(module, "PromptReader");

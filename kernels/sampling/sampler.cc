@@ -107,6 +107,7 @@ int32_t Sampler::sample(float* logits) {
   if (options_.logprobs >= 0) unchanged_logits_.assign(logits, logits + vocab_size_);
   apply_penalties(logits);
   bar_tokens(logits);
+  if (mask_begin_ + mask_words_ < masks_.size()) mask_begin_ += mask_words_;
   const int32_t token = choose(logits);
   if (options_.logprobs >= 0) keep_scores_of(token);
   ++drawn_;
@@ -146,7 +147,9 @@ Sampler Sampler::after(int32_t token) const {
   Sampler next(options_, vocab_size_, {});
   next.drawn_ = drawn_ + 1;
   next.output_counts_ = output_counts_;
-  next.mask_ = mask_;
+  next.masks_ = masks_;
+  next.mask_words_ = mask_words_;
+  next.mask_begin_ = mask_begin_;
   next.masked_ = masked_;
   if (has_penalties()) ++next.output_counts_[token];
   return next;
@@ -169,11 +172,12 @@ void Sampler::apply_penalties(float* logits) const {
 // Bars what the mask forbids, and end tokens before min_tokens. Words of the mask that allow all are skipped.
 void Sampler::bar_tokens(float* logits) const {
   if (masked_) {
-    for (size_t word = 0; word < mask_.size(); ++word) {
-      if (mask_[word] == ~uint32_t{0}) continue;
+    const uint32_t* const mask = masks_.data() + mask_begin_;
+    for (size_t word = 0; word < mask_words_; ++word) {
+      if (mask[word] == ~uint32_t{0}) continue;
       const int32_t begin = int32_t(word) * 32, end = std::min(vocab_size_, begin + 32);
       for (int32_t token = begin; token < end; ++token) {
-        if ((mask_[word] >> (token - begin) & 1) == 0) logits[token] = -kInfinity;
+        if ((mask[word] >> (token - begin) & 1) == 0) logits[token] = -kInfinity;
       }
     }
   }
@@ -191,9 +195,11 @@ void Sampler::keep_scores_of(int32_t token) {
                                            scores_.top_logprobs.data() + count * top));
 }
 
-std::vector<uint32_t>& Sampler::mask() {
-  mask_.resize((size_t(vocab_size_) + 31) / 32, ~uint32_t{0});
-  return mask_;
+std::vector<uint32_t>& Sampler::masks(int32_t rows) {
+  mask_words_ = (size_t(vocab_size_) + 31) / 32;
+  mask_begin_ = 0;
+  masks_.resize(size_t(rows) * mask_words_, ~uint32_t{0});
+  return masks_;
 }
 
 TokenScores Sampler::take_scores() {

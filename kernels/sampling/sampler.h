@@ -66,8 +66,9 @@ class Sampler {
 
   int32_t vocab_size() const { return vocab_size_; }
 
-  // One bit per token, the lowest of a word first; 0: it can't be drawn. Only used after set_masked(true).
-  std::vector<uint32_t>& mask();
+  // Rows of masks for the next draws, of which the last one holds for all that follow: one bit per token, the
+  // lowest of a word first; 0: it can't be drawn. Only used after set_masked(true).
+  std::vector<uint32_t>& masks(int32_t rows);
   void set_masked(bool masked) { masked_ = masked; }
 
   // Scores of the tokens drawn since the last call.
@@ -104,7 +105,9 @@ class Sampler {
   std::vector<Candidate> candidates_;  // in order of id
   std::vector<Candidate> ranked_;      // scratch: partly sorted
   std::vector<double> bucket_masses_;  // scratch
-  std::vector<uint32_t> mask_;         // empty until asked for
+  std::vector<uint32_t> masks_;        // empty until asked for
+  size_t mask_words_ = 0;              // of a row
+  size_t mask_begin_ = 0;              // of the row for the next draw
   bool masked_ = false;
   TokenScorer scorer_;
   TokenScores scores_;

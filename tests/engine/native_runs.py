@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from threading import Event, Thread
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.engine.engine import Engine
 from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
 from kernels import _native
@@ -37,11 +40,37 @@ def requests_of_lengths(lengths: Sequence[int]) -> list[GenerateRequest]:
     return [*requests, GenerateRequest("beams", tuple(text[50:140]), 40, search=beams, tenant=b"")]
 
 
-def outputs(engine: Engine, requests: Sequence[GenerateRequest]) -> Outputs:
+class Alternating:
+    """A grammar: even tokens and odd ones in turns."""
+
+    def __init__(self, odd: int = 0) -> None:
+        self.odd = odd
+        self.error: str | None = None
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        mask[:] = 0xAAAA_AAAA if self.odd else 0x5555_5555
+
+    def accept(self, token: int) -> None:
+        if token % 2 != self.odd:
+            self.error = f"{token} can't come here"
+        self.odd = 1 - self.odd
+
+    def follows(self, tokens: Sequence[int]) -> int:
+        wrong = (place for place, token in enumerate(tokens) if token % 2 != (self.odd + place) % 2)
+        return next(wrong, len(tokens))
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+    def copy(self) -> "Alternating":
+        return Alternating(self.odd)
+
+
+def outputs(engine: Engine, requests: Sequence[GenerateRequest], *, alternate: bool = False) -> Outputs:
     """Of requests that are there at once."""
     receiver = Receiver()
     for request in requests:
-        receiver.submit(engine, request)
+        receiver.submit(engine, request, Alternating() if alternate else None)
     if not engine.healthy:
         engine.start()  # with all of the first ones there
     return {request.request_id: receiver.tokens(request.request_id) for request in requests}

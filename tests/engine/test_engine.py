@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.engine.engine import Engine
 from app.engine.generation import Event
-from app.engine.model_runner import Batch
+from app.engine.model_runner import Batch, TokenConstraint
 from app.engine.pages.page_groups import PageGroups
 from app.engine.scheduling.limits import STATE_PAGES_EACH
 from app.messages.failures import (
@@ -48,8 +48,8 @@ class Receiver:
                 self.events[key].append(event)
             self._changed.notify_all()
 
-    def submit(self, engine: Engine, request: GenerateRequest) -> None:
-        engine.submit(request, self.deliver, request.request_id)
+    def submit(self, engine: Engine, request: GenerateRequest, constraint: TokenConstraint | None = None) -> None:
+        engine.submit(request, self.deliver, request.request_id, constraint)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         with self._changed:

@@ -173,6 +173,15 @@ class OnlyMultiples:
         for token in range(0, VOCAB_SIZE, self.factor):
             mask[token // 32] |= np.uint32(1 << token % 32)
 
+    def follows(self, tokens: Sequence[int]) -> int:
+        return next((place for place, token in enumerate(tokens) if token % self.factor), len(tokens))
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+    def copy(self) -> "OnlyMultiples":
+        return OnlyMultiples(self.factor, self.left)
+
     def accept(self, token: int) -> None:
         assert token % self.factor == 0
         self.left -= 1

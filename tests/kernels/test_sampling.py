@@ -335,7 +335,7 @@ def test_a_masked_token_is_never_drawn(vocab_size: int, options: dict[str, float
     sampler = Sampler(vocab_size=vocab_size, prompt=[], **options)  # type: ignore[arg-type]
     bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
     bits[:vocab_size] = allowed
-    sampler.mask[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+    sampler.masks(1)[:] = np.packbits(bits, bitorder="little").view(np.uint32)
     logits = rng.standard_normal(vocab_size).astype(np.float32)
     free = [sampler.sample(logits) for _ in range(200)]
     sampler.set_masked(True)
@@ -344,6 +344,18 @@ def test_a_masked_token_is_never_drawn(vocab_size: int, options: dict[str, float
     assert vocab_size < 31 or not all(allowed[token] for token in free) or options
     if options == {"temperature": 0.0}:
         assert set(drawn) == {int(np.where(allowed, logits, -np.inf).argmax())}
+
+
+def test_each_draw_has_a_mask_of_its_own_until_the_last() -> None:
+    sampler = Sampler(vocab_size=40, prompt=[], temperature=0.0)
+    sampler.set_masked(True)
+    logits = np.arange(40, dtype=np.float32)
+    for rows in ((3, 35, 20), (7,)):
+        masks = sampler.masks(len(rows))
+        masks[:] = 0
+        for row, token in enumerate(rows):
+            masks[row, token // 32] = 1 << token % 32
+        assert [sampler.sample(logits) for _ in range(4)] == [*rows, *[rows[-1]] * (4 - len(rows))]
 
 
 def test_ends_come_late() -> None:

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from app.engine.generation import Generation
-from app.engine.model_runner import Batch, DraftSampler, ModelRunner
+from app.engine.model_runner import Batch, DraftSampler, ModelRunner, TokenSampler
 from app.engine.pages.page_groups import PageGroups
 from app.engine.pages.page_pool import PagePool
 from app.engine.pages.prefix_cache import PrefixCache
@@ -49,7 +49,7 @@ class _Text:
     """Has drawn the output up to, but not including, its last token; None: none was needed yet."""
     remembered: int = 0
     """Output tokens that `sampler` has drawn."""
-    drawing: DraftSampler | None = None
+    drawing: TokenSampler | None = None
     """Draws the drafts of this step."""
     is_lost: bool = False
     """Whether it can't be read any more: tokens left the context, or one is not in the vocabulary."""
@@ -103,7 +103,7 @@ class DraftModel:
 
     def draft(self, generations: Sequence[Generation]) -> list[DraftToken | None]:
         """As `DraftSource.draft`."""
-        rows: list[tuple[_Text, list[int], DraftSampler | None]] = []
+        rows: list[tuple[_Text, list[int], TokenSampler | None]] = []
         places: list[int] = []
         for place, generation in enumerate(generations):
             text = self._texts[generation.sequence]
@@ -212,8 +212,13 @@ class DraftModel:
             text.kept_pages = full
         text.begin = max(text.begin, min(text.computed, len(generation.tokens)))
 
-    def _drawing(self, text: _Text, generation: Generation) -> DraftSampler:
-        """A sampler that is about to draw what comes after the text."""
+    def _drawing(self, text: _Text, generation: Generation) -> TokenSampler:
+        """A sampler that is about to draw what comes after the text, within the request's grammar."""
+        constraint = generation.constraint
+        sampler = self._sampler(text, generation)
+        return sampler if constraint is None else self._runner.constrained(sampler, constraint.copy())
+
+    def _sampler(self, text: _Text, generation: Generation) -> DraftSampler:
         prompt = generation.request.prompt_token_ids
         sampling = generation.request.sampling
         tokens = generation.tokens
@@ -225,7 +230,7 @@ class DraftModel:
         text.remembered = len(tokens) - len(prompt) - 1
         return text.sampler.after(tokens[-1])
 
-    def _step(self, rows: Sequence[tuple[_Text, list[int], DraftSampler | None]], prompts: int = 0) -> list[int]:
+    def _step(self, rows: Sequence[tuple[_Text, list[int], TokenSampler | None]], prompts: int = 0) -> list[int]:
         """Computes tokens of texts behind those in their pages; returns what the samplers have drawn."""
         counts = [len(tokens) for _, tokens, _ in rows]
         contexts = [text.computed for text, _, _ in rows]

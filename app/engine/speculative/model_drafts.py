@@ -97,10 +97,10 @@ class Expected:
 class DraftRecord:
     """What is known of the drafts of one generation."""
 
-    __slots__ = ("_bias", "chance", "drafts", "expected", "is_sampled", "reach")
+    __slots__ = ("_bias", "drafts", "expected", "kind", "reach")
 
-    def __init__(self, expected: float, is_sampled: bool) -> None:
-        self.is_sampled = is_sampled
+    def __init__(self, expected: float, kind: int) -> None:
+        self.kind = kind
         self.expected = expected
         """The chance that its next draft token will be right, if those before it are: learned from earlier ones."""
         self.drafts: list[tuple[DraftToken, float]] = []
@@ -141,8 +141,9 @@ class ModelDrafts:
         self._target = target
         self._costs = DraftCost(), DraftCost()  # of a first token, which has the text's last ones to read; of others
         self._followed_s = 0.0  # per token; 0: not measured
-        self._chances = DraftChances(), DraftChances()  # of greedy texts, of sampled ones
-        self._expected = Expected(), Expected()
+        # Of greedy texts and of sampled ones, and of the same in a grammar.
+        self._chances = [DraftChances() for _ in range(4)]
+        self._expected = [Expected() for _ in range(4)]
         self._credit_s = 0.0  # for probes
         self._rate = 0.0  # tokens per second that the plan predicts
         self._records: dict[SequenceState, DraftRecord] = {}
@@ -322,11 +323,12 @@ class ModelDrafts:
             self._costs[not is_first].record(len(going), time.perf_counter() - before_s)
             more = []
             for generation, token in zip(going, drafted, strict=True):
-                if token is None or not _fits_thought(generation, token.token):
+                tokens = [*generation.draft_tokens, *(() if token is None else (token.token,))]
+                if token is None or generation.free(tokens) < len(tokens):
                     continue
-                generation.draft_tokens.append(token.token)
+                generation.draft_tokens = tokens
                 record = self._record(generation)
-                record.add(token, self._chances[record.is_sampled].of(token.probability))
+                record.add(token, self._chances[record.kind].of(token.probability))
                 rows += 1
                 if len(record.drafts) == 1:
                     self.drafted.append(generation)
@@ -356,20 +358,19 @@ class ModelDrafts:
         """Compares the drafts, computed or not, with the sampled tokens, up to the first wrong one."""
         for generation in self.drafted:
             record = self._record(generation)
-            kind = record.is_sampled
             for (drafted, chance), token in zip(record.drafts, sampled.get(generation.sequence, ()), strict=False):
                 right = drafted.token == token
-                self._chances[kind].learn(drafted.probability, right)
+                self._chances[record.kind].learn(drafted.probability, right)
                 record.learn(chance, right)
-                self._expected[kind].learn(right)
+                self._expected[record.kind].learn(right)
                 if not right:
                     break
 
     def _record(self, generation: Generation) -> DraftRecord:
         record = self._records.get(generation.sequence)
         if record is None:
-            is_sampled = generation.request.sampling.temperature > 0
-            record = self._records[generation.sequence] = DraftRecord(self._expected[is_sampled].chance, is_sampled)
+            kind = 2 * (generation.constraint is not None) + (generation.request.sampling.temperature > 0)
+            record = self._records[generation.sequence] = DraftRecord(self._expected[kind].chance, kind)
         return record
 
     def _draft_s(self, sequences: int, deep: int) -> float:
@@ -385,9 +386,3 @@ class ModelDrafts:
 
     def _follow_s(self) -> float:
         return self._followed_s or self._draft_s(1, 1) / _FIRST_FOLLOWED
-
-
-def _fits_thought(generation: Generation, token: int) -> bool:
-    """The end of a thought can't replace tokens that the sampler has taken."""
-    tokens = [*generation.draft_tokens, token]
-    return generation.thought is None or generation.thought.free(tokens) == len(tokens)

@@ -115,8 +115,7 @@ class Speculation:
         if generation.drafter is None:
             return None
         generation.draft_tokens = generation.drafter.look_up(min(self._most, room))
-        if generation.thought is not None:  # the end of a thought can't replace tokens that the sampler has taken
-            del generation.draft_tokens[generation.thought.free(generation.draft_tokens) :]
+        del generation.draft_tokens[generation.free(generation.draft_tokens) :]
         if not generation.draft_tokens:
             return None
         return generation.drafter.chances()[: len(generation.draft_tokens)]

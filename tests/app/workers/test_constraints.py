@@ -84,6 +84,32 @@ async def test_two_outputs_of_one_schema_are_independent(constraints: Constraint
     assert allowed(first).tolist() != allowed(second).tolist()
 
 
+def test_a_copy_for_drafts_goes_on_alone(constraints: Constraints) -> None:
+    constraint = constraints.compile('{"enum": ["ab", "cd"], "title": "copied"}')
+    ids = reference_tokenizer().encode('"ab').ids
+    for begun in range(len(ids)):
+        assert constraint.follows([*ids[begun:], ids[0], ids[0]]) == len(ids) - begun + 1, "one quotation mark"
+        ahead = constraint.copy()
+        assert allowed(ahead).tolist() == allowed(constraint).tolist()
+        ahead.accept(EOS_ID)
+        assert ahead.error is not None
+        assert constraint.error is None
+        constraint.accept(ids[begun])
+    assert not any(compiled.failed for compiled in constraints._cache.values())
+
+
+def test_what_a_schema_forces_is_known(constraints: Constraints) -> None:
+    constraint = constraints.compile('{"const": "abba", "title": "forced"}')
+    said, tokenizer = [], reference_tokenizer()
+    while forced := constraint.forced():
+        said += list(forced)
+        for token in forced:
+            constraint.accept(token)
+    assert constraint.error is None
+    assert '"abba"'.startswith(tokenizer.decode(said))
+    assert len(tokenizer.decode(said)) >= 4
+
+
 async def test_the_first_mask_was_made_with_the_schema(constraints: Constraints) -> None:
     """In the compiler's thread: the engine's thread only copies it."""
     schema = '{"enum": ["ab", "cd"], "title": "first mask"}'

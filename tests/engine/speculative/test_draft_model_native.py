@@ -1,6 +1,7 @@
 """A native model drafts for itself: texts and their log-probabilities are the same to the last bit."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 
 from app.engine.engine import Engine
 from app.engine.generation import Generation
+from app.engine.model_runner import TokenConstraint
 from app.engine.native_runner import NativeRunner
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftToken
@@ -18,7 +20,9 @@ from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
+from app.workers.constraints import Constraints
 from tests.engine.test_engine import Receiver
+from tests.engine.test_resumed import SCHEMA
 
 TEXT = Path(__file__).parents[2] / "data" / "alice.txt"
 Outputs = dict[str, tuple[tuple[int, ...], list[bytes]]]
@@ -73,10 +77,18 @@ def requests(engine_model: Path) -> list[GenerateRequest]:
     return made
 
 
-def run(requests: Sequence[GenerateRequest], runner: NativeRunner, drafts: DraftModel | None) -> tuple[Outputs, Engine]:
-    engine, receiver = Engine(runner, expected_output_tokens=1, drafts=drafts), Receiver()
+def run(
+    requests: Sequence[GenerateRequest],
+    runner: NativeRunner,
+    drafts: DraftModel | None,
+    *,
+    guess_tokens: int = 0,
+    constraint: Callable[[], TokenConstraint | None] = lambda: None,
+) -> tuple[Outputs, Engine]:
+    engine = Engine(runner, expected_output_tokens=1, drafts=drafts, guess_tokens=guess_tokens)
+    receiver = Receiver()
     for request in requests:
-        receiver.submit(engine, request)
+        receiver.submit(engine, request, constraint())
     engine.start()
     found: Outputs = {}
     for request in requests:
@@ -111,6 +123,43 @@ def test_texts_and_scores_are_the_same(
     assert 0.4 * drafted < accepted < drafted, "four in five are right, until one is wrong"
     if "kv_pages" in options:
         assert engine.statistics().preemptions > 0
+
+
+def test_texts_in_a_grammar_are_the_same(engine_model: Path, requests: list[GenerateRequest]) -> None:
+    """The draft model obeys it too, and the text's own tokens are drafted as far as it lets them."""
+    asked = [replace(request, max_new_tokens=60) for request in requests[:6]]
+    draft = make_runner(engine_model)
+    constraints = Constraints(engine_model, draft.vocab_size)
+
+    def constraint() -> TokenConstraint:
+        return constraints.compile(SCHEMA)
+
+    without, _ = run(asked, make_runner(engine_model), None, constraint=constraint)
+    source = SpoiltDrafts(draft, target_vocab_size=draft.vocab_size, most_tokens=5, cost_share=0.05)
+    with_drafts, engine = run(asked, make_runner(engine_model), source, guess_tokens=4, constraint=constraint)
+    constraints.close()
+    assert with_drafts == without
+    drafted, accepted = engine.statistics().drafts["model"]
+    assert 0.4 * drafted < accepted < drafted
+
+
+def test_what_a_grammar_forces_takes_fewer_steps(engine_model: Path, requests: list[GenerateRequest]) -> None:
+    """Without a draft model: a key is one draft."""
+    keys = [f"{number} of the names that are needed" for number in range(4)]
+    schema = {"properties": {key: {"type": "boolean"} for key in keys}, "required": keys, "additionalProperties": False}
+    asked = [replace(requests[1], max_new_tokens=100)]
+    constraints = Constraints(engine_model, 49152)
+    found = [
+        run(
+            asked, make_runner(engine_model), None, guess_tokens=guess_tokens,
+            constraint=lambda: constraints.compile(json.dumps({"type": "object", **schema})),
+        )
+        for guess_tokens in (0, 8)
+    ]  # fmt: skip
+    constraints.close()
+    assert found[0][0] == found[1][0]
+    steps = [engine.statistics().steps for _, engine in found]
+    assert steps[1] < 0.6 * steps[0]
 
 
 def test_its_own_drafts_are_right_when_drawn_too(engine_model: Path, requests: list[GenerateRequest]) -> None:

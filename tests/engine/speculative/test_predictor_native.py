@@ -223,6 +223,19 @@ def test_an_answer_ends_within_a_draft(model: Path, expected: Outputs) -> None:
         check_some_are_right(engine)
 
 
+def test_a_grammar(model: Path) -> None:
+    """What it forbids is not drafted, and each row has a mask of its own."""
+    requests = [request for request in made_requests() if request.search is None]
+    found = []
+    for predicts in (False, True):
+        with running(model, "looked up too", predicts=predicts) as engine:
+            found.append(outputs(engine, requests, alternate=True))
+            if predicts:
+                check_some_are_right(engine)
+    assert found[0] == found[1]
+    assert all([token % 2 for token in text[:4]] == [0, 1, 0, 1] for text in found[0].values())
+
+
 def test_an_answer_goes_on_with_another_worker(model: Path, expected: Outputs) -> None:
     """One with the predictor, and one without."""
     requests = [

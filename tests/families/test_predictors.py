@@ -26,12 +26,14 @@ DENSE: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 4096,
 }  # fmt: skip
+LONG = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+"""Behind the context that it was trained for, the layer turns as the model does."""
 QWEN: dict[str, Any] = test_qwen3_next.SIZES
 EXPERTS: dict[str, Any] = {**QWEN, **test_qwen3_next.EXPERTS}
 FULL = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
 LATENT: dict[str, Any] = {**test_deepseek.SIZES, "q_lora_rank": 64, "qk_nope_head_dim": 32}
 CASES: dict[str, tuple[str, str | None, dict[str, Any], dict[str, Any]]] = {
-    "mimo": ("Qwen2", None, DENSE, {"num_hidden_layers": 1}),
+    "mimo": ("Qwen2", None, {**DENSE, "rope_parameters": LONG}, {"num_hidden_layers": 1}),
     "qwen3.5": ("Qwen3_5", "Qwen3_5Text", QWEN, FULL),
     "qwen3.5, tied": ("Qwen3_5", "Qwen3_5Text", {**QWEN, "tie_word_embeddings": True}, FULL),
     "qwen3.5-moe": ("Qwen3_5Moe", "Qwen3_5MoeText", EXPERTS, FULL),

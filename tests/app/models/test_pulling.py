@@ -206,7 +206,7 @@ def _copied(folder: Path, place: Path) -> Path:
 
 def test_the_store_is_listed_and_emptied(hub: Hub, gguf_folder: Path, store: Path) -> None:
     hub.add("org/tiny", gguf_folder)
-    assert "is empty: redoubt pull NAME" in run("models")[1]
+    assert "is empty: redoubt pull NAME" in " ".join(run("models")[1].split())  # a long path wraps the line
     ready("org/tiny:Q4_0")
     _, out, _ = run("models", "list")
     assert re.search(r"org/tiny:Q4_0 +[0-9a-f]{12} +auto +\d+ kB +apache-2\.0", out)

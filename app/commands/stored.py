@@ -153,8 +153,10 @@ def print_catalogue() -> None:
         for entry in catalogue().values():
             if entry.shape in ENCODER_SHAPES:
                 demand = read_demand(entry.shape, None, None)
-                needed, fast = size(demand.weight_bytes + WORKER_BYTES), rate(speeds_of(demand, machine).prompt)
-                encoders.add_row(entry.name, needed, fast, entry.licence, entry.good_for)
+                encoders.add_row(
+                    entry.name, size(demand.weight_bytes + WORKER_BYTES), rate(speeds_of(demand, machine).prompt),
+                    entry.licence, entry.good_for,
+                )  # fmt: skip
                 continue
             demand = read_demand(entry.shape, None, None)
             needed, speeds = needed_memory_bytes(demand), speeds_of(demand, machine)

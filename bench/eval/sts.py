@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from app.engine.encoding.pieces import Piece
 from app.interface.text.encoder_model import EncoderModel, packed
-from app.settings import EngineSettings, ModelApplicationSettings, ModelSettings, WorkerSettings
+from app.settings.applications import ModelApplicationSettings
+from app.settings.model import ModelSettings
+from app.settings.worker import EngineSettings, WorkerSettings
 from app.workers.encoder_load import load_encoder
 from app.workers.numa import Slot
 from bench.common import commit

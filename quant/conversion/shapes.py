@@ -247,7 +247,7 @@ def _bert(hidden: int, layers: int, *, vocab: int = 30522, positions: int = 512,
     }  # fmt: skip
 
 
-_SCORES: Final = {"architectures": ["ForSequenceClassification"], "id2label": {"0": ""}}
+_SCORES: Final[dict[str, Any]] = {"architectures": ["ForSequenceClassification"], "id2label": {"0": ""}}
 
 ENCODER_SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "all-minilm-l6-v2": _bert(384, 6),

@@ -93,7 +93,7 @@ def head_pieces(decoder: Decoder, stored: Mapping[str, str]) -> dict[str, tuple[
 
     stored: of a score head, its modules by the number in the name; others are a sentence-transformers folder's.
     """
-    pieces = {}
+    pieces: dict[str, tuple[Piece, ...]] = {}
     for name in engine_tensors(decoder):
         if name.startswith(DENSE):
             module, _, kind = name.removeprefix(DENSE).rpartition(".")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from quant.families.description import Attention, Decoder, Dense, Encoder, HeadActivation, Layer, Mlp
+from quant.families.description import Attention, Decoder, Dense, Encoder, HeadActivation, Layer, Mlp, Pooling
 from quant.families.encoders import check_one_label, embedder, head_pieces, scores
 from quant.families.family import Config, Family, Tensor
 from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
@@ -82,7 +82,7 @@ def _reranker(settings: Settings, hidden: int) -> Encoder:
         hidden, hidden, settings.flag("classifier_bias", False), activation,
         norm_epsilon=norm_epsilon(settings, "norm_eps", 1e-5),
     )  # fmt: skip
-    pooling = "mean" if settings.get("classifier_pooling") == "mean" else "first"
+    pooling: Pooling = "mean" if settings.get("classifier_pooling") == "mean" else "first"
     return Encoder(pooling, normalized=False, dense=(inner, Dense(1, hidden)), scores=True)
 
 

@@ -237,7 +237,8 @@ async def test_a_stored_name_has_no_folder_and_nothing_hidden(saying: Site, give
     part = {"type": "input_file", "filename": given, "text": "a"}
     shown = (await ann.conversations.create(items=asked(part))).id
     (item,) = [item async for item in ann.conversations.items.list(shown)]
-    assert item.to_dict()["content"][1]["filename"] == kept
+    content: Any = item.to_dict()["content"]
+    assert content[1]["filename"] == kept
 
 
 async def test_large_files_and_full_quotas_are_refused(make_site: Callable[..., Site]) -> None:

@@ -274,7 +274,7 @@ async def test_a_batch_with_openai_s_client(world: World) -> None:
     floor: Any = {"type": "eq", "key": "floor", "value": 2}
     assert {hit.filename for hit in await world.found(collection_id, "key", filters=floor)} == {"notes.md"}
     for wrong in ({}, {"file_ids": [kept], "files": each}):
-        assert await refusal(batches.create(**where, **wrong)) == (400, "invalid_value", "file_ids")  # type: ignore[arg-type]
+        assert await refusal(batches.create(**where, **wrong)) == (400, "invalid_value", "file_ids")
 
 
 async def test_a_cancelled_batch_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,6 +350,7 @@ async def test_few_documents_are_read_whole_before_the_question(world: World) ->
     assert prompt.count(shown) == 1
     documents = prompt[: prompt.index("How high?")]
     # what is stored of it is what the answer cites
+    stored: Any
     _, stored, _ = [one async for one in world.client.conversations.items.list(conversation.id, order="asc")]
     assert [one.text for one in stored.results] == ["", "The rent is 900."]
     # a further question begins as the first one did, in its chat and in another one
@@ -388,7 +389,8 @@ async def test_documents_that_do_not_fit_are_searched(world: World) -> None:
     tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
     answer = await world.client.responses.create(model="tiny", input="How high is the rent?", tools=tools)
     assert "whole" not in more(answer.output[0])
-    assert answer.output[0].results[0].filename == "rent.md"
+    searched: Any = answer.output[0]
+    assert searched.results[0].filename == "rent.md"
 
 
 async def test_vectors_and_scores_choose(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:

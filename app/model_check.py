@@ -10,7 +10,7 @@ from pathlib import Path
 from app.draft_check import check_draft
 from app.interface.text.bounded_check import check_model
 from app.messages.model_card import ModelCard
-from app.model_folder import WEIGHTS, ChatModelError
+from app.model_folder import WEIGHTS, ChatModelError, is_draft_head, read_json
 from app.sealing.image import SealedModelError
 from app.sealing.sealed_model import SealedModel, open_model
 from app.settings.applications import ModelApplicationSettings
@@ -28,6 +28,11 @@ def check_files(card: ModelCard) -> Sequence[str]:
     files = opened_model(card)
     if isinstance(files, Path):
         _check_weights(files)
+        if is_draft_head(read_json(files / "config.json", optional=True)):
+            raise SettingsError(
+                f"model.folder: {files} is an EAGLE-3 head, which drafts for a model and is none itself: set it as"
+                " model.draft"
+            )
     try:
         return check_model(card, "redoubt serve", passed=cache_folder() / "checked")
     except ChatModelError as error:

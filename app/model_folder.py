@@ -19,6 +19,8 @@ SMALL_FILES: Final = (
 WEIGHTS: Final = "model.safetensors"
 ENCODER: Final = "redoubt_encoder"
 """The key of a converted encoder's configuration."""
+DRAFT_HEAD: Final = "LlamaForCausalLMEagle3"
+"""The architecture in a converted EAGLE-3 head's configuration."""
 
 
 class ChatModelError(ValueError):
@@ -55,6 +57,12 @@ def encoder_settings(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns what a converted encoder's configuration says of it (quant/sources/hf_folder.py); None: it is none."""
     found = config.get(ENCODER)
     return found if isinstance(found, Mapping) else None
+
+
+def is_draft_head(config: Mapping[str, Any]) -> bool:
+    """Whether a converted folder's configuration is that of an EAGLE-3 head, which drafts for a model and is none."""
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and DRAFT_HEAD in architectures
 
 
 def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:

@@ -195,6 +195,11 @@ def matrices_of(
 
     experts, experts_per_token: of a layer with experts; 0 if none has them.
     """
+    if EMBEDDING not in sizes:  # an EAGLE-3 head: a layer, and an output head of its own, if it has one
+        head_name, own = f"{_PREDICTOR}head.weight", {EMBEDDING: (0, 0), HEAD: (0, 0)}
+        for name, each in sizes.items():
+            own[HEAD if name == head_name else name.replace(_PREDICTOR, f"{_LAYERS}0.")] = each
+        sizes = own
     stacks = [each for name, each in sizes.items() if name.startswith(_LAYERS) and _EXPERTS in name]
     multiplied = (_LAYERS, _LAYER_INPUTS, *_PROJECTIONS)
     layers = [each for name, each in sizes.items() if name.startswith(multiplied) and _EXPERTS not in name]

@@ -188,6 +188,9 @@ def synth(
     predicts: Annotated[
         bool, typer.Option("--predicts", help="With a layer of multi-token prediction, if the shape's family has one.")
     ] = False,
+    head: Annotated[
+        bool, typer.Option("--head", help="An EAGLE-3 head that drafts for the shape, in place of the model.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
     """Write a converted model of a known shape with random weights, for measurements."""
@@ -195,4 +198,4 @@ def synth(
     from quant.errors import QuantError
 
     with one_line_errors(QuantError, OSError):
-        synthesize(shape, out, layers=layers, predicts=predicts, force=force)
+        synthesize(shape, out, layers=layers, predicts=predicts, head=head, force=force)

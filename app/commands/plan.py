@@ -47,7 +47,9 @@ def plan(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="A smaller model that drafts, as qwen3-0.6b.", show_default=False),
+        typer.Option(
+            metavar="MODEL", help="A smaller model that drafts, as qwen3-0.6b, or eagle: a head.", show_default=False
+        ),
     ] = None,
     memory_gb: Annotated[
         float | None, typer.Option(help="The machine's memory in GiB, instead of its own.", show_default=False)
@@ -66,7 +68,14 @@ def plan(
     from app.capacity.demand import CapacityError
     from app.capacity.plan import make_plan
     from app.capacity.traffic import Traffic
-    from app.commands.plan_inputs import known_machines, known_models, read_demand, read_machine, save_machine
+    from app.commands.plan_inputs import (
+        head_demand,
+        known_machines,
+        known_models,
+        read_demand,
+        read_machine,
+        save_machine,
+    )
     from app.commands.plan_text import print_known, print_plan
     from quant.errors import QuantError
 
@@ -86,7 +95,9 @@ def plan(
             raise CapacityError(f"--memory-gb must be above 0 and below a million, not {memory_gb:g}")
         traffic = Traffic(prompt_tokens, answer_tokens, context_tokens, seconds_between)
         demand = None if model is None else read_demand(model, type_ and type_.value, group_size)
-        drafting = None if draft is None else read_demand(draft, None, None)
+        drafting = None
+        if draft is not None:
+            drafting = head_demand(model) if draft == "eagle" and model is not None else read_demand(draft, None, None)
         tokens = context_tokens + prompt_tokens + answer_tokens
         if demand is not None and tokens > demand.context_tokens:
             raise CapacityError(

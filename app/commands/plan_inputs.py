@@ -22,9 +22,11 @@ from quant.conversion.plan import (
 )
 from quant.conversion.shapes import ENCODER_SHAPES, SHAPES
 from quant.families.description import Decoder
+from quant.families.eagle import usual_head
 from quant.families.encoders import as_encoder
 from quant.families.names import engine_tensors
 from quant.families.registry import describe
+from quant.files.json_file import read_json_object
 from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
 from quant.packed.packed_matrix import MatrixInfo
 from quant.sources.open_source import open_source
@@ -40,17 +42,7 @@ def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand
     if qtype is not None or group_size is not None:
         check_options(qtype or "auto", group_size, None)
     if not path.exists():
-        decoder = _known(model)
-        tensors, is_encoder = engine_tensors(decoder), decoder.encoder is not None
-        usual = "int8" if is_encoder else "sym_int4"
-        kind = usual if qtype in (None, "auto") else str(qtype)
-        group = group_size or (largest_group(tensors) if is_encoder else DEFAULT_GROUP_SIZE)
-        planned = {
-            name: matrix_info(name, default_type(tensor, decoder.tied_head, kind, None), tensor, group)
-            for name, tensor in tensors.items()
-            if tensor.role != "vector"
-        }
-        return _demand(decoder, planned, model)
+        return _demand_of_shape(model, qtype, group_size)
     if path.is_dir() and is_packed_model(path):
         if qtype is not None or group_size is not None:
             raise CapacityError(f"{model} is converted already: leave --type and --group-size out")
@@ -69,6 +61,38 @@ def _known(shape: str) -> Decoder:
         raise CapacityError(f"{shape!r} is no folder, no file, and none of the shapes {known}")
     decoder = describe(ENCODER_SHAPES[shape], shape)
     return decoder if decoder.encoder is not None else as_encoder(decoder, ENCODER_SHAPES[shape], shape)
+
+
+def _demand_of_shape(model: str, qtype: str | None, group_size: int | None) -> Demand:
+    decoder = _known(model)
+    is_encoder = decoder.encoder is not None
+    usual = "int8" if is_encoder else "sym_int4"
+    group = group_size or (largest_group(engine_tensors(decoder)) if is_encoder else DEFAULT_GROUP_SIZE)
+    return _demand(decoder, _planned(decoder, usual if qtype in (None, "auto") else str(qtype), group), model)
+
+
+def head_demand(model: str) -> Demand:
+    """The demand of the EAGLE-3 head that is usual for a model of `read_demand`, in int4. Raises as that does."""
+    path = Path(model)
+    if not path.exists():
+        decoder = _known(model)
+        config = SHAPES.get(model, {})
+    elif path.is_dir() and is_packed_model(path):
+        config, decoder = read_json_object(path / "config.json"), PackedFile(path / FILE_NAME).decoder
+    else:
+        source = open_source(path)
+        config, decoder = source.config, source.decoder
+    head = usual_head(config, decoder)
+    return _demand(head, _planned(head, "sym_int4", DEFAULT_GROUP_SIZE), "an EAGLE-3 head")
+
+
+def _planned(decoder: Decoder, kind: str, group: int) -> dict[str, MatrixInfo]:
+    """The matrices of a model that is converted to a type."""
+    return {
+        name: matrix_info(name, default_type(tensor, decoder.tied_head, kind, None), tensor, group)
+        for name, tensor in engine_tensors(decoder).items()
+        if tensor.role != "vector"
+    }
 
 
 def read_machine(name: str, memory_bytes: int | None) -> Machine:
@@ -114,7 +138,8 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 
 
 def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Demand:
-    typical = dominant([info for name, info in infos.items() if name.startswith("model.layers.")])
+    layers = "model.predictor." if decoder.is_draft_head else "model.layers."
+    typical = dominant([info for name, info in infos.items() if name.startswith(layers)])
     experts, experts_per_token = experts_of(decoder.to_dict())
     matrices = matrices_of(
         {name: (info.rows * info.cols, info.size_bytes) for name, info in infos.items()},
@@ -125,7 +150,7 @@ def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Dem
     return Demand(
         name=name,
         matrices=matrices,
-        layers=len(decoder.layers),
+        layers=max(len(decoder.layers), 1),
         hidden=decoder.hidden_size,
         heads=decoder.heads,
         kv_heads=decoder.kv_heads,
@@ -134,5 +159,5 @@ def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Dem
         windows=windows_of(decoder.to_dict()),
         states=states_of(decoder.to_dict()),
         mixed=mixed_heads_of(decoder.to_dict()),
-        predictors=0 if decoder.predictor is None else 1,
+        predictors=0 if decoder.predictor is None or decoder.is_draft_head else 1,
     )

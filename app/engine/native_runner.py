@@ -31,7 +31,7 @@ def kv_pages_within(
     memory_bytes: int,
     *,
     grouped_context_tokens: int | None = None,
-    predicts: bool = False,
+    predicts: bool | str = False,
 ) -> int:
     """How many KV pages of a packed model fit `memory_bytes`. `kv_type`: any but "auto".
 
@@ -72,7 +72,7 @@ class NativeRunner:
         max_context_tokens: int,
         page_groups: bool = False,
         state_pages: int | None = None,
-        predicts: bool = False,
+        predicts: bool | str = False,
     ) -> None:
         """Loads the packed model in `folder`, or from files that are already open.
 
@@ -80,7 +80,8 @@ class NativeRunner:
             can't be shifted, nor its pages saved.
         state_pages: pages for a model with recurrent states; None: as many as its sequences need, so that few are
             cached.
-        predicts: whether the model's layer of multi-token prediction is used, which it must have, for `draft`.
+        predicts: whether the model's layer of multi-token prediction is used, which it must have, for `draft`; or the
+            folder of an EAGLE-3 head.
 
         Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """

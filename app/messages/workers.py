@@ -140,7 +140,8 @@ class WorkerReport:
     """Whether its model sleeps, and wakes for the next request."""
     drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Draft tokens computed, and those of them that were right, since the start, by kind: "lookup" (in the text
-    itself), "model" (`model.draft`), "mtp" (a layer of the model itself)."""
+    itself), "model" (`model.draft`), "mtp" (a layer of the model itself),
+    "eagle" (`model.draft`, an EAGLE-3 head)."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
@@ -211,4 +212,5 @@ class WorkerRow:
     """The name of the model that drafts for its model; None: there is none."""
     drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Draft tokens computed, and those of them that were right, since the worker's start, by kind: "lookup" (in the
-    text itself), "model" (`model.draft`), "mtp" (a layer of the model itself)."""
+    text itself), "model" (`model.draft`), "mtp" (a layer of the model itself),
+    "eagle" (`model.draft`, an EAGLE-3 head)."""

@@ -1,6 +1,7 @@
 """Loads what drafts for a worker's model: the draft model that is set, on the same cores, with a part of the KV memory.
 
-The native extension is imported inside the functions, as in `load`. Knows nothing of requests.
+A layer of the model itself, or an EAGLE-3 head that is set, is loaded with the model. The native extension is imported
+inside the functions, as in `load`. Knows nothing of requests.
 """
 
 import logging
@@ -13,7 +14,7 @@ from app.engine.model_runner import ModelRunner
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.speculation import MAX_RUNNING
 from app.messages.defaults import STEP_TOKENS
-from app.model_folder import WEIGHTS, ModelFolder, context_tokens
+from app.model_folder import WEIGHTS, ModelFolder, context_tokens, is_draft_head, read_json
 from app.sealing.sealed_model import SealedModel
 from app.settings.applications import ModelApplicationSettings
 from app.workers.native_options import chosen_kv_type, native_files, native_options, resident_sizes
@@ -31,17 +32,36 @@ DraftFactory = Callable[[ModelApplicationSettings, Path | SealedModel, Slot, int
 """(settings, the model's files, cores, number of threads, the loaded model) -> what drafts for it; None: nothing."""
 
 
+def used_predictor(settings: ModelApplicationSettings, files: Path | SealedModel) -> bool | str:
+    """What drafts as a part of the model: the folder of the EAGLE-3 head that is set, True for a layer of its own.
+
+    False: nothing, or another model drafts. Raises DraftError for a head that is not for this model,
+    `_native.PackedFileError`, OSError.
+    """
+    from kernels import _native
+
+    if settings.model.draft is None:
+        folder = str(files) if isinstance(files, Path) else files
+        return settings.engine.draft_tokens > 0 and _native.Model.has_predictor(folder)
+    head = _head(settings)
+    if head is None:
+        return False
+    _check(files, settings.model.name, Path(head))
+    return head
+
+
 def draft_kv_bytes(
     settings: ModelApplicationSettings, folder: "str | _native.ModelFiles", kv_type: str, kv_bytes: int
 ) -> int:
     """The part of `kv_bytes` for the draft model's pages: as many tokens as the rest has of the target.
 
-    kv_type: the target's. 0 without a draft model. Raises `_native.PackedFileError`, OSError.
+    kv_type: the target's. 0 without a draft model, and for a head, whose keys are in the model's pages. Raises
+    `_native.PackedFileError`, OSError.
     """
     from kernels import _native
 
     draft = _draft(settings)
-    if draft is None:
+    if draft is None or _head(settings) is not None:
         return 0
     own = _native.Model.kv_page_bytes(draft, chosen_kv_type(settings.engine, draft))
     return int(kv_bytes * own // (own + _native.Model.kv_page_bytes(folder, kv_type)))
@@ -56,12 +76,13 @@ def load_drafts(
     """
     from app.engine.native_runner import NativeRunner, kv_pages_within
     from app.engine.speculative.draft_model import DraftModel
-    from app.engine.speculative.predictor_drafts import PredictorDrafts
+    from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
     from app.workers.state_memory import memory_of
 
     draft = _draft(settings)
     if isinstance(runner, NativeRunner) and runner.predicts:
-        return PredictorDrafts(runner, settings.engine.draft_tokens)
+        kind = MTP if _head(settings) is None else EAGLE
+        return PredictorDrafts(runner, settings.engine.draft_tokens, kind=kind)
     if draft is None:
         return None
     _check(files, settings.model.name, Path(draft))
@@ -98,6 +119,14 @@ def draft_bytes(settings: ModelApplicationSettings) -> int:
 def _draft(settings: ModelApplicationSettings) -> str | None:
     """The folder of the draft model that is used."""
     return settings.model.draft if settings.engine.draft_tokens else None
+
+
+def _head(settings: ModelApplicationSettings) -> str | None:
+    """The folder of the draft that is used, if it is an EAGLE-3 head."""
+    draft = _draft(settings)
+    if draft is None:
+        return None
+    return draft if is_draft_head(read_json(Path(draft) / "config.json", optional=True)) else None
 
 
 def _check(files: ModelFolder, name: str, draft: Path) -> None:

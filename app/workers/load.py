@@ -15,7 +15,7 @@ from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
 from app.settings.applications import ModelApplicationSettings
 from app.settings.worker import EngineSettings
-from app.workers.drafts import draft_kv_bytes
+from app.workers.drafts import draft_kv_bytes, used_predictor
 from app.workers.native_options import bind_memory, native_files, native_options, resident_sizes
 from app.workers.numa import Slot
 from app.workers.state_memory import memory_of
@@ -62,7 +62,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     options = native_options(settings, folder, slot, threads)
     kv_type = options["kv_type"]
     slots = settings.worker.max_concurrent_requests
-    predicts = uses_predictor(settings, folder)
+    predicts = used_predictor(settings, files)
     step_tokens = step_tokens_of(engine, folder, threads, slots, predicts)
     max_context_tokens = context_tokens(files, engine.max_context_tokens)
     page_groups = has_page_groups(settings)
@@ -89,20 +89,8 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     return runner
 
 
-def uses_predictor(settings: ModelApplicationSettings, folder: "str | _native.ModelFiles") -> bool:
-    """Whether the model drafts with a layer of its own: it has one, and no other model drafts for it.
-
-    Raises `_native.PackedFileError`, OSError.
-    """
-    from kernels import _native
-
-    if settings.engine.draft_tokens == 0 or settings.model.draft is not None:
-        return False
-    return _native.Model.has_predictor(folder)
-
-
 def step_tokens_of(
-    engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int, predicts: bool = False
+    engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int, predicts: bool | str = False
 ) -> int:
     """Returns the most tokens of a step: as set, or enough that few steps need to read all of the model's experts.
 

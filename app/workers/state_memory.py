@@ -46,12 +46,12 @@ def memory_of(
     kv_type: str,
     max_context_tokens: int,
     sequences: int,
-    predicts: bool = False,
+    predicts: bool | str = False,
 ) -> WorkerMemory:
     """Divides the worker's memory for that model; all of it is KV cache if there are no recurrent states.
 
     sequences: how many should run at a time; a log line says if their states don't fit. kv_type: not "auto". predicts:
-    whether a layer of multi-token prediction has keys too.
+    whether a layer of multi-token prediction has keys too, or the folder of an EAGLE-3 head, which has.
 
     Raises ValueError for settings that a model with states can't have, `_native.PackedFileError`, OSError.
     """

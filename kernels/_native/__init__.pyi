@@ -328,7 +328,7 @@ class Model:
         max_context_tokens: int,
         page_groups: bool = False,
         state_pages: int = 0,
-        predicts: bool = False,
+        predicts: bool | str = False,
     ) -> None:
         """Loads the model.safetensors of `folder`, whose header describes the model; no other file is read.
 
@@ -345,8 +345,8 @@ class Model:
         their own, whose weights, if copied, lie on their node (weights/node_slices.h); bind_weights: by mbind(2).
         kv_pages: pages of PAGE_TOKENS tokens. state_pages: of a model with states, at least 1; others ignore it.
         max_step_tokens: the most tokens of one step.
-        predicts: whether the model's layer of multi-token prediction is used, for `draft`. Its keys are one more
-        layer's, in every page.
+        predicts: whether the model's layer of multi-token prediction is used, for `draft`; or the folder of an EAGLE-3
+        head, which is loaded with the model. Its keys are one more layer's, in every page.
         """
 
     @property
@@ -408,14 +408,16 @@ class Model:
         """Whether a model has a layer of multi-token prediction, before loading. Raises PackedFileError, OSError."""
     @staticmethod
     def kv_page_bytes(
-        folder: str | ModelFiles, kv_type: str, grouped_context_tokens: int | None = None, predicts: bool = False
+        folder: str | ModelFiles, kv_type: str, grouped_context_tokens: int | None = None, predicts: bool | str = False
     ) -> int:
         """Bytes of one page, to size kv_pages before loading. kv_type: not "auto".
 
         grouped_context_tokens: max_context_tokens of a model with page_groups; None: a page is of all layers.
         """
     @staticmethod
-    def page_group_windows(folder: str | ModelFiles, max_context_tokens: int, predicts: bool = False) -> list[int]:
+    def page_group_windows(
+        folder: str | ModelFiles, max_context_tokens: int, predicts: bool | str = False
+    ) -> list[int]:
         """`group_windows` of a model with page_groups, before loading."""
     @staticmethod
     def state_page_bytes(folder: str | ModelFiles) -> int:
@@ -431,7 +433,12 @@ class Model:
         """
     @staticmethod
     def activation_bytes(
-        folder: str | ModelFiles, *, threads: int, max_sequences: int, max_step_tokens: int, predicts: bool = False
+        folder: str | ModelFiles,
+        *,
+        threads: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        predicts: bool | str = False,
     ) -> int:
         """Bytes of what a step works in, at most, before loading. Raises PackedFileError, OSError."""
     @staticmethod

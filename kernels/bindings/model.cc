@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 #include <x86intrin.h>
 
@@ -18,6 +19,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/layer_tap.h"
@@ -80,6 +82,13 @@ class PythonModelFiles : public ModelFiles {
 // Null for the path of a folder.
 std::unique_ptr<PythonModelFiles> files_of(const nb::object& folder) {
   return nb::isinstance<nb::str>(folder) ? nullptr : std::make_unique<PythonModelFiles>(folder);
+}
+
+// Whether the model's own layer predicts, or the folder of an EAGLE-3 head.
+using Predicts = std::variant<bool, std::string>;
+std::string head_of(const Predicts& predicts) {
+  const std::string* const head = std::get_if<std::string>(&predicts);
+  return head == nullptr ? "" : *head;
 }
 
 ModelConfig config_of(const nb::object& folder) {
@@ -445,7 +454,7 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                const std::string& compute_type, const std::string& prompt_compute_type,
                const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
                bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
-               int32_t max_context_tokens, bool page_groups, int32_t state_pages, bool predicts) {
+               int32_t max_context_tokens, bool page_groups, int32_t state_pages, const Predicts& predicts) {
   const auto files = files_of(folder);
   const ModelOptions options = {.folder = files ? "" : nb::cast<std::string>(folder),
                                 .threads = threads,
@@ -462,27 +471,27 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                                 .max_step_tokens = max_step_tokens,
                                 .max_context_tokens = max_context_tokens,
                                 .page_groups = page_groups,
-                                .predicts = predicts};
+                                .predicts = predicts == Predicts(true),
+                                .head = head_of(predicts)};
   const nb::gil_scoped_release unlocked;
   new (self) BoundModel(options, files.get());
 }
 
-// Without the predictor, unless it is used.
-ModelConfig config_of(const nb::object& folder, bool predicts) {
-  ModelConfig config = config_of(folder);
-  if (!predicts) config.leave_predictor_out();
-  return config;
+// With the predictor only if it is used.
+ModelConfig config_of(const nb::object& folder, const Predicts& predicts) {
+  return with_predictor(config_of(folder), predicts == Predicts(true), head_of(predicts));
 }
 
 size_t kv_page_bytes(const nb::object& folder, const std::string& kv_type,
-                     std::optional<int32_t> grouped_context_tokens, bool predicts) {
+                     std::optional<int32_t> grouped_context_tokens, const Predicts& predicts) {
   const ModelConfig config = config_of(folder, predicts);
   const PageGroups groups =
       grouped_context_tokens ? page_groups_of(config, *grouped_context_tokens) : one_page_group(config);
   return KvCache::page_bytes(kv_type_from_name(kv_type), groups);
 }
 
-std::vector<int32_t> page_group_windows(const nb::object& folder, int32_t max_context_tokens, bool predicts) {
+std::vector<int32_t> page_group_windows(const nb::object& folder, int32_t max_context_tokens,
+                                        const Predicts& predicts) {
   return page_groups_of(config_of(folder, predicts), max_context_tokens).windows;
 }
 
@@ -501,7 +510,7 @@ std::pair<int32_t, int32_t> experts_of(const nb::object& folder) {
 
 // Nothing is touched, so it takes no memory.
 size_t activation_bytes(const nb::object& folder, int32_t threads, int32_t max_sequences,
-                        int32_t max_step_tokens, bool predicts) {
+                        int32_t max_step_tokens, const Predicts& predicts) {
   return Workspace(config_of(folder, predicts), max_step_tokens, max_sequences, threads).bytes();
 }
 
@@ -519,16 +528,16 @@ void bind_model(nb::module_& module) {
            nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
            nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
            nb::arg("max_step_tokens"), nb::arg("max_context_tokens"), nb::arg("page_groups") = false,
-           nb::arg("state_pages") = 0, nb::arg("predicts") = false)
+           nb::arg("state_pages") = 0, nb::arg("predicts") = Predicts(false))
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"),
-                  nb::arg("grouped_context_tokens") = nb::none(), nb::arg("predicts") = false)
+                  nb::arg("grouped_context_tokens") = nb::none(), nb::arg("predicts") = Predicts(false))
       .def_static("page_group_windows", &page_group_windows, nb::arg("folder"), nb::arg("max_context_tokens"),
-                  nb::arg("predicts") = false)
+                  nb::arg("predicts") = Predicts(false))
       .def_static("has_predictor", &has_predictor, nb::arg("folder"))
       .def_static("state_page_bytes", &state_page_bytes, nb::arg("folder"))
       .def_static("experts", &experts_of, nb::arg("folder"))
       .def_static("activation_bytes", &activation_bytes, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
-                  nb::arg("max_sequences"), nb::arg("max_step_tokens"), nb::arg("predicts") = false)
+                  nb::arg("max_sequences"), nb::arg("max_step_tokens"), nb::arg("predicts") = Predicts(false))
       .def_static(
           "chosen_kv_type",
           [](const nb::object& folder, const std::string& name, const std::string& compute,

@@ -438,9 +438,22 @@ void read_predictor(const Fields& root, ModelConfig& config) {
   const auto predictor = root.object("predictor");
   if (!predictor) return;
   config.predictor = {.kind = predictor->integer("kind", 0, int64_t(config.kinds.size()) - 1),
-                      .head_tokens = predictor->integer("head_tokens", 0, config.vocab_size, 0)};
+                      .head_tokens = predictor->integer("head_tokens", 0, config.vocab_size, 0),
+                      .eagle = predictor->flag("eagle"),
+                      .states = {},
+                      .input_norm = predictor->flag("input_norm"),
+                      .normalized_residual = predictor->flag("normalized_residual"),
+                      .normalized_output = predictor->flag("normalized_output")};
+  if (predictor->find("states") != nullptr) {
+    config.predictor->states = predictor->integers("states", kEagleStates, kMostLayers);
+    if (config.predictor->states.size() != size_t(kEagleStates)) predictor->fail("states", "not three");
+  }
   predictor->check_all_known();
   const LayerConfig& kind = config.kinds[size_t(config.predictor->kind)];
+  if (config.is_eagle() && (config.layers > 0 || kind.attention_norm || kind.attention.latent)) {
+    root.fail("predictor.eagle",
+              "a head has no layers but its own, which has neither an attention_norm nor a latent");
+  }
   const AttentionConfig& attention = kind.attention;
   if (kind.keeps_state() || attention.keys_of >= 0 || attention.window > 0 || !attention.slopes.empty()) {
     root.fail("predictor.kind", "its layer has no attention to all earlier tokens with keys of its own");
@@ -456,7 +469,12 @@ void read_layers(const Fields& root, ModelConfig& config) {
     config.kinds.push_back(read_kind(kind, config));
   }
   if (config.kinds.empty()) root.fail("kinds", "missing");
-  config.kind_of_layer = root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1);
+  const auto predictor = root.object("predictor");
+  const Json* const layers = root.find("layers");
+  const bool has_none = layers != nullptr && layers->array() != nullptr && layers->array()->empty();
+  if (!has_none || !predictor || !predictor->flag("eagle")) {
+    config.kind_of_layer = root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1);
+  }
   config.layers = int32_t(config.kind_of_layer.size());
   read_predictor(root, config);
   check_kinds_are_used(root, config);
@@ -518,6 +536,35 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
   config.logit_softcap = float(root.number("logit_softcap", 0, kMostNumber, 0));
   root.check_all_known();
   return config;
+}
+
+void ModelConfig::add_head(const ModelConfig& head) {
+  const auto fail = [](const std::string& reason) { throw std::invalid_argument("predicts: " + reason); };
+  const auto check_same = [&](const char* name, int32_t of_head, int32_t of_model) {
+    if (of_head == of_model) return;
+    fail("the head is for a model with a " + std::string(name) + " of " + std::to_string(of_head) +
+         ", and this one has " + std::to_string(of_model));
+  };
+  if (!head.is_head()) fail("that model is no EAGLE-3 head");
+  check_same("hidden size", head.hidden_size, hidden_size);
+  check_same("vocabulary", head.vocab_size, vocab_size);
+  if (encoder || embedding_size > 0 || layer_inputs || learned_positions || embedding_norm) {
+    fail("this model's first layer gets more than the tokens' embeddings, which no head knows");
+  }
+  leave_predictor_out();
+  predictor = head.predictor;
+  if (predictor->states.empty()) predictor->states = {2, layers / 2, layers - 3};
+  for (const int32_t state : predictor->states) {
+    if (state < 0 || state > layers) {
+      fail("the head reads hidden states behind layers that this model of " + std::to_string(layers) +
+           " does not have");
+    }
+  }
+  predictor->kind = int32_t(kinds.size());
+  kinds.push_back(head.kinds.front());
+  if (kinds.back().attention.rope >= 0) kinds.back().attention.rope += int32_t(ropes.size());
+  ropes.insert(ropes.end(), head.ropes.begin(), head.ropes.end());
+  kind_of_layer.push_back(predictor->kind);
 }
 
 int32_t ModelConfig::last_storing_layer() const {

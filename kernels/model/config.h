@@ -165,12 +165,20 @@ struct LayerInputsConfig {
   Activation activation = Activation::kSilu;
 };
 
-// A layer of multi-token prediction (DeepSeek-V3, 2024, section 2.2), which drafts the token after the next
-// (kernels/step/predictor.h).
+// A layer that drafts the token after the next (kernels/step/predictor.h): one of multi-token prediction
+// (DeepSeek-V3, 2024, section 2.2), or an EAGLE-3 head (Li et al. 2025).
 struct PredictorConfig {
   int32_t kind = 0;         // of the layer
   int32_t head_tokens = 0;  // rows of its own head; 0: it uses the model's
+  bool eagle = false;
+  // The rest is an EAGLE-3 head's. After how many of the model's layers the hidden states are taken that it
+  // reads; empty in a head's own file: after the usual ones.
+  std::vector<int32_t> states;
+  bool input_norm = false;           // those states together have a norm
+  bool normalized_residual = false;  // the layer adds to the hidden state after its norm, not before it
+  bool normalized_output = false;    // the next draft takes the state after the output norm, not before it
 };
+inline constexpr int32_t kEagleStates = 3;
 
 struct ModelConfig {
   int32_t vocab_size = 0;
@@ -208,6 +216,16 @@ struct ModelConfig {
   // Layers that are computed: the predictor's comes after the model's.
   int32_t computed_layers() const { return layers + (predictor ? 1 : 0); }
   bool is_predictor(int number) const { return number == layers; }
+  bool is_eagle() const { return predictor && predictor->eagle; }
+  // An EAGLE-3 head's own file: it has no layers of a model.
+  bool is_head() const { return layers == 0; }
+  // Inputs of a layer's query, key and value.
+  int32_t attention_inputs(int number) const {
+    return is_predictor(number) && is_eagle() ? 2 * hidden_size : hidden_size;
+  }
+  // Makes the head the predictor, instead of the model's own. Throws std::invalid_argument for one that is
+  // not for this model.
+  void add_head(const ModelConfig& head);
   void leave_predictor_out() {
     predictor.reset();
     kind_of_layer.resize(size_t(layers));

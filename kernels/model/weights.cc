@@ -128,10 +128,9 @@ LatentWeights find_latent(const Finder& find, const LatentConfig& config, int32_
   return weights;
 }
 
-void find_heads(const Finder& find, const AttentionConfig& attention, const ModelConfig& config,
-                LayerWeights& weights) {
-  const int32_t hidden = config.hidden_size, query = attention.shape.query_dim(),
-                kv = attention.shape.kv_dim();
+// inputs: columns of query, key and value.
+void find_heads(const Finder& find, const AttentionConfig& attention, int32_t inputs, LayerWeights& weights) {
+  const int32_t query = attention.shape.query_dim(), kv = attention.shape.kv_dim();
   const bool stores = attention.keys_of < 0;
   if (attention.qk_norm != QkNorm::kNone) {
     const bool row = attention.qk_norm == QkNorm::kRow;
@@ -140,30 +139,30 @@ void find_heads(const Finder& find, const AttentionConfig& attention, const Mode
       weights.key_norm = find.vector("self_attn.k_norm.weight", row ? kv : attention.shape.head_dim);
     }
   }
-  weights.query = find.linear("self_attn.q_proj", query, hidden, attention.qkv_bias);
+  weights.query = find.linear("self_attn.q_proj", query, inputs, attention.qkv_bias);
   if (stores) {
-    weights.key = find.linear("self_attn.k_proj", kv, hidden, attention.qkv_bias);
+    weights.key = find.linear("self_attn.k_proj", kv, inputs, attention.qkv_bias);
     find.check_same_input("self_attn.k_proj", weights.key, weights.query);
   }
   if (stores && !attention.value_is_key) {
-    weights.value = find.linear("self_attn.v_proj", kv, hidden, attention.qkv_bias);
+    weights.value = find.linear("self_attn.v_proj", kv, inputs, attention.qkv_bias);
     find.check_same_input("self_attn.v_proj", weights.value, weights.query);
   }
   if (attention.output_gate) {
-    weights.gate = find.linear("self_attn.gate_proj", query, hidden, false);
+    weights.gate = find.linear("self_attn.gate_proj", query, inputs, false);
     find.check_same_input("self_attn.gate_proj", weights.gate, weights.query);
   }
 }
 
 void find_attention(const Finder& find, const AttentionConfig& attention, const ModelConfig& config,
-                    LayerWeights& weights) {
+                    int32_t inputs, LayerWeights& weights) {
   const int32_t hidden = config.hidden_size;
   int32_t outputs = attention.shape.query_dim();
   if (attention.latent) {
     outputs = config.heads * attention.latent->value_dim;
     weights.latent = find_latent(find, *attention.latent, hidden, config.heads, attention.qkv_bias);
   } else {
-    find_heads(find, attention, config, weights);
+    find_heads(find, attention, inputs, weights);
   }
   weights.output = find.linear("self_attn.o_proj", hidden, outputs, attention.output_bias);
   if (attention.sinks) weights.sinks = find.vector("self_attn.sinks", config.heads);
@@ -222,7 +221,7 @@ LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int n
   } else if (layer.conv) {
     find_conv(find, *layer.conv, hidden, weights);
   } else {
-    find_attention(find, layer.attention, config, weights);
+    find_attention(find, layer.attention, config, config.attention_inputs(number), weights);
   }
   if (layer.mlp) weights.mlp = find_mlp(find, *layer.mlp, hidden, "mlp");
   if (layer.experts) weights.experts = find_experts(find, *layer.experts, hidden);
@@ -258,7 +257,13 @@ PredictorWeights find_predictor(const PackedFile& file, const ModelConfig& confi
   weights.embedding_norm = find.norm("embedding_norm", true);
   weights.hidden_norm = find.norm("hidden_norm", true);
   weights.output_norm = find.norm("output_norm", true);
-  weights.input = find.linear("input_proj", hidden, 2 * hidden, false);
+  const int32_t inputs = config.is_eagle() ? kEagleStates : 2;
+  weights.input = find.linear("input_proj", hidden, inputs * hidden, false);
+  if (config.predictor->input_norm) {
+    weights.input_norm = {.weight = find.vector("input_norm.weight", inputs * hidden),
+                          .size = inputs * hidden,
+                          .epsilon = config.norm_epsilon};
+  }
   if (config.predictor->head_tokens > 0) {
     weights.head = find.linear("head", config.predictor->head_tokens, hidden, false);
     weights.tokens = find_head_tokens(file, config);
@@ -314,7 +319,8 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.head_projection = find.linear("model.head_proj", cols, hidden, false);
   }
   weights.embedding_norm = find.norm("model.embed_norm", config.embedding_norm);
-  for (int layer = 0; layer < config.computed_layers(); ++layer)
+  const bool predicts = config.predictor && !config.is_eagle();
+  for (int layer = 0; layer < config.layers + (predicts ? 1 : 0); ++layer)
     weights.layers.push_back(find_layer(file, config, node, layer));
   weights.final_norm = find.norm("model.norm", config.final_norm);
   if (config.tied_head) {
@@ -329,11 +335,24 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
     weights.input_projection = find.linear("model.layer_inputs_proj", all, config.hidden_size, false);
     weights.input_norm = find.vector("model.layer_inputs_norm.weight", size);
   }
-  if (config.predictor) weights.predictor = find_predictor(file, config, node);
+  if (predicts) weights.predictor = find_predictor(file, config, node);
   if (config.hidden_size < kWideHiddenSize && !config.encoder) {
     choose_two_terms(weights, size_t(config.layers));
   }
   return weights;
+}
+
+void add_head_weights(const PackedFile& file, const ModelConfig& head, int node, ModelWeights& weights) {
+  const size_t layers = weights.layers.size();
+  weights.layers.push_back(find_layer(file, head, node, 0));
+  weights.predictor = find_predictor(file, head, node);
+  // The model's norms may be others.
+  for (Norm* norm : {&weights.layers.back().mlp_norm, &weights.predictor->embedding_norm,
+                     &weights.predictor->hidden_norm, &weights.predictor->output_norm}) {
+    norm->size = head.hidden_size;
+    norm->epsilon = head.norm_epsilon;
+  }
+  if (head.hidden_size < kWideHiddenSize) choose_two_terms(weights, layers);
 }
 
 }  // namespace redoubt

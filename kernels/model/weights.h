@@ -101,7 +101,10 @@ struct LayerWeights {
 // Of the predictor's layer, which is the last of ModelWeights::layers, all that other layers have not.
 struct PredictorWeights {
   Norm embedding_norm, hidden_norm, output_norm;
-  Linear input;                 // [hidden_size x 2 * hidden_size]: the embedding first, then the hidden state
+  Norm input_norm;  // of what `input` takes, or none
+  // [hidden_size x 2 * hidden_size]: the embedding first, then the hidden state. Of an EAGLE-3 head:
+  // [hidden_size x kEagleStates * hidden_size].
+  Linear input;
   Linear head;                  // of the tokens below; without data where it uses the model's
   std::vector<int32_t> tokens;  // rising
 };
@@ -140,5 +143,7 @@ inline const Linear& predictor_head(const ModelWeights& weights) {
 // term. Measured in docs/tuning.md.
 inline constexpr int32_t kWideHiddenSize = 1024;
 ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node);
+// Adds those of an EAGLE-3 head to a model's, from the head's file and by its own description, likewise.
+void add_head_weights(const PackedFile& file, const ModelConfig& head, int node, ModelWeights& weights);
 
 }  // namespace redoubt

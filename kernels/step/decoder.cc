@@ -35,6 +35,7 @@ void Decoder::run() {
       if (context_.batch.is_interrupted()) throw StepInterrupted();
     });
     residual_.copy_hidden(layer);
+    predictor_.take_states(layer);
     if (layer < last_storing || !context_.plan.ends_early()) {
       run_layer(layer);
     } else {
@@ -43,27 +44,23 @@ void Decoder::run() {
   }
   if (context_.outputs.tap != nullptr || end <= last) return;
   residual_.copy_hidden(last + 1);
+  predictor_.take_states(last + 1);
   residual_.copy_final_norm();
   results_.read_hidden_states();
-  const bool predicts = context_.config.predictor.has_value();
-  if (predicts) predictor_.take_rows();
   run_head();
-  if (predicts) store_predictor_keys();
+  if (context_.config.predictor) store_predictor_keys();
 }
 
 void Decoder::draft() {
   residual_.embed();
   predictor_.take_drafts();
-  predictor_.project();
   run_layer(context_.config.layers);
   predictor_.choose();
 }
 
 void Decoder::store_predictor_keys() {
-  const int layer = context_.config.layers;
-  predictor_.keep_last_rows();
-  predictor_.project();
-  key_value(layer);
+  predictor_.take_step();
+  key_value(context_.config.layers);
 }
 
 void Decoder::embed() {

@@ -54,15 +54,6 @@ int32_t all_pages(const ModelConfig& config, const ModelOptions& options) {
   return options.kv_pages + (config.predictor ? options.max_sequences : 0);
 }
 
-ModelConfig config_with(ModelConfig config, const ModelOptions& options) {
-  if (!options.predicts) {
-    config.leave_predictor_out();
-  } else if (!config.predictor) {
-    reject("predicts", "the model has no layer of multi-token prediction");
-  }
-  return config;
-}
-
 size_t cache_bytes(const ModelConfig& config, const ModelOptions& options) {
   return size_t(all_pages(config, options)) *
              KvCache::page_bytes(options.kv_type, page_groups_of(config, options)) +
@@ -75,10 +66,17 @@ StatePages state_pages_of(const ModelConfig& config, const ModelOptions& options
   return {config, options.state_pages};
 }
 
-std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const ModelConfig& config,
+// head: the file of options.head, or null.
+std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const PackedFile* head,
+                                               const ModelConfig& config, const ModelOptions& options,
                                                const ThreadNodes& nodes) {
   std::vector<ModelWeights> weights;
   for (int node = 0; node < nodes.nodes(); ++node) weights.push_back(find_model_weights(file, config, node));
+  if (head == nullptr) return weights;
+  const ModelConfig head_config = model_config_of(options.head);
+  for (int node = 0; node < nodes.nodes(); ++node) {
+    add_head_weights(*head, head_config, node, weights[size_t(node)]);
+  }
   return weights;
 }
 
@@ -134,7 +132,26 @@ PackedFile open_weights(const ModelOptions& options, const ModelFiles* files, si
   return {options.folder + "/" + kWeightsName, options.weight_memory, other_bytes, pool, nodes, bind};
 }
 
+std::unique_ptr<PackedFile> open_head(const ModelOptions& options, ThreadPool& pool,
+                                      const ThreadNodes& nodes) {
+  if (options.head.empty()) return nullptr;
+  return std::make_unique<PackedFile>(options.head + "/" + kWeightsName, options.weight_memory, 0, pool,
+                                      nodes, options.bind_weights && !options.nodes.empty());
+}
+
 }  // namespace
+
+ModelConfig with_predictor(ModelConfig config, bool predicts, const std::string& head) {
+  if (config.is_head()) reject("folder", "an EAGLE-3 head drafts for a model, and is none itself");
+  if (!head.empty()) {
+    config.add_head(model_config_of(head));
+  } else if (!predicts) {
+    config.leave_predictor_out();
+  } else if (!config.predictor) {
+    reject("predicts", "the model has no layer of multi-token prediction");
+  }
+  return config;
+}
 
 ModelConfig model_config_of(const std::string& folder) {
   const std::string path = folder + "/" + kWeightsName;
@@ -165,14 +182,15 @@ Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
 
 Model::Model(const ModelOptions& options, const ModelFiles* files)
     : options_(checked(options)),
-      config_(config_with(files == nullptr ? model_config_of(options.folder) : model_config_of(*files),
-                          options_)),
+      config_(with_predictor(files == nullptr ? model_config_of(options.folder) : model_config_of(*files),
+                             options.predicts, options.head)),
       kernels_(choose_kernels(config_)),
       bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
       pool_(options.threads, options.cpus),
       nodes_(options.threads, options.nodes),
       file_(open_weights(options, files, cache_bytes(config_, options_), pool_, nodes_)),
-      weights_(find_weights_by_node(file_, config_, nodes_)),
+      head_file_(open_head(options, pool_, nodes_)),
+      weights_(find_weights_by_node(file_, head_file_.get(), config_, options, nodes_)),
       rope_angles_(angles_of(config_, options.max_context_tokens)),
       kv_cache_(options.kv_type, redoubt::page_groups_of(config_, options), all_pages(config_, options_)),
       state_pages_(state_pages_of(config_, options_)),
@@ -213,6 +231,7 @@ void Model::release_memory() {
   kv_cache_.release();
   state_pages_.release();
   file_.release();
+  if (head_file_) head_file_->release();
   workspace_ = new_workspace();  // takes no memory before it is touched
   last_hidden_.forget();
   draft_hidden_.forget();

@@ -30,6 +30,8 @@ ModelConfig model_config_of(const std::string& folder);
 ModelConfig model_config_of(const ModelFiles& files);
 
 struct ModelOptions;
+// With the predictor that is used, if any. Throws std::invalid_argument naming the option.
+ModelConfig with_predictor(ModelConfig config, bool predicts, const std::string& head);
 // The page groups of a model's layers with these options.
 PageGroups page_groups_of(const ModelConfig& config, const ModelOptions& options);
 
@@ -55,6 +57,8 @@ struct ModelOptions {
   bool page_groups = false;
   // Whether the layer of multi-token prediction is used, which the model must have.
   bool predicts = false;
+  // The folder of an EAGLE-3 head, which predicts instead; empty: there is none.
+  std::string head = {};
 };
 
 class Model {
@@ -83,7 +87,7 @@ class Model {
   KvCache& kv_cache() { return kv_cache_; }
   bool has_states() const { return config_.keeps_states(); }
   StatePages& state_pages() { return state_pages_; }
-  size_t weights_bytes() const { return file_.bytes(); }
+  size_t weights_bytes() const { return file_.bytes() + (head_file_ ? head_file_->bytes() : 0); }
   WeightMemory weight_memory() const { return file_.memory(); }
   size_t activation_bytes() const;
   const StepProfile& profile() const { return profile_; }
@@ -145,7 +149,8 @@ class Model {
   ThreadPool pool_;
   ThreadNodes nodes_;
   PackedFile file_;
-  std::vector<ModelWeights> weights_;  // by node
+  std::unique_ptr<PackedFile> head_file_;  // of an EAGLE-3 head, or null
+  std::vector<ModelWeights> weights_;      // by node
   std::vector<RopeAngles> rope_angles_;
   KvCache kv_cache_;
   StatePages state_pages_;

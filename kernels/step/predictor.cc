@@ -1,4 +1,4 @@
-// Multi-token prediction (contract: step/predictor.h).
+// Multi-token prediction and EAGLE-3 (contract: step/predictor.h).
 #include "step/predictor.h"
 
 #include <algorithm>
@@ -23,6 +23,38 @@ int32_t Predictor::page_of(int32_t sequence, int32_t position) const {
   return context_.page_tables[row * context_.pages_per_sequence + position / kPageTokens];
 }
 
+void Predictor::take_states(int layers) {
+  if (!is_eagle()) return;
+  const std::vector<int32_t>& states = context_.config.predictor->states;
+  const Workspace& workspace = context_.workspace;
+  const int32_t size = context_.config.hidden_size;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] != layers) continue;
+    team_.share(context_.batch.tokens, [&](Range rows) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        std::copy_n(workspace.hidden.data() + r * workspace.hidden_stride, size,
+                    workspace.layer_states.data() + r * workspace.layer_states_stride + int64_t(i) * size);
+      }
+    });
+  }
+}
+
+void Predictor::take_step() {
+  if (is_eagle()) {
+    team_.barrier();
+    project();
+  }
+  take_rows();
+  keep_last_rows();
+  if (!is_eagle()) project();
+}
+
+void Predictor::copy_hidden(int64_t r, float* out) const {
+  const float* const row = context_.workspace.hidden.data() + r * context_.workspace.hidden_stride;
+  if (!is_eagle()) return final_norm(context_, row, out);
+  std::copy_n(row, context_.config.hidden_size, out);
+}
+
 void Predictor::take_rows() {
   team_.share(context_.batch.tokens, [&](Range rows) {
     for (int32_t r = rows.begin; r < rows.end; ++r) take_row(r);
@@ -31,7 +63,6 @@ void Predictor::take_rows() {
 }
 
 void Predictor::take_row(int32_t r) {
-  const Workspace& workspace = context_.workspace;
   const int32_t hidden_size = context_.config.hidden_size;
   float* const row = team_.own().rows.data();
   residual_.token_embedding(r, row);
@@ -39,7 +70,7 @@ void Predictor::take_row(int32_t r) {
   float* const part = parts(r) + hidden_size;
   const int32_t sequence = context_.plan.sequence_of(r);
   if (r > context_.plan.all().first_row[size_t(sequence)]) {
-    final_norm(context_, context_.hidden() + (r - 1) * workspace.hidden_stride, row);
+    copy_hidden(r - 1, row);
     return normalize(context_, weights().hidden_norm, row, part);
   }
   const int32_t slot = context_.batch.slots[sequence], context = context_.batch.context_lengths[sequence];
@@ -59,14 +90,12 @@ int32_t Predictor::right_tokens(int32_t sequence) const {
 }
 
 void Predictor::keep_last_rows() {
-  const Workspace& workspace = context_.workspace;
   team_.share(context_.batch.sequences, [&](Range sequences) {
     for (int32_t s = sequences.begin; s < sequences.end; ++s) {
       const int32_t right = right_tokens(s), slot = context_.batch.slots[s];
       const int32_t context = context_.batch.context_lengths[s] + right;
       const int64_t last = context_.plan.all().first_row[size_t(s)] + right - 1;
-      final_norm(context_, context_.hidden() + last * workspace.hidden_stride,
-                 context_.last_hidden.row(slot));
+      copy_hidden(last, context_.last_hidden.row(slot));
       context_.last_hidden.keep(slot, context, page_of(s, context - 1), context);
     }
   });
@@ -75,22 +104,29 @@ void Predictor::keep_last_rows() {
 
 void Predictor::take_drafts() {
   const Workspace& workspace = context_.workspace;
+  const int32_t size = context_.config.hidden_size;
   team_.share(context_.batch.tokens, [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      normalize(context_, weights().embedding_norm, context_.hidden() + r * workspace.hidden_stride,
-                parts(r));
-      normalize(context_, weights().hidden_norm, state(r), parts(r) + context_.config.hidden_size);
+      float* const row = context_.hidden() + r * workspace.hidden_stride;
+      float* const part = parts(r) + size;
+      normalize(context_, weights().embedding_norm, row, parts(r));
+      normalize(context_, weights().hidden_norm, state(r), part);
+      if (!is_eagle()) continue;
+      std::copy_n(context_.config.predictor->normalized_residual ? part : state(r), size, row);
     }
   });
   team_.barrier();
+  if (!is_eagle()) project();
 }
 
 void Predictor::project() {
   const Workspace& workspace = context_.workspace;
   const Linear& projection = weights().input;
-  const LinearInput input =
-      inputs_.prepare({workspace.predictor_parts.data(), workspace.predictor_parts_stride},
-                      context_.plan.all().counts(), projection.weight.cols, Norm{}, {&projection});
+  const Inputs::Source source =
+      is_eagle() ? Inputs::Source{workspace.layer_states.data(), workspace.layer_states_stride}
+                 : Inputs::Source{workspace.predictor_parts.data(), workspace.predictor_parts_stride};
+  const LinearInput input = inputs_.prepare(source, context_.plan.all().counts(), projection.weight.cols,
+                                            weights().input_norm, {&projection});
   const Segment segments[] = {{projection, input, {context_.hidden(), workspace.hidden_stride}}};
   products_.run(segments, claim_of(context_.config.layers, Claim::kInputProjection));
   team_.finish_stage(Stage::kEmbed);
@@ -99,15 +135,22 @@ void Predictor::project() {
 void Predictor::choose() {
   const Workspace& workspace = context_.workspace;
   const int32_t rows = context_.batch.tokens;
+  const bool is_raw = is_eagle() && !context_.config.predictor->normalized_output;
   team_.share(rows, [&](Range mine) {
     for (int64_t r = mine.begin; r < mine.end; ++r) {
-      normalize(context_, weights().output_norm, context_.hidden() + r * workspace.hidden_stride, state(r));
+      const float* const row = context_.hidden() + r * workspace.hidden_stride;
+      if (is_raw) {
+        std::copy_n(row, context_.config.hidden_size, state(r));
+      } else {
+        normalize(context_, weights().output_norm, row, state(r));
+      }
     }
   });
   team_.barrier();
   const Linear& head = predictor_head(team_.weights());
-  const LinearInput input = inputs_.prepare({workspace.predictor_states.data(), workspace.hidden_stride},
-                                            {rows, rows}, context_.config.hidden_size, Norm{}, {&head});
+  const LinearInput input =
+      inputs_.prepare({workspace.predictor_states.data(), workspace.hidden_stride}, {rows, rows},
+                      context_.config.hidden_size, is_raw ? weights().output_norm : Norm{}, {&head});
   const Segment segments[] = {{head, input, {workspace.logits.data(), workspace.logits_stride}}};
   products_.run(segments, claim_of(context_.config.layers, Claim::kHeadProjection));
   team_.finish_stage(Stage::kHead);

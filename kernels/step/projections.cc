@@ -23,8 +23,13 @@ const Linear& value_of(const LayerWeights& weights) {
 
 LinearInput Projections::normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users) {
   const Workspace& workspace = context_.workspace;
-  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows, context_.config.hidden_size,
-                         team_.weights().layers[size_t(layer)].attention_norm, users);
+  if (const int32_t cols = context_.config.attention_inputs(layer); cols > context_.config.hidden_size) {
+    return inputs_.prepare({workspace.predictor_parts.data(), workspace.predictor_parts_stride}, rows, cols,
+                           Norm{}, users);
+  }
+  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows,
+                         context_.config.hidden_size, team_.weights().layers[size_t(layer)].attention_norm,
+                         users);
 }
 
 void Projections::query_key_value(int layer) {

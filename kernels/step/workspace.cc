@@ -88,6 +88,12 @@ int64_t layer_input_size(const ModelConfig& config) {
   return config.layer_inputs ? config.layer_inputs->size : 0;
 }
 
+// The widest input of the predictor's own products.
+int64_t predictor_inputs(const ModelConfig& config) {
+  if (!config.predictor) return 0;
+  return (config.is_eagle() ? kEagleStates : 2) * int64_t(config.hidden_size);
+}
+
 bool has_experts_beside_mlp(const ModelConfig& config) {
   return std::any_of(config.kinds.begin(), config.kinds.end(),
                      [](const LayerConfig& kind) { return kind.has_both(); });
@@ -127,13 +133,14 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
       layer_inputs_stride(padded_stride(config.layers * layer_input_size(config))),
       input_gate_stride(padded_stride(layer_input_size(config))),
       predictor_parts_stride(padded_stride(2 * int64_t(config.hidden_size))),
+      layer_states_stride(padded_stride(kEagleStates * int64_t(config.hidden_size))),
       logits_rows(std::max(max_sequences, std::min(max_tokens, kFewestLogitsRows))),
       claims(config.computed_layers() * kClaimsPerLayer + 2, thread_count) {
   const int64_t tokens = max_tokens;
   const MostLatent latent = most_latent(config);
-  const int64_t widest = std::max<int64_t>({config.hidden_size, widest_attention(config), latent.query_rank,
-                                            latent.output_inputs, layer_input_size(config),
-                                            config.predictor ? 2 * int64_t(config.hidden_size) : 0});
+  const int64_t widest =
+      std::max<int64_t>({config.hidden_size, widest_attention(config), latent.query_rank,
+                         latent.output_inputs, layer_input_size(config), predictor_inputs(config)});
   hidden = AlignedMemory<float>(size_t(tokens * hidden_stride));
   qkv = AlignedMemory<float>(size_t(tokens * qkv_stride));
   attention = AlignedMemory<float>(size_t(tokens * attention_stride));
@@ -151,6 +158,7 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
     predictor_parts = AlignedMemory<float>(size_t(tokens * predictor_parts_stride));
     predictor_states = AlignedMemory<float>(size_t(max_sequences * hidden_stride));
   }
+  if (config.is_eagle()) layer_states = AlignedMemory<float>(size_t(tokens * layer_states_stride));
   if (latent.parts > 0) {
     query_latents = AlignedMemory<float>(size_t(tokens * query_latents_stride));
     head_parts = AlignedMemory<float>(size_t(tokens * head_parts_stride));
@@ -179,8 +187,8 @@ size_t Workspace::bytes() const {
   size_t total = layer_inputs.bytes() + input_gate.bytes() + branch.bytes() + experts_branch.bytes() +
                  scores.bytes() + experts.bytes() + experts_inner.bytes() + hidden.bytes() + qkv.bytes() +
                  attention.bytes() + gates.bytes() + factors.bytes() + angles.bytes() + logits.bytes() +
-                 states.bytes() + predictor_parts.bytes() + predictor_states.bytes() + input.bytes() +
-                 inner.bytes() + query_latents.bytes() + head_parts.bytes() + heads.bytes();
+                 states.bytes() + predictor_parts.bytes() + predictor_states.bytes() + layer_states.bytes() +
+                 input.bytes() + inner.bytes() + query_latents.bytes() + head_parts.bytes() + heads.bytes();
   for (const ThreadWorkspace& own : threads) {
     total += own.input.bytes() + own.rows.bytes() + own.gate.bytes() + own.up.bytes() +
              own.attention_scratch.bytes() + own.delta.bytes() + own.experts.bytes();

@@ -174,11 +174,13 @@ struct Workspace {
   AlignedMemory<float> query_latents;   // [tokens] rows of query_rank, in latent attention
   // [tokens] rows of all heads' queries before key_up, or of what value_up gives, in latent attention.
   AlignedMemory<float> head_parts;
-  // Of the predictor: [tokens] rows of 2 * hidden_size, what its projection takes; [max_sequences] rows of
-  // hidden_size, its states.
-  int64_t predictor_parts_stride;
+  // Of the predictor: [tokens] rows of 2 * hidden_size, the token's part and the hidden state's;
+  // [max_sequences] rows of hidden_size, its states; of an EAGLE-3 head [tokens] rows of
+  // kEagleStates * hidden_size, what it reads of the model.
+  int64_t predictor_parts_stride, layer_states_stride;
   AlignedMemory<float> predictor_parts;
   AlignedMemory<float> predictor_states;
+  AlignedMemory<float> layer_states;
   InputRows heads;              // [tokens * heads][widest of nope_dim and kv_rank], head by head
   InputRows input;              // [tokens][widest of hidden_size and what an output projection takes]
   InputRows inner;              // [tokens][the widest MLP's inner size]

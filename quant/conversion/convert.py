@@ -135,6 +135,8 @@ def convert(
     is replaced. progress: shows a bar on the standard error. tell: gets a sentence on the time, memory and disk that
     this will take, before any of it is spent; to measure that takes about two seconds.
 
+    An EAGLE-3 head becomes a folder for `model.draft`, rounded to nearest, without a tokenizer and unchecked.
+
     A source that is a packed model of an older layout is copied into today's, with the same weights.
 
     Raises:
@@ -150,7 +152,14 @@ def convert(
         if options != ("auto", None, None, "auto", "group", None, None):
             raise SourceError(f"{source}: is converted already, and its weights stay as they are: give no options")
         return _upgraded(source, out, force, started)
-    checkpoint = with_draft_head(open_source(source), calibration_text)
+    checkpoint = open_source(source)
+    is_head = checkpoint.decoder.is_draft_head
+    if is_head and (method not in ("auto", "rtn") or bits is not None or chat_template is not None):
+        raise QuantError(
+            f"{source}: is an EAGLE-3 head, which is rounded to nearest and has no chat template: give no method, no"
+            " budget of bits and no template"
+        )
+    checkpoint = with_draft_head(checkpoint, calibration_text)
     expected = engine_tensors(checkpoint.decoder)
     kind = "sym_int4" if bits is not None and qtype == "auto" else qtype
     infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype)
@@ -168,7 +177,7 @@ def convert(
         if chat_template is not None:
             path = folder / "tokenizer_config.json"
             write_json(path, {**read_json_object(path), "chat_template": chat_template})
-        notes = check(folder)
+        notes = () if is_head else check(folder)
         ids = None
         if used != "rtn" or bits is not None:
             share = CODES_SHARE if used == TUNED else 1.0

@@ -32,7 +32,7 @@ def with_draft_head(checkpoint: Source, calibration_text: Path | None) -> Source
     Raises SourceError for a calibration text that can't be read.
     """
     decoder, predictor = checkpoint.decoder, checkpoint.decoder.predictor
-    if predictor is None or decoder.vocab_size < LEAST_VOCABULARY:
+    if predictor is None or predictor.eagle or decoder.vocab_size < LEAST_VOCABULARY:
         return checkpoint
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write_tokenizer(Path(folder))

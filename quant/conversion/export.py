@@ -49,6 +49,8 @@ def export(model: Path, out: Path, *, dtype: str = "fp32", force: bool = False, 
     if not is_packed_model(model):
         raise SourceError(f"{model}: is not a converted model")
     packed = PackedFile(model / FILE_NAME)
+    if packed.decoder.is_draft_head:
+        raise UnsupportedModelError(f"{model}: is an EAGLE-3 head, no model; keep the original checkpoint")
     config = read_json_object(model / "config.json")
     family = family_of(config, str(model / "config.json"))
     if family.tensors is not same_names:

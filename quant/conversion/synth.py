@@ -21,6 +21,7 @@ from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_typ
 from quant.conversion.shapes import SHAPES, of_layers
 from quant.errors import QuantError
 from quant.families.description import Decoder
+from quant.families.eagle import ARCHITECTURE, usual_head
 from quant.families.names import DRAFT_TOKENS, engine_tensors
 from quant.families.predictors import predicting_decoder
 from quant.families.registry import describe, family_of, standard_config
@@ -58,6 +59,7 @@ def synth(
     seed: int = 0,
     layers: int | None = None,
     predicts: bool = False,
+    head: bool = False,
     force: bool = False,
     progress: bool = True,
 ) -> SynthReport:
@@ -65,6 +67,7 @@ def synth(
 
     Its tokenizer works: bytes, the ChatML tokens, and fillers up to the shape's vocabulary, so that any id decodes. The
     same seed gives the same bytes. layers: how many, if not all. predicts: with a layer of multi-token prediction.
+    head: an EAGLE-3 head for the shape, in place of the model.
 
     Raises QuantError naming the option or the place.
     """
@@ -76,6 +79,9 @@ def synth(
     config = standard_config(raw_config, decoder, family)
     if predicts:
         decoder = _predicting(predicting_decoder(family, decoder), shape)
+    if head:
+        decoder = usual_head(config, decoder)
+        config = {**config, "architectures": [ARCHITECTURE]}
     kind = "sym_int4" if qtype == "auto" else qtype
     expected = engine_tensors(decoder)
     tied = decoder.tied_head
@@ -94,7 +100,8 @@ def synth(
     )
     with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
         check_free_space(out, plan.size_bytes())
-        _write_tokenizer(folder, config)
+        if not head:
+            _write_tokenizer(folder, config)
         write_json(folder / "config.json", config)
         write_packed(
             folder / FILE_NAME,

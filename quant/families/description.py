@@ -254,16 +254,25 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A layer of multi-token prediction (DeepSeek-V3, 2024, section 2.2), after the model's own: it drafts.
+    """A layer that drafts, behind the model's own: of multi-token prediction, or an EAGLE-3 head.
 
-    With h a token's hidden state after the final norm, and e the embedding of the token behind it:
-    x = input_proj([N_embedding(e), N_hidden(h)]); the head takes N_output(layer(x)), and so does the next draft, as h.
+    kernels/step/predictor.h has the formula of each.
     """
 
     kind: int
     """Which of the decoder's kinds the layer is of."""
     head_tokens: int = 0
     """Rows of a head of its own, for that many of the likeliest tokens; 0: it uses the model's head."""
+    eagle: bool = False
+    states: tuple[int, ...] | None = None
+    """This and the rest of an EAGLE-3 head: after how many layers the hidden states are taken that it reads; None:
+    after 2, n // 2 and n - 3 of n."""
+    input_norm: bool = False
+    """Whether those states together have a norm."""
+    normalized_residual: bool = False
+    """Whether the layer adds to the hidden state after its norm, not before it."""
+    normalized_output: bool = False
+    """Whether the next draft takes the state after the output norm, not before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +310,11 @@ class Decoder:
     predictor: Predictor | None = None
 
     @property
+    def is_draft_head(self) -> bool:
+        """Whether this is an EAGLE-3 head alone, which has no layers but its own."""
+        return not self.layers
+
+    @property
     def embedding_cols(self) -> int:
         """Columns of the embedding and of the head."""
         return self.embedding_size or self.hidden_size
@@ -313,7 +327,8 @@ class Decoder:
     def runs_by_layer(self) -> bool:
         """Whether each layer can be computed from the previous one's output alone, without tokens and other layers."""
         attentions = [kind.attention for kind in self.kinds if kind.attention is not None]
-        return self.layer_inputs is None and self.encoder is None and all(each.keys_of is None for each in attentions)
+        is_plain = bool(self.layers) and self.layer_inputs is None and self.encoder is None
+        return is_plain and all(each.keys_of is None for each in attentions)
 
     def head_dim_of(self, attention: Attention) -> int:
         """Numbers of a head."""
@@ -356,7 +371,10 @@ def decoder_from(entries: Mapping[str, Any]) -> Decoder:
         dense = tuple(Dense(**each) for each in entries["encoder"].get("dense", ()))
         lists["encoder"] = Encoder(**{**entries["encoder"], "dense": dense})
     if "predictor" in entries:
-        lists["predictor"] = Predictor(**entries["predictor"])
+        predictor = dict(entries["predictor"])
+        if predictor.get("states") is not None:
+            predictor["states"] = tuple(predictor["states"])
+        lists["predictor"] = Predictor(**predictor)
     return Decoder(**{**entries, **lists})
 
 

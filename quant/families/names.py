@@ -19,6 +19,8 @@ PREDICTOR = "model.predictor"
 DRAFT_HEAD = f"{PREDICTOR}.head.weight"
 DRAFT_TOKENS = f"{PREDICTOR}.head_tokens"
 """The tokens of DRAFT_HEAD's rows, rising."""
+EAGLE_STATES = 3
+"""So many of the model's hidden states an EAGLE-3 head reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class EngineTensor:
 
 
 def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
-    """Returns every tensor of a model by name, in the order of the forward pass."""
+    """Returns every tensor of a model by name, in the order of the forward pass; of an EAGLE-3 head its own ones."""
+    if decoder.is_draft_head:
+        return predictor_tensors(decoder)
     hidden, cols = decoder.hidden_size, decoder.embedding_cols
     tensors = {EMBEDDING: EngineTensor("embedding", (decoder.vocab_size, cols))}
     if decoder.embedding_size:
@@ -52,7 +56,7 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
         tensors["model.layer_inputs_proj.weight"] = EngineTensor("linear", (every, hidden))
         tensors["model.layer_inputs_norm.weight"] = EngineTensor("vector", (size,))
     for number in range(len(decoder.layers)):
-        tensors |= _layer(f"model.layers.{number}", decoder, decoder.layer(number))
+        tensors |= _layer(f"model.layers.{number}", decoder, decoder.layer(number), hidden)
     if decoder.final_norm:
         tensors |= _norm("model.norm", decoder)
     if decoder.embedding_size:
@@ -71,13 +75,15 @@ def engine_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
 
 
 def predictor_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
-    """Returns the tensors of multi-token prediction; none for a model without it."""
+    """Returns the tensors of the layer that drafts; none for a model without one."""
     predictor, hidden = decoder.predictor, decoder.hidden_size
     if predictor is None:
         return {}
     tensors = _norm(f"{PREDICTOR}.embedding_norm", decoder) | _norm(f"{PREDICTOR}.hidden_norm", decoder)
-    tensors |= _linear(f"{PREDICTOR}.input_proj", hidden, 2 * hidden, False)
-    tensors |= _layer(PREDICTOR, decoder, decoder.kinds[predictor.kind])
+    tensors |= _linear(f"{PREDICTOR}.input_proj", hidden, (EAGLE_STATES if predictor.eagle else 2) * hidden, False)
+    if predictor.input_norm:
+        tensors[f"{PREDICTOR}.input_norm.weight"] = EngineTensor("vector", (EAGLE_STATES * hidden,))
+    tensors |= _layer(PREDICTOR, decoder, decoder.kinds[predictor.kind], 2 * hidden if predictor.eagle else hidden)
     tensors |= _norm(f"{PREDICTOR}.output_norm", decoder)
     if predictor.head_tokens:
         tensors[DRAFT_HEAD] = EngineTensor("head", (predictor.head_tokens, hidden))
@@ -85,12 +91,13 @@ def predictor_tensors(decoder: Decoder) -> dict[str, EngineTensor]:
     return tensors
 
 
-def _layer(prefix: str, decoder: Decoder, layer: Layer) -> dict[str, EngineTensor]:
+def _layer(prefix: str, decoder: Decoder, layer: Layer, inputs: int) -> dict[str, EngineTensor]:
+    """inputs: of query, key and value."""
     tensors: dict[str, EngineTensor] = {}
     if layer.attention_norm:
         tensors |= _norm(f"{prefix}.input_layernorm", decoder)
     if layer.attention is not None:
-        tensors |= _attention(f"{prefix}.self_attn", decoder, layer.attention)
+        tensors |= _attention(f"{prefix}.self_attn", decoder, layer.attention, inputs)
     if layer.delta is not None:
         tensors |= _delta(f"{prefix}.delta", decoder.hidden_size, layer.delta)
     if layer.conv is not None:
@@ -118,7 +125,7 @@ def _layer(prefix: str, decoder: Decoder, layer: Layer) -> dict[str, EngineTenso
     return tensors
 
 
-def _attention(prefix: str, decoder: Decoder, attention: Attention) -> dict[str, EngineTensor]:
+def _attention(prefix: str, decoder: Decoder, attention: Attention, inputs: int) -> dict[str, EngineTensor]:
     if attention.latent is not None:
         return _latent(prefix, decoder, attention, attention.latent)
     hidden = decoder.hidden_size
@@ -127,9 +134,9 @@ def _attention(prefix: str, decoder: Decoder, attention: Attention) -> dict[str,
     for name, rows in (("q", queries), ("k", keys), ("v", keys)):
         if (name == "v" and attention.value_is_key) or (name != "q" and attention.keys_of is not None):
             continue
-        tensors |= _linear(f"{prefix}.{name}_proj", rows, hidden, attention.qkv_bias)
+        tensors |= _linear(f"{prefix}.{name}_proj", rows, inputs, attention.qkv_bias)
     if attention.output_gate:
-        tensors |= _linear(f"{prefix}.gate_proj", queries, hidden, False)
+        tensors |= _linear(f"{prefix}.gate_proj", queries, inputs, False)
     tensors |= _linear(f"{prefix}.o_proj", hidden, queries, attention.output_bias)
     if attention.qk_norm != "none":
         for name, size in (("q", queries), ("k", keys)):

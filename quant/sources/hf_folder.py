@@ -69,11 +69,11 @@ def open_hf_folder(folder: Path) -> Source:
         beside = reranker, []
         raw_config = raw_config | {SENTENCE_TRANSFORMERS: reranker}
     family = family_of(raw_config, str(config_path))
-    shards = _shards(folder)
-    stored = (read_quantized or _float_tensors)(_without_buffers(_stored(shards)))
+    shards = shards_of(folder)
+    stored = (read_quantized or float_tensors)(_without_buffers(stored_in(shards)))
     dense = [] if beside is None else beside[1]
     for number, path in enumerate(dense):
-        stored |= _float_tensors(_dense_layer(number, path))
+        stored |= float_tensors(_dense_layer(number, path))
     if reranker is not None:
         stored = with_score_head(stored, reranker, str(folder))
     if raw_config.get("tie_word_embeddings") is None:
@@ -135,7 +135,8 @@ def _names(tensors: Mapping[str, Tensor]) -> set[str]:
     return {piece.name for tensor in tensors.values() for piece in tensor.pieces}
 
 
-def _stored(shards: Mapping[Path, list[str]]) -> dict[str, StoredIn]:
+def stored_in(shards: Mapping[Path, list[str]]) -> dict[str, StoredIn]:
+    """All tensors of the weight files of `shards_of`. Raises SourceError for one that is missing."""
     stored: dict[str, StoredIn] = {}
     indexed = {name for names in shards.values() for name in names}
     for shard, wanted in shards.items():
@@ -192,7 +193,8 @@ def _quantization(folder: Path, config: Mapping[str, Any]) -> tuple[Any, str]:
     return config.get("quantization_config"), str(folder / "config.json")
 
 
-def _float_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
+def float_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
+    """Opens tensors that are not quantized. Raises SourceError, UnsupportedModelError for other ones."""
     return {name: _source_tensor(each.path, name, each.tensor) for name, each in stored.items()}
 
 
@@ -212,14 +214,14 @@ def _fp8_tensors(
     stored: Mapping[str, StoredIn], quantization: Mapping[str, Any], where: str
 ) -> dict[str, SourceTensor]:
     weights, others = fp8_weights(stored, quantization, where)
-    return _float_tensors(others) | weights
+    return float_tensors(others) | weights
 
 
 def _mxfp4_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
     stacks = mxfp4_stacks(stored)
     exponents = {name.removesuffix(CODES) + EXPONENTS for name in stacks}
     others = {name: each for name, each in stored.items() if name not in stacks and name not in exponents}
-    return _float_tensors(others) | stacks
+    return float_tensors(others) | stacks
 
 
 def _is_zero_bias(tensor: SourceTensor) -> bool:
@@ -230,7 +232,7 @@ def _is_zero_bias(tensor: SourceTensor) -> bool:
     return not isinstance(values, QuantizedMatrix) and not values.any()
 
 
-def _shards(folder: Path) -> dict[Path, list[str]]:
+def shards_of(folder: Path) -> dict[Path, list[str]]:
     """The weight files, each with the names of the tensors to read; an empty list means all."""
     index_path, single = folder / _INDEX, folder / "model.safetensors"
     if index_path.exists():

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,30 @@ def test_another_vocabulary_is_refused(tmp_path: Path, vocab: object, added: dic
     target = folder(tmp_path / "target", LETTERS, {3: "<end>"})
     with pytest.raises(DraftError, match=rf"draft has another vocabulary than the-target: {reason}"):
         check_draft(target, "the-target", folder(tmp_path / "draft", vocab, added))
+
+
+SIZES = {"hidden_size": 64, "vocab_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("of_head", "reason"),
+    [
+        ({}, None),
+        (
+            {"hidden_size": 32},
+            r"head is an EAGLE-3 head for a hidden size of 32, and the-target has 64\. A head drafts",
+        ),
+        (
+            {"vocab_size": 5},
+            r"head is an EAGLE-3 head for a vocabulary of 5, and the-target has 4\. A head drafts only",
+        ),
+    ],
+)
+def test_a_head_drafts_for_a_model_of_its_sizes(tmp_path: Path, of_head: dict[str, int], reason: str | None) -> None:
+    target = folder(tmp_path / "target", LETTERS, {3: "<end>"})
+    (target / "config.json").write_text(json.dumps(SIZES))
+    (tmp_path / "head").mkdir()
+    config = {**SIZES, **of_head, "architectures": ["LlamaForCausalLMEagle3"]}
+    (tmp_path / "head/config.json").write_text(json.dumps(config))
+    with nullcontext() if reason is None else pytest.raises(DraftError, match=reason):
+        check_draft(target, "the-target", tmp_path / "head")

@@ -29,7 +29,7 @@ class DraftSource(Protocol):
     """
 
     kind: str
-    """Its name in metrics, such as "model" or "mtp"."""
+    """Its name in metrics: "model", "mtp" or "eagle"."""
     most_tokens: int
     """The most tokens that it drafts for one sequence and step."""
     cost_share: float

@@ -1,7 +1,7 @@
-"""Drafts by the target's own layer of multi-token prediction.
+"""Drafts by the target's own layer of multi-token prediction, or by an EAGLE-3 head, which is loaded with the target.
 
-A step of the target has computed all that the layer needs (kernels/step/predictor.h), so there is nothing to follow, to
-roll back or to keep. Knows neither when drafts pay nor what becomes of them.
+A step of the target has computed all that they need (kernels/step/predictor.h), so there is nothing to follow, to roll
+back or to keep. Knows neither when drafts pay nor what becomes of them.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,14 @@ from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_source import DraftToken
 
-MOST_TOKENS: Final = 4
-"""One layer, applied to its own output, soon knows little."""
+MTP: Final = "mtp"
+EAGLE: Final = "eagle"
+MOST_TOKENS: Final = {MTP: 4, EAGLE: 8}
+"""One layer, applied to its own output, soon knows little. Heads are trained for that, with up to seven steps."""
 
 
 class PredictingRunner(Protocol):
-    """A model that drafts with a layer of its own."""
+    """A model that drafts with a layer of its own, or a head."""
 
     max_context_tokens: int
 
@@ -41,16 +43,16 @@ class PredictingRunner(Protocol):
 class PredictorDrafts:
     """A `DraftSource`."""
 
-    kind = "mtp"
-
-    def __init__(self, runner: PredictingRunner, most_tokens: int = MOST_TOKENS) -> None:
+    def __init__(self, runner: PredictingRunner, most_tokens: int = 16, *, kind: str = MTP) -> None:
+        """kind: MTP or EAGLE."""
+        self.kind = kind
         self._runner = runner
-        self.most_tokens = min(most_tokens, MOST_TOKENS)
+        self.most_tokens = min(most_tokens, MOST_TOKENS[kind])
         self.cost_share = runner.predictor_share
 
     def lag(self, generation: Generation) -> int | None:
         """0: the target's steps have computed all; None if the text is about to fill the context."""
-        fits = generation.sequence.length + MOST_TOKENS < self._runner.max_context_tokens
+        fits = generation.sequence.length + self.most_tokens < self._runner.max_context_tokens
         return 0 if fits else None
 
     def follow(self, generation: Generation, tokens: int) -> None:

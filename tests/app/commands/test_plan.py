@@ -14,6 +14,7 @@ from app.cli import cli
 from app.commands.plan_inputs import read_demand
 from app.workers import machine_rates
 from quant.conversion.convert import convert
+from quant.conversion.synth import synth
 from quant.packed.packed_file import FILE_NAME, PackedFile
 from tests.app.capacity.shapes import machine
 from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf, write_hf_folder
@@ -65,6 +66,21 @@ def test_a_draft_model_takes_memory_and_makes_answers_faster() -> None:
     assert one["gain"] > 1.3
     assert all(1 <= speed["gain"] < one["gain"] for speed in more)
     assert "qwen3-0.6b drafts: 394.4 MB" in run("qwen3-8b", *FAST, "--draft", "qwen3-0.6b")[1]
+
+
+def test_an_eagle_head_is_planned_by_name_and_as_a_folder(tmp_path: Path) -> None:
+    small, head = (planned("qwen3-8b", *FAST, "--draft", draft)["draft"] for draft in ("qwen3-0.6b", "eagle"))
+    layer = 4096 * (8192 + 4096) + 2 * 1024 * 8192 + 3 * 4096 * 12288 + 4096 * 3 * 4096 + 32000 * 4096
+    assert 0.5 < head["weight_bytes"] / layer < 0.54  # four bits, and a scale for 64
+    assert head["kv_bytes_per_token"] == 8 * (2 * 128 * 2 + 4)  # a layer of the model's heads, in int16
+    assert small["speeds"][0]["gain"] < head["speeds"][0]["gain"]
+    assert "an EAGLE-3 head drafts: " in run("qwen3-8b", *FAST, "--draft", "eagle")[1]
+    synth("smollm2-135m", tmp_path / "head", head=True, progress=False)
+    found, named = (
+        planned("smollm2-135m", *FAST, "--draft", each)["draft"] for each in (str(tmp_path / "head"), "eagle")
+    )
+    assert {**found, "name": named["name"]} == named
+    assert "is no folder" in run("nothing", *FAST, "--draft", "eagle")[1]
     assert run("qwen3-8b", *FAST, "--draft", "qwen3.5-9b")[0] == 2
 
 

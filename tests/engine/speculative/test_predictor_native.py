@@ -1,10 +1,10 @@
-"""Native models that draft with a layer of multi-token prediction, under the engine: the same tokens as without it."""
+"""Models that draft with a layer of multi-token prediction or an EAGLE-3 head, under the engine: the same tokens."""
 
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from app.engine.memory.engine_memory import MemoryOptions
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
 from app.engine.speculative.model_drafts import DraftCost
-from app.engine.speculative.predictor_drafts import PredictorDrafts
+from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
 from app.engine.speculative.step_cost import StepCost
+from app.messages.outputs import TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from app.settings.applications import ModelApplicationSettings
 from app.workers.drafts import load_drafts
@@ -61,7 +62,16 @@ MODELS = {
         kinds=(Layer(LATENT, mlp=Mlp(96)),),
         ropes=(Rope(16, tuple(10.0 ** (-i / 4) for i in range(8))),),
     ),
+    "eagle": replace(DENSE, layers=(0,) * 6, predictor=None),
 }
+HEAD = replace(
+    DENSE,
+    kinds=(Layer(Attention(32**-0.5), mlp=Mlp(64), attention_norm=False),),
+    layers=(),
+    predictor=Predictor(0, 64, eagle=True),
+)
+HEAD_NAME = "head"
+CONFIG: dict[str, Any] = {"max_position_embeddings": 2048, "hidden_size": HIDDEN, "vocab_size": 96}
 # threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
 SHAPES = {
     "few at a time": (2, 3, 64, 64, 400),
@@ -88,9 +98,35 @@ def tensors_of(decoder: Decoder) -> dict[str, F32]:
     for name, values in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight", "output_proj.weight")):
             tensors[name] = values * np.float32(0.3)
+    if decoder.predictor is None:
+        return tensors
     tensors["model.predictor.input_proj.weight"] = np.eye(HIDDEN, 2 * HIDDEN, dtype=np.float32)
     tensors["model.predictor.embedding_norm.weight"] = np.ones(HIDDEN, np.float32)
     tensors["model.predictor.output_norm.weight"] = tensors["model.norm.weight"]
+    return tensors
+
+
+def head_tensors(model: Decoder) -> dict[str, F32]:
+    """An EAGLE-3 head that is often right: each token attends to itself, and its embedding is what the state is."""
+    own, of_model = described_tensors(HEAD), described_tensors(model)
+    tensors = {name: values * np.float32(0.1) for name, values in own.items()}
+    key = np.eye(HIDDEN, 2 * HIDDEN, dtype=np.float32) * np.float32(3)
+    by_head = key.reshape(2, 32, -1)
+    tensors["model.predictor.self_attn.q_proj.weight"] = np.concatenate([by_head[[0, 0]], by_head[[1, 1]]]).reshape(
+        128, -1
+    )
+    tensors["model.predictor.self_attn.k_proj.weight"] = key
+    tensors["model.predictor.self_attn.v_proj.weight"] = key
+    output = np.zeros((HIDDEN, 128), np.float32)
+    output[:32, :32] = output[32:, 64:96] = np.eye(32)
+    tensors["model.predictor.self_attn.o_proj.weight"] = output
+    for name in ("embedding_norm", "hidden_norm", "post_attention_layernorm"):
+        tensors[f"model.predictor.{name}.weight"] = np.ones(HIDDEN, np.float32)
+    tensors["model.predictor.output_norm.weight"] = of_model["model.norm.weight"]
+    tokens = np.random.default_rng(4).permutation(96)[:64]
+    tokens.sort()
+    tensors["model.predictor.head.weight"] = of_model["lm_head.weight"][tokens]
+    tensors["model.predictor.head_tokens"] = tokens.astype(np.float32)
     return tensors
 
 
@@ -98,7 +134,19 @@ def tensors_of(decoder: Decoder) -> dict[str, F32]:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder = MODELS[request.param]
     folder = tmp_path_factory.mktemp("predicts") / request.param
-    return write_described(folder, decoder, {"max_position_embeddings": 2048}, tensors_of(decoder), "sym_int4")
+    if decoder.predictor is None:
+        config = {**CONFIG, "architectures": ["LlamaForCausalLMEagle3"]}
+        write_described(folder / HEAD_NAME, HEAD, config, head_tensors(decoder), "int8")
+    return write_described(folder, decoder, CONFIG, tensors_of(decoder), "sym_int4")
+
+
+def predictor_of(model: Path) -> bool | str:
+    """As a runner's `predicts`."""
+    return str(model / HEAD_NAME) if (model / HEAD_NAME).is_dir() else True
+
+
+def kind_of(model: Path) -> str:
+    return MTP if predictor_of(model) is True else EAGLE
 
 
 @contextmanager
@@ -122,7 +170,7 @@ def running(
         max_step_tokens=max_step_tokens,
         max_context_tokens=CONTEXT,
         state_pages=least_state_pages(max_sequences) + 6,
-        predicts=predicts,
+        predicts=predicts and predictor_of(model),
     )
     store = None if saved is None else DictStore(runner.gathered_page_bytes, saved)
     engine = Engine(
@@ -130,7 +178,7 @@ def running(
         prompt_chunk_tokens=prompt_chunk_tokens,
         expected_output_tokens=1,
         guess_tokens=5 if shape == "looked up too" else 0,
-        drafts=PredictorDrafts(runner) if predicts else None,
+        drafts=PredictorDrafts(runner, kind=kind_of(model)) if predicts else None,
         page_store=store,
         memory=MemoryOptions(save_after_s=1e9, restore="always", min_tokens=1),
         **options,
@@ -161,8 +209,8 @@ def expected(model: Path) -> Outputs:
         return outputs_one_by_one(engine, made_requests())
 
 
-def check_some_are_right(engine: Engine) -> None:
-    drafted, accepted = engine.statistics().drafts["mtp"]
+def check_some_are_right(engine: Engine, model: Path) -> None:
+    drafted, accepted = engine.statistics().drafts[kind_of(model)]
     assert 0.05 * drafted < accepted < drafted  # how many are drafted depends on measured times
 
 
@@ -176,7 +224,7 @@ def test_no_token_changes(shape: str, prefix_cache: bool, model: Path, expected:
         counts = engine.statistics()
         assert (counts.preemptions > 0) == (shape == "preempted")
         assert (counts.cached_tokens > 0) == prefix_cache
-        check_some_are_right(engine)
+        check_some_are_right(engine, model)
 
 
 def test_pages_of_eight_bits(model: Path) -> None:
@@ -185,7 +233,34 @@ def test_pages_of_eight_bits(model: Path) -> None:
         expected = outputs(engine, requests)
     with running(model, "batched", kv_type="int8") as engine:
         assert outputs(engine, requests) == expected
-        check_some_are_right(engine)
+        check_some_are_right(engine, model)
+
+
+def test_log_probabilities_are_the_same(model: Path) -> None:
+    """Bit by bit, greedy and drawn."""
+    requests = [
+        replace(request, sampling=replace(request.sampling, logprobs=2))
+        for request in made_requests()
+        if request.search is None
+    ]
+    found = []
+    for predicts in (False, True):
+        receiver = Receiver()
+        with running(model, "batched", predicts=predicts) as engine:
+            for request in requests:
+                receiver.submit(engine, request)
+            engine.start()
+            texts = {request.request_id: receiver.tokens(request.request_id) for request in requests}
+        scores = {
+            name: TokenScores.joined([each.scores for each in deltas if isinstance(each, TokenDelta) and each.scores])
+            for name, deltas in receiver.events.items()
+        }
+        found.append(
+            (texts, {name: [array.tobytes() for array in astuple(each)] for name, each in scores.items() if each})
+        )
+    assert found[0] == found[1]
+    assert found[0][1].keys() == found[0][0].keys()
+    check_some_are_right(engine, model)
 
 
 def test_batches_that_are_interrupted(model: Path, expected: Outputs) -> None:
@@ -220,7 +295,7 @@ def test_an_answer_ends_within_a_draft(model: Path, expected: Outputs) -> None:
             requests.append(replace(request, request_id=name, stop_token_ids=frozenset({whole[place]})))
     with running(model, "batched") as engine:
         assert outputs(engine, requests) == wanted
-        check_some_are_right(engine)
+        check_some_are_right(engine, model)
 
 
 def test_a_grammar(model: Path) -> None:
@@ -253,10 +328,10 @@ def test_an_answer_goes_on_with_another_worker(model: Path, expected: Outputs) -
         with running(model, "batched", predicts=predicts) as engine:
             assert outputs(engine, requests) == wanted
             if predicts:
-                check_some_are_right(engine)
+                check_some_are_right(engine, model)
 
 
-@pytest.mark.parametrize("model", ["dense", "latent"], indirect=True)
+@pytest.mark.parametrize("model", ["dense", "latent", "eagle"], indirect=True)
 def test_saved_pages_have_the_predictors_keys(model: Path) -> None:
     """Drafts are as often right behind pages that another worker has saved; one without a predictor has other pages."""
     request = GenerateRequest("one", tuple(made_text(160)), 90, GREEDY, tenant=b"", memory=grant_for("ada"))
@@ -264,7 +339,7 @@ def test_saved_pages_have_the_predictors_keys(model: Path) -> None:
     found = []
     for _ in range(2):
         with running(model, "batched", saved=saved) as engine:
-            found.append((outputs(engine, [request]), engine.statistics().drafts["mtp"]))
+            found.append((outputs(engine, [request]), engine.statistics().drafts[kind_of(model)]))
             assert engine.memory is not None
             assert engine.memory.flush(None).result(60).unsaved_pages == 0
             there = {gathered(engine._runner, page) for page in range(engine._runner.kv_pages)}
@@ -294,18 +369,18 @@ def test_the_predictor_takes_its_pages_from_the_same_memory(model: Path) -> None
     )
     memory_bytes = 1 << 24
     with_it, without = (
-        _native.Model.kv_page_bytes(str(model), "int16", predicts=predicts) for predicts in (True, False)
+        _native.Model.kv_page_bytes(str(model), "int16", predicts=predicts) for predicts in (predictor_of(model), False)
     )
     assert with_it * layers == without * (layers + 1)
-    assert kv_pages_within(str(model), "int16", memory_bytes, predicts=True) == memory_bytes // with_it
-    assert _native.Model.has_predictor(str(model))
+    assert kv_pages_within(str(model), "int16", memory_bytes, predicts=predictor_of(model)) == memory_bytes // with_it
+    assert _native.Model.has_predictor(str(model)) == (kind_of(model) == MTP)
 
 
 @pytest.mark.parametrize(("options", "used"), [({}, True), ({"draft_tokens": 2}, True), ({"draft_tokens": 0}, False)])
 def test_a_worker_uses_it(options: dict[str, int], used: bool, model: Path) -> None:
     settings = ModelApplicationSettings.model_validate(
         {
-            "model": {"folder": str(model)},
+            "model": {"folder": str(model)} | ({} if kind_of(model) == MTP else {"draft": predictor_of(model)}),
             "worker": {"bind_memory": False},
             "engine": {"kv_memory_bytes": 1 << 24, "max_context_tokens": CONTEXT, **options},
         }
@@ -315,7 +390,8 @@ def test_a_worker_uses_it(options: dict[str, int], used: bool, model: Path) -> N
     assert isinstance(runner, NativeRunner)
     source = load_drafts(settings, model, slot, 1, runner)
     assert runner.predicts == isinstance(source, PredictorDrafts) == used
-    assert source is None or source.most_tokens == options.get("draft_tokens", 4)
+    most = 4 if kind_of(model) == MTP else 8
+    assert source is None or (source.kind, source.most_tokens) == (kind_of(model), options.get("draft_tokens", most))
 
 
 def test_the_end_of_a_context(model: Path) -> None:

@@ -97,7 +97,7 @@ def serve(
         typer.Option(
             metavar="NAME",
             help="A smaller model that drafts the answers, which come faster and stay the same; auto: the catalogue's"
-            " for this model.",
+            " for this model; eagle: its EAGLE-3 head.",
             show_default=False,
         ),
     ] = None,

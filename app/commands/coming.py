@@ -24,7 +24,9 @@ from app.settings.worker import EngineSettings
 from app.workers.machine_memory import available_memory_bytes, machine_memory_bytes
 from quant.conversion.estimate import duration
 from quant.errors import ResourceError, SourceError, TensorError
+from quant.families.eagle import is_eagle_head
 from quant.files.free_space import SPARE_BYTES, free_bytes
+from quant.files.json_file import read_json_object
 
 Convert = Callable[[Path, Path, Callable[[str], None]], object]
 """(source, folder to write, what is told of time, memory and disk before the work)"""
@@ -101,6 +103,8 @@ def say_what_comes(
 
 
 def _demand(skeleton: Path) -> Demand | None:
+    if skeleton.is_dir() and is_eagle_head(read_json_object(skeleton / "config.json")):
+        return None  # it answers nothing by itself
     try:
         return read_demand(str(skeleton), None, None)
     except SourceError:  # the header says less than the calculator needs

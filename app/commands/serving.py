@@ -32,15 +32,16 @@ def model_folders(names: Sequence[str], config: Path) -> list[Path]:
 def draft_folder(draft: str, names: Sequence[str], config: Path) -> Path:
     """The folder of the draft model that a command line names, for the one model that it or the file names.
 
-    Raises as `ready` does, and StoreError for "auto" where the catalogue has none for the model.
+    Raises as `ready` does, and StoreError for "auto" and "eagle" where the catalogue has none for the model.
     """
-    if draft != "auto":
+    if draft not in ("auto", "eagle"):
         return ready(draft)
     served = [*names] or model_names(config)
-    found = catalogue_draft(served[0]) if len(served) == 1 else None
+    found = catalogue_draft(served[0], head=draft == "eagle") if len(served) == 1 else None
     if found is None:
         model = served[0] if len(served) == 1 else "one model"
-        raise StoreError(f"--draft auto: the catalogue has no draft model for {model}: name one, as --draft qwen3-0.6b")
+        what = "EAGLE-3 head" if draft == "eagle" else "draft model"
+        raise StoreError(f"--draft {draft}: the catalogue has no {what} for {model}: name one, as --draft qwen3-0.6b")
     return ready(found)
 
 

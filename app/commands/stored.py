@@ -176,3 +176,5 @@ def print_catalogue() -> None:
         console.print(encoders)
         drafted = ", ".join(entry.name for entry in catalogue().values() if entry.draft is not None)
         console.print(f"With --draft auto a small model drafts its answers, which come faster: {drafted}.")
+        with_head = ", ".join(entry.name for entry in catalogue().values() if entry.head is not None)
+        console.print(f"With --draft eagle an EAGLE-3 head does: {with_head}.")

@@ -52,6 +52,8 @@ class CatalogueEntry:
     good_for: str
     draft: str | None = None
     """The entry of a smaller model with the same vocabulary, which can draft for it."""
+    head: HubName | None = None
+    """An EAGLE-3 head that was trained for it."""
 
 
 @cache
@@ -62,17 +64,24 @@ def catalogue() -> Mapping[str, CatalogueEntry]:
     for name, entry in values.items():
         source = _hub_name(entry["source"])
         assert source is not None, name
-        entries[name] = CatalogueEntry(name, source, entry["shape"], entry["licence"], entry["for"], entry.get("draft"))
+        head = _hub_name(entry["head"]) if "head" in entry else None
+        others = entry["shape"], entry["licence"], entry["for"], entry.get("draft")
+        entries[name] = CatalogueEntry(name, source, *others, head)
     return entries
 
 
-def catalogue_draft(name: str) -> str | None:
-    """The name of the model that the catalogue has to draft for a model, an entry or its source; None: it has none."""
+def catalogue_draft(name: str, *, head: bool = False) -> str | None:
+    """The name of the model that the catalogue has to draft for a model, an entry or its source; None: it has none.
+
+    head: of the EAGLE-3 head instead.
+    """
     entry = catalogue().get(name.lower())
     if entry is None:
         meant = _hub_name(name)
         entry = next((one for one in catalogue().values() if meant is not None and _same(one.source, meant)), None)
-    return None if entry is None else entry.draft
+    if entry is None or not head:
+        return None if entry is None else entry.draft
+    return None if entry.head is None else str(entry.head)
 
 
 def _same(source: HubName, meant: HubName) -> bool:

@@ -83,5 +83,8 @@ def test_the_catalogue_has_what_the_code_reads_and_computes() -> None:
             draft = catalogue()[entry.draft]
             assert SHAPES[draft.shape]["vocab_size"] - SHAPES[entry.shape]["vocab_size"] in (0, -128), name
             assert catalogue_draft(name) == catalogue_draft(str(entry.source)) == entry.draft
+        if entry.head is not None:
+            assert entry.head.gguf is None
+            assert catalogue_draft(name, head=True) == catalogue_draft(str(entry.source), head=True) == str(entry.head)
         assert entry.good_for
         assert entry.licence

@@ -1,10 +1,10 @@
 """What drafts gain: step times of what is drafted for and of what drafts, and speed over the share of right drafts.
 
-A draft model drafts, or with --predicts the target's own layer of multi-token prediction. All have random weights, so
-no draft would be right. The rate is therefore set: all is computed as it would be, and then what was drafted is
-replaced, at the rate that is wanted by the token that the target will say, which a run without drafts has shown,
-otherwise by another one. With --pair two real models draft for themselves, with --itself a small one in int4 for
-itself in bf16. Runs with and without drafts take turns, and must give the same texts.
+A draft model drafts, with --predicts the target's own layer of multi-token prediction, or with --head an EAGLE-3 head.
+All have random weights, so no draft would be right. The rate is therefore set: all is computed as it would be, and then
+what was drafted is replaced, at the rate that is wanted by the token that the target will say, which a run without
+drafts has shown, otherwise by another one. With --pair two real models draft for themselves, with --itself a small one
+in int4 for itself in bf16. Runs with and without drafts take turns, and must give the same texts.
 
 Run: `redoubt bench drafts --target qwen3-8b --draft qwen3-0.6b`, --target qwen3.5-9b --predicts, --pair TARGET DRAFT,
 or --itself GGUF; prints one JSON object.
@@ -25,7 +25,7 @@ from app.engine.model_runner import Batch
 from app.engine.native_runner import NativeRunner
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.predictor_drafts import PredictorDrafts
+from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
 from app.messages.failures import EngineError
 from app.messages.requests import SamplingParams
 from bench.common import OneLineParser, at_least, machine, number_list, print_result
@@ -92,7 +92,7 @@ def predicted_s(runner: NativeRunner) -> float:
     return round(statistics.median(taken), 5)
 
 
-def load(folder: Path, threads: int, *, predicts: bool = False) -> NativeRunner:
+def load(folder: Path, threads: int, *, predicts: bool | str = False) -> NativeRunner:
     """The model on the first cores, with room for the largest run."""
     return NativeRunner(
         str(folder),
@@ -105,25 +105,28 @@ def load(folder: Path, threads: int, *, predicts: bool = False) -> NativeRunner:
     )
 
 
-def made(shape: str, folder: Path, layers: int | None, *, predicts: bool = False) -> Path:
-    """A model of random weights of a shape of `quant.conversion.shapes`, made once."""
+def made(shape: str, folder: Path, layers: int | None, *, predicts: bool = False, head: bool = False) -> Path:
+    """A model of random weights of a shape of `quant.conversion.shapes`, or a head for it, made once."""
     name = shape if layers is None else f"{shape}-{layers}-layers"
-    path = folder / f"{name}{'-predicts' if predicts else ''}-synth"
+    path = folder / f"{name}{'-predicts' if predicts else '-head' if head else ''}-synth"
     if not (path / "config.json").exists():
-        synth(shape, path, layers=layers, predicts=predicts)
+        synth(shape, path, layers=layers, predicts=predicts, head=head)
     return path
 
 
 def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
     """The table by streams, rates and depths."""
-    predicts: bool = options.predicts
-    folder = made(options.target, options.folder, options.layers, predicts=predicts)
+    predicts: bool | str = options.predicts
+    folder = made(options.target, options.folder, options.layers, predicts=options.predicts)
+    if options.head:
+        predicts = str(made(options.target, options.folder, None, head=True))
     target = load(folder, options.threads, predicts=predicts)
     result: dict[str, Any] = {"target": options.target, "layers": options.layers, "rates": []}
     result["step_s"] = {"target": step_times(target, ROWS)}
     vocabulary = target.vocab_size
     if predicts:
-        result |= {"draft": "mtp", "draft_s": predicted_s(target)}
+        kind = EAGLE if options.head else MTP
+        result |= {"draft": kind, "draft_s": predicted_s(target)}
     else:
         draft = load(made(options.draft, options.folder, options.draft_layers), options.threads)
         result |= {"draft": options.draft, "draft_layers": options.draft_layers}
@@ -132,7 +135,7 @@ def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
 
     def source() -> DraftSource:
         if predicts:
-            return PredictorDrafts(target)
+            return PredictorDrafts(target, kind=kind)
         return DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=8, cost_share=0.1)
 
     for streams in options.streams:
@@ -233,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=at_least(1), help="only the first layers of the target")
     parser.add_argument("--draft", default="qwen3-0.6b", help="likewise (qwen3-0.6b)")
     parser.add_argument("--predicts", action="store_true", help="the target's own layer drafts, in --draft's place")
+    parser.add_argument("--head", action="store_true", help="an EAGLE-3 head drafts, likewise")
     parser.add_argument("--draft-layers", type=at_least(1), help="only the first layers of the draft model")
     parser.add_argument("--pair", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="two converted models instead")
     parser.add_argument("--itself", type=Path, metavar="GGUF", help="a model in int4 for itself in bf16: both are made")

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from app.messages.model_card import ModelCard
 from app.model_check import check_files
-from app.settings import SettingsError
+from app.settings.knobs import SettingsError
 from quant.codes.matrix import F32
 from quant.conversion.convert import convert
 from quant.conversion.export import export

@@ -306,7 +306,7 @@ def test_a_grammar(model: Path) -> None:
         with running(model, "looked up too", predicts=predicts) as engine:
             found.append(outputs(engine, requests, alternate=True))
             if predicts:
-                check_some_are_right(engine)
+                check_some_are_right(engine, model)
     assert found[0] == found[1]
     assert all([token % 2 for token in text[:4]] == [0, 1, 0, 1] for text in found[0].values())
 

@@ -27,9 +27,8 @@ LinearInput Projections::normalized(int layer, RowCounts rows, std::initializer_
     return inputs_.prepare({workspace.predictor_parts.data(), workspace.predictor_parts_stride}, rows, cols,
                            Norm{}, users);
   }
-  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows,
-                         context_.config.hidden_size, team_.weights().layers[size_t(layer)].attention_norm,
-                         users);
+  return inputs_.prepare({context_.hidden(), workspace.hidden_stride}, rows, context_.config.hidden_size,
+                         team_.weights().layers[size_t(layer)].attention_norm, users);
 }
 
 void Projections::query_key_value(int layer) {

@@ -32,7 +32,7 @@ void Predictor::take_states(int layers) {
     if (states[i] != layers) continue;
     team_.share(context_.batch.tokens, [&](Range rows) {
       for (int64_t r = rows.begin; r < rows.end; ++r) {
-        std::copy_n(workspace.hidden.data() + r * workspace.hidden_stride, size,
+        std::copy_n(context_.hidden() + r * workspace.hidden_stride, size,
                     workspace.layer_states.data() + r * workspace.layer_states_stride + int64_t(i) * size);
       }
     });
@@ -50,7 +50,7 @@ void Predictor::take_step() {
 }
 
 void Predictor::copy_hidden(int64_t r, float* out) const {
-  const float* const row = context_.workspace.hidden.data() + r * context_.workspace.hidden_stride;
+  const float* const row = context_.hidden() + r * context_.workspace.hidden_stride;
   if (!is_eagle()) return final_norm(context_, row, out);
   std::copy_n(row, context_.config.hidden_size, out);
 }

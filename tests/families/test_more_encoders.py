@@ -115,7 +115,8 @@ def test_a_qwen3_reranker(tied: bool, tmp_path: Path) -> None:
     import torch
 
     folder = tmp_path / "Qwen3-Reranker-tiny"
-    model = encoder_parity.random_encoder("Qwen3ForCausalLM", folder, **QWEN, tie_word_embeddings=tied)
+    options = {**QWEN, "max_position_embeddings": 512, "tie_word_embeddings": tied}
+    model = encoder_parity.random_encoder("Qwen3ForCausalLM", folder, **options)
     tokenizer = _with_answers(folder)
     ours = encoder_parity.converted(folder)
     text = EncoderModel.load(ours.folder)

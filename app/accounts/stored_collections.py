@@ -122,7 +122,7 @@ class StoredCollections:
             for name in names:
                 user = self._store.user_of_name(connection, normalized_name(name))
                 if user is None:
-                    raise AccountsError("not_found", f"There is no user {name}.", param="users")
+                    raise AccountsError("invalid_value", f"There is no user {name}.", param="users")
                 if user.sharing_key is None:
                     message = f"{name} has no key to share with yet: the user has to log in once."
                     raise AccountsError("conflict", message, param="users")

@@ -91,7 +91,8 @@ def test_account(page: Page) -> None:
     collections = page.get_by_role("region", name="Collections")
     collections.get_by_label("Name of a new collection").fill("Contracts")
     collections.get_by_role("button", name="Make a collection").click()
-    files = [FilePayload(name=name, mimeType="", buffer=b"The rent.") for name in ("lease.md", "photo.png")]
+    texts = {"lease.md": b"The rent.", "photo.png": b"\x89PNG\r\n\x1a\n"}
+    files = [FilePayload(name=name, mimeType="", buffer=text) for name, text in texts.items()]
     collections.get_by_label("Add files").set_input_files(files)
     expect(collections.get_by_text(re.compile("1 could not be read$"))).to_be_visible()
     collections.get_by_role("button", name="Delete the collection…").click()

@@ -131,13 +131,17 @@ def test_two_tabs_lose_no_turn_of_a_guests_chat(browser: Browser) -> None:
             expect(page.locator(".answer").last).to_contain_text("word20 ")
             page.keyboard.press("Escape")
         one.reload()
-        expect(one.locator(".question .versions")).to_have_text(re.compile("[12]/2"))
-        expect(one.locator(".answer")).to_have_count(3)
-        found = {one.locator(".bubble").last.inner_text()}
-        one.locator(".question").last.get_by_role("button", name="Next version").or_(
-            one.locator(".question").last.get_by_role("button", name="Previous version")
-        ).and_(one.locator(":enabled")).click()
-        expect(one.locator(".bubble").last).not_to_have_text(found.pop())
+        expect(one.locator(".bubble").nth(2)).to_be_visible()
+        shown = one.locator(".bubble").all_inner_texts()
+        if len(shown) == 4:  # the second tab had heard of the first one's question when it asked its own
+            assert shown[2:] == ["Three?", "Four?"]
+        else:
+            expect(one.locator(".question .versions")).to_have_text(re.compile("[12]/2"))
+            expect(one.locator(".answer")).to_have_count(3)
+            one.locator(".question").last.get_by_role("button", name="Next version").or_(
+                one.locator(".question").last.get_by_role("button", name="Previous version")
+            ).and_(one.locator(":enabled")).click()
+            expect(one.locator(".bubble").last).not_to_have_text(shown[2])
         expect(one.locator(".answer").last).to_contain_text("word20 ")
     context.close()
 

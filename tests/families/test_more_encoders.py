@@ -120,13 +120,14 @@ def test_a_qwen3_reranker(tied: bool, tmp_path: Path) -> None:
     tokenizer = _with_answers(folder)
     ours = encoder_parity.converted(folder)
     text = EncoderModel.load(ours.folder)
-    ((ids, _),) = text.pairs("What is a fox?", ["An animal."])
-    shown = Tokenizer.from_file(str(folder / "tokenizer.json")).decode(ids, skip_special_tokens=False)
+    pairs = [np.array(ids, np.int32) for ids, _ in text.pairs("What is a fox?", ["An animal.", "It rains and rains."])]
+    shown = Tokenizer.from_file(str(folder / "tokenizer.json")).decode(pairs[0].tolist(), skip_special_tokens=False)
     assert shown.index("<Query>: What is a fox?\n<Document>: An animal.<|im_end|>") > shown.index("Judge whether")
     with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0, -1].numpy()
-    difference = logits[tokenizer["yes"]] - logits[tokenizer["no"]]
-    encoder_parity.close(ours.vectors([np.array(ids, np.int32)]), np.array([[difference]]))
+        logits = [model(torch.tensor(ids[None].astype(np.int64))).logits[0, -1].numpy() for ids in pairs]
+    theirs = [[each[tokenizer["yes"]] - each[tokenizer["no"]]] for each in logits]
+    assert np.abs(theirs).min() > 0.01
+    np.testing.assert_allclose([ours.vectors([ids])[0] for ids in pairs], theirs, rtol=1e-4)
     assert (text.scores, text.dimensions) == (True, 1)
 
 

@@ -62,7 +62,8 @@ class FileSearch:
             if error.refusal.code != "not_found":
                 raise
             field = "tools.vector_store_ids"
-            raise errors.invalid("'tools': there is no such collection.", field, "invalid_value") from None
+            message = "There is no such collection: it was deleted, or it is not shared with you any more."
+            raise errors.invalid(message, field, "invalid_value") from None
         results = [_found(hit.document, hit.passage, hit.score) for hit in hits]
         return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results)
 

@@ -34,10 +34,8 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     if (isHere.current) setDocuments(found);
   }
   useEffect(() => {
-    void run(async () => {
-      await look();
-      return "";
-    });
+    // Not as an action, during which files that somebody chooses would not be added.
+    void look().catch((error: unknown) => run(() => Promise.reject(error)));
     return () => void (isHere.current = false);
   }, []);
   const unread = documents?.filter((one) => one.status === "in_progress").length ?? 0;
@@ -113,12 +111,15 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
           </li>
         ))}
       </ul>
-      {!shared && (
+      {shared ? (
+        <Told outcome={outcome} dismiss={dismiss} />
+      ) : (
         <>
           <div class="row">
             <Pick label="Add files" isBusy={isBusy} choose={choose} />
             <Pick label="Add a folder" isBusy={isBusy} choose={choose} isFolder />
           </div>
+          <Told outcome={outcome} dismiss={dismiss} />
           <form onSubmit={rename}>
             <label>Name<input name="name" required maxLength={256} autocomplete="off" defaultValue={name} /></label>
             <div><button aria-disabled={isBusy}>Rename</button></div>
@@ -133,7 +134,6 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
           )}
         </>
       )}
-      <Told outcome={outcome} dismiss={dismiss} />
     </div>
   );
 }

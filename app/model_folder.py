@@ -54,7 +54,7 @@ def missing_file(folder: ModelFolder) -> str | None:
 
 
 def encoder_settings(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns what a converted encoder's configuration says of it (quant/sources/hf_folder.py); None: it is none."""
+    """Returns what a converted encoder's configuration says of it (quant/families/encoders.py); None: it is none."""
     found = config.get(ENCODER)
     return found if isinstance(found, Mapping) else None
 

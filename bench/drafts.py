@@ -81,7 +81,7 @@ def step_times(runner: NativeRunner, rows: Sequence[int]) -> dict[str, float]:
 
 
 def predicted_s(runner: NativeRunner) -> float:
-    """Seconds of a token that the model's own layer drafts, the median; call it after `step_times`."""
+    """Seconds of a token that the model's own layer drafts, the median."""
     taken = []
     step_times(runner, (1,))
     for place in range(_PROMPT_TOKENS + 1, _PROMPT_TOKENS + 1 + _STEP_REPEATS):
@@ -136,7 +136,7 @@ def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
     def source() -> DraftSource:
         if predicts:
             return PredictorDrafts(target, kind=kind)
-        return DraftModel(draft, target_vocab_size=draft.vocab_size, most_tokens=8, cost_share=0.1)
+        return DraftModel(draft, target_vocab_size=target.vocab_size, most_tokens=8, cost_share=0.1)
 
     for streams in options.streams:
         prompts = [tuple(Random(number).choices(range(vocabulary), k=_PROMPT_TOKENS)) for number in range(streams)]

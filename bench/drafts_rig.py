@@ -69,7 +69,7 @@ class Run:
 
 
 class Rig:
-    """One engine with a draft model, which may be kept from drafting request by request."""
+    """One engine with a source of drafts, which may be kept from drafting request by request."""
 
     def __init__(self, target: NativeRunner, drafts: DraftSource) -> None:
         self._engine = Engine(target, drafts=drafts, prompt_chunk_tokens=512)

@@ -16,6 +16,7 @@ def database_calls(accounts: Accounts) -> Mapping[str, Work]:
     """Returns what answers each of them, in the thread of the database."""
     conversations, responses = accounts.stored_conversations, accounts.stored_responses
     files, batches = accounts.stored_files, accounts.stored_batches
+    collections, documents = accounts.stored_collections, accounts.stored_documents
 
     def acting(work: Work) -> Work:
         return lambda secret, *arguments, **named: work(accounts.actor(secret), *arguments, **named)
@@ -73,4 +74,22 @@ def database_calls(accounts: Accounts) -> Mapping[str, Work]:
         "add_results": batches.add_results,
         "finalize_batch": batches.finalize,
         "end_batch": batches.end,
+        # messages.knowledge.CollectionStore
+        "new_collection": collections.new,
+        "collections": collections.listed,
+        "collection": collections.get,
+        "change_collection": collections.change,
+        "delete_collection": collections.delete,
+        "collection_members": collections.members,
+        "share_collection": collections.share,
+        "add_documents": documents.add,
+        "keep_documents": documents.keep,
+        "add_passages": documents.add_passages,
+        "end_document": documents.end,
+        "documents": documents.listed,
+        "document": documents.get,
+        "passages": documents.passages,
+        "delete_document": documents.delete,
+        "file_batch": documents.batch,
+        "cancel_file_batch": documents.cancel,
     }

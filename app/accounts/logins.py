@@ -36,7 +36,6 @@ from app.sealing.records import SealError
 CHOOSE_FIRST = "Choose a password of your own first: log in on the page /login, or with login in redoubt chat."
 _SEEN_PERIOD_S = 60
 """A session's last use is written at most this often."""
-_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)

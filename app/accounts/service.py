@@ -15,7 +15,6 @@ from typing import Any
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
 from app.accounts.batch_secrets import Seen
-from app.accounts.collection_service import CollectionService
 from app.accounts.credential_service import CredentialService
 from app.accounts.database_calls import database_calls
 from app.accounts.turns import Turns
@@ -58,7 +57,7 @@ class Remembered:
     """None: an older version has handed over."""
 
 
-class AccountsService(CredentialService, CollectionService):
+class AccountsService(CredentialService):
     """The methods do what `app.messages.accounts.AccountsClient`, and the stores of `app.messages`, say."""
 
     _is_closed = True  # until the constructor is done: Python may call __del__ even if it fails

@@ -71,7 +71,7 @@ class StoredCollections:
             self._store.note(connection, user_id, "add_collection", collection_id)
             return self._collection(connection, known, self.owned(connection, known, collection_id))
 
-    def listed(self, secret: str, after: str | None, limit: int, *, newest_first: bool) -> Sequence[StoredCollection]:
+    def listed(self, secret: str, after: str | None, limit: int, newest_first: bool) -> Sequence[StoredCollection]:
         with self._store.transaction() as connection:
             known = self.known(connection, secret)
             columns = tables.collections.c
@@ -98,7 +98,7 @@ class StoredCollections:
             self.set(connection, row.id, sealed=sealed, bytes=row.bytes + more)
             return self._collection(connection, known, self.owned(connection, known, collection_id))
 
-    def delete(self, secret: str, collection_id: str, *, with_files: bool = False) -> None:
+    def delete(self, secret: str, collection_id: str, with_files: bool = False) -> None:
         with self._store.transaction() as connection:
             known = self.known(connection, secret)
             row = self.owned(connection, known, collection_id)

@@ -41,8 +41,10 @@ class StoredDocuments:
     def add(
         self, secret: str, collection_id: str, batch_id: str | None, new: Sequence[NewDocument]
     ) -> Sequence[StoredDocument]:
-        for each in (*(one.file_id for one in new), *([batch_id] if batch_id is not None else [])):
-            check_id(each)
+        for one in new:
+            check_id(one.file_id)
+        if batch_id is not None:
+            check_id(batch_id)
         with self._store.transaction() as connection:
             known = self._collections.known(connection, secret)
             row = self._collections.owned(connection, known, collection_id)
@@ -125,16 +127,22 @@ class StoredDocuments:
             return self._document(self._row(connection, row.id, tables.documents.c.number == number))
 
     def listed(
-        self, secret: str, collection_id: str, after: str | None, limit: int, *, newest_first: bool, batch: str | None
+        self,
+        secret: str,
+        collection_id: str,
+        after: str | None,
+        limit: int,
+        newest_first: bool,
+        batch_id: str | None = None,
     ) -> Sequence[StoredDocument]:
         with self._store.transaction() as connection:
             row = self._collections.seen(connection, self._collections.known(connection, secret), collection_id)
             documents = tables.documents.c
             place = tuple_(documents.created_us, documents.number)
             asked = select(tables.documents).where(documents.collection_id == row.id, documents.state != "deleted")
-            if batch is not None:
-                self._batch(connection, row.id, batch)
-                asked = asked.where(documents.batch_id == batch)
+            if batch_id is not None:
+                self._batch(connection, row.id, batch_id)
+                asked = asked.where(documents.batch_id == batch_id)
             if after is not None:
                 before = self._row(connection, row.id, documents.file_id == known_id(after), param="after")
                 last = tuple_(before.created_us, before.number)
@@ -164,7 +172,7 @@ class StoredDocuments:
                 taken += len(each.sealed)
             return found
 
-    def delete(self, secret: str, collection_id: str, file_id: str, *, with_file: bool = False) -> None:
+    def delete(self, secret: str, collection_id: str, file_id: str, with_file: bool = False) -> None:
         with self._store.transaction() as connection:
             known = self._collections.known(connection, secret)
             row = self._collections.owned(connection, known, collection_id)

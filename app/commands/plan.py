@@ -17,8 +17,8 @@ def plan(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="A Hugging Face folder, a GGUF, a converted folder, or a known shape as qwen3-4b; without it, all"
-            " known shapes and machines are listed.",
+            help="A Hugging Face folder, a GGUF, a converted folder, or a known shape as qwen3-4b; without it, the"
+            " known chat models and machines are listed.",
             show_default=False,
         ),
     ] = None,

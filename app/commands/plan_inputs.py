@@ -14,10 +14,9 @@ from app.capacity.states import states_of
 from quant.conversion.plan import (
     DEFAULT_GROUP_SIZE,
     check_options,
-    default_type,
     dominant,
     largest_group,
-    matrix_info,
+    new_matrices,
     plan_matrices,
 )
 from quant.conversion.shapes import ENCODER_SHAPES, SHAPES
@@ -65,10 +64,11 @@ def _known(shape: str) -> Decoder:
 
 def _demand_of_shape(model: str, qtype: str | None, group_size: int | None) -> Demand:
     decoder = _known(model)
-    is_encoder = decoder.encoder is not None
+    expected, is_encoder = engine_tensors(decoder), decoder.encoder is not None
     usual = "int8" if is_encoder else "sym_int4"
-    group = group_size or (largest_group(engine_tensors(decoder)) if is_encoder else DEFAULT_GROUP_SIZE)
-    return _demand(decoder, _planned(decoder, usual if qtype in (None, "auto") else str(qtype), group), model)
+    kind = usual if qtype is None or qtype == "auto" else qtype
+    group = group_size or (largest_group(expected) if is_encoder else DEFAULT_GROUP_SIZE)
+    return _demand(decoder, new_matrices(expected, decoder.tied_head, kind, group), model)
 
 
 def head_demand(model: str) -> Demand:
@@ -76,23 +76,17 @@ def head_demand(model: str) -> Demand:
     path = Path(model)
     if not path.exists():
         decoder = _known(model)
-        config = SHAPES.get(model, {})
+        config = {**SHAPES, **ENCODER_SHAPES}[model]
     elif path.is_dir() and is_packed_model(path):
         config, decoder = read_json_object(path / "config.json"), PackedFile(path / FILE_NAME).decoder
     else:
         source = open_source(path)
         config, decoder = source.config, source.decoder
+    if decoder.encoder is not None or decoder.is_draft_head:
+        raise CapacityError(f"{model}: no EAGLE-3 head drafts for an encoder, or for another head")
     head = usual_head(config, decoder)
-    return _demand(head, _planned(head, "sym_int4", DEFAULT_GROUP_SIZE), "an EAGLE-3 head")
-
-
-def _planned(decoder: Decoder, kind: str, group: int) -> dict[str, MatrixInfo]:
-    """The matrices of a model that is converted to a type."""
-    return {
-        name: matrix_info(name, default_type(tensor, decoder.tied_head, kind, None), tensor, group)
-        for name, tensor in engine_tensors(decoder).items()
-        if tensor.role != "vector"
-    }
+    infos = new_matrices(engine_tensors(head), head.tied_head, "sym_int4", DEFAULT_GROUP_SIZE)
+    return _demand(head, infos, "an EAGLE-3 head")
 
 
 def read_machine(name: str, memory_bytes: int | None) -> Machine:
@@ -112,7 +106,7 @@ def read_machine(name: str, memory_bytes: int | None) -> Machine:
 
 
 def known_models() -> Iterable[tuple[str, Demand]]:
-    """Yields all known shapes as `convert` stores them by default."""
+    """Yields the known shapes of chat models as `convert` stores them by default."""
     return [(name, read_demand(name, None, None)) for name in SHAPES]
 
 

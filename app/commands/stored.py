@@ -151,14 +151,13 @@ def print_catalogue() -> None:
             encoders.add_column(column, no_wrap=True)
         encoders.add_column("good for")
         for entry in catalogue().values():
+            demand = read_demand(entry.shape, None, None)
             if entry.shape in ENCODER_SHAPES:
-                demand = read_demand(entry.shape, None, None)
                 encoders.add_row(
                     entry.name, size(demand.weight_bytes + WORKER_BYTES), rate(speeds_of(demand, machine).prompt),
                     entry.licence, entry.good_for,
                 )  # fmt: skip
                 continue
-            demand = read_demand(entry.shape, None, None)
             needed, speeds = needed_memory_bytes(demand), speeds_of(demand, machine)
             rows.append((needed > machine.memory_bytes, -speeds.answer, entry, needed, speeds))
         table = Table(box=None, header_style="bold")

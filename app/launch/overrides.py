@@ -37,9 +37,9 @@ class Overrides:
         listens = {"host": self.host, "port": self.port}
         if given := {name: value for name, value in listens.items() if value is not None}:
             values["http_options"] = values.get("http_options", {}) | given
-        if self.model_folders:
-            self._replace_models(values)
         (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
+        if self.model_folders:
+            self._replace_models(values, front)
         for name, path in (("chat_template", self.chat_template), ("draft", self.draft)):
             if path is None:
                 continue
@@ -55,9 +55,8 @@ class Overrides:
         if self.log_folder is not None:
             front["args"].setdefault("ingress", {})["access_log_folder"] = str(self.log_folder.absolute())
 
-    def _replace_models(self, values: dict[str, Any]) -> None:
+    def _replace_models(self, values: dict[str, Any], front: dict[str, Any]) -> None:
         first, *others = self.model_folders
-        (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
         # The rest of the file's `model` section is dropped, because its name belongs to another model.
         front["args"]["model"] = {"folder": str(first.absolute())}
         args = {name: knobs for name, knobs in front["args"].items() if name in ModelApplicationSettings.model_fields}

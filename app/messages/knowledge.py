@@ -10,7 +10,8 @@ from typing import Final, Literal, Protocol
 
 DocumentState = Literal["in_progress", "completed", "failed", "cancelled"]
 READ_LEASE_S: Final = 20
-"""How long an ingress has a document that it reads, unless it adds passages; later another may begin again."""
+"""How long an ingress has a document that it reads, unless `keep_documents` or `add_passages` prolongs it; later
+another may begin again."""
 PASSAGES_BYTES: Final = 1 << 20
 """About the most of passages in one part."""
 
@@ -117,7 +118,11 @@ class CollectionStore(Protocol):
         """Returns the names of the users with whom it is shared."""
 
     async def share_collection(self, secret: str, collection_id: str, names: Sequence[str]) -> Sequence[str]:
-        """Shares it with these users and no others. For administrators. Refuses with `not_found`, naming the user."""
+        """Shares it with these users and no others. For administrators.
+
+        Refuses a name that no user has with `invalid_value`, and a user without a key to share with by `conflict`; the
+        message names the user.
+        """
 
     async def add_documents(
         self, secret: str, collection_id: str, batch_id: str | None, documents: Sequence[NewDocument]

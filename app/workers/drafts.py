@@ -41,8 +41,7 @@ def used_predictor(settings: ModelApplicationSettings, files: Path | SealedModel
     from kernels import _native
 
     if settings.model.draft is None:
-        folder = str(files) if isinstance(files, Path) else files
-        return settings.engine.draft_tokens > 0 and _native.Model.has_predictor(folder)
+        return settings.engine.draft_tokens > 0 and _native.Model.has_predictor(native_files(files))
     head = _head(settings)
     if head is None:
         return False

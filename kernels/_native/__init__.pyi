@@ -401,7 +401,7 @@ class Model:
 
     @property
     def predicts(self) -> bool:
-        """Whether it was loaded with its layer of multi-token prediction."""
+        """Whether it was loaded with its layer of multi-token prediction, or an EAGLE-3 head."""
 
     @staticmethod
     def has_predictor(folder: str | ModelFiles) -> bool:
@@ -496,7 +496,7 @@ class Model:
     def draft(
         self, token_ids: I32, positions: I32, slots: I32, context_lengths: I32, depth: int
     ) -> tuple[I32, NDArray[np.float32]]:
-        """Drafts the next tokens of sequences with the layer of multi-token prediction, GIL released.
+        """Drafts the next tokens of sequences with the predictor's layer or the head, GIL released.
 
         token_ids, positions: [S] each sequence's last token, which no step has computed, and its RoPE position; or the
         last draft of the call before. slots: [S]. context_lengths: [S] the tokens before it: the last of them was

@@ -109,10 +109,13 @@ class Fields {
     }
     return result;
   }
-  std::vector<int32_t> integers(const std::string& key, size_t most_items, int64_t most) const {
+  std::vector<int32_t> integers(const std::string& key, size_t most_items, int64_t most,
+                                size_t fewest_items = 1) const {
     const Json& value = require(key);
-    if (value.array() == nullptr || value.array()->empty() || value.array()->size() > most_items) {
-      fail(key, "not a list of 1 to " + std::to_string(most_items) + " integers");
+    if (value.array() == nullptr || value.array()->size() < fewest_items ||
+        value.array()->size() > most_items) {
+      fail(key, "not a list of " + std::to_string(fewest_items) + " to " + std::to_string(most_items) +
+                    " integers");
     }
     std::vector<int32_t> result;
     for (const Json& item : *value.array()) result.push_back(integer_of(key, item, 0, most));
@@ -445,8 +448,7 @@ void read_predictor(const Fields& root, ModelConfig& config) {
                       .normalized_residual = predictor->flag("normalized_residual"),
                       .normalized_output = predictor->flag("normalized_output")};
   if (predictor->find("states") != nullptr) {
-    config.predictor->states = predictor->integers("states", kEagleStates, kMostLayers);
-    if (config.predictor->states.size() != size_t(kEagleStates)) predictor->fail("states", "not three");
+    config.predictor->states = predictor->integers("states", kEagleStates, kMostLayers, kEagleStates);
   }
   predictor->check_all_known();
   const LayerConfig& kind = config.kinds[size_t(config.predictor->kind)];
@@ -470,11 +472,9 @@ void read_layers(const Fields& root, ModelConfig& config) {
   }
   if (config.kinds.empty()) root.fail("kinds", "missing");
   const auto predictor = root.object("predictor");
-  const Json* const layers = root.find("layers");
-  const bool has_none = layers != nullptr && layers->array() != nullptr && layers->array()->empty();
-  if (!has_none || !predictor || !predictor->flag("eagle")) {
-    config.kind_of_layer = root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1);
-  }
+  const bool is_head = predictor && predictor->flag("eagle");  // it has no layers of a model
+  config.kind_of_layer =
+      root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1, is_head ? 0 : 1);
   config.layers = int32_t(config.kind_of_layer.size());
   read_predictor(root, config);
   check_kinds_are_used(root, config);
@@ -525,9 +525,8 @@ ModelConfig read_model_config(const std::string& path, std::string_view descript
               "needs learned_positions, but for one type where embeddings are the first layer's input");
   }
   read_encoder(root, config);
-  if (config.predictor && (config.encoder || config.embedding_size > 0 || config.layer_inputs ||
-                           config.learned_positions || config.token_types > 0 || config.embedding_norm ||
-                           !config.final_norm || config.norm != NormType::kRms)) {
+  if (config.predictor && (config.encoder || !config.has_plain_embeddings() || !config.final_norm ||
+                           config.norm != NormType::kRms)) {
     root.fail("predictor", "needs RMS norms, a final one too, and embeddings that layers get as they are");
   }
   config.tied_head = root.flag("tied_head");
@@ -548,7 +547,7 @@ void ModelConfig::add_head(const ModelConfig& head) {
   if (!head.is_head()) fail("that model is no EAGLE-3 head");
   check_same("hidden size", head.hidden_size, hidden_size);
   check_same("vocabulary", head.vocab_size, vocab_size);
-  if (encoder || embedding_size > 0 || layer_inputs || learned_positions || embedding_norm) {
+  if (encoder || !has_plain_embeddings()) {
     fail("this model's first layer gets more than the tokens' embeddings, which no head knows");
   }
   leave_predictor_out();

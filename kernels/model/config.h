@@ -219,6 +219,10 @@ struct ModelConfig {
   bool is_eagle() const { return predictor && predictor->eagle; }
   // An EAGLE-3 head's own file: it has no layers of a model.
   bool is_head() const { return layers == 0; }
+  // Whether the first layer gets the tokens' embeddings as they are.
+  bool has_plain_embeddings() const {
+    return embedding_size == 0 && !layer_inputs && !learned_positions && token_types == 0 && !embedding_norm;
+  }
   // Inputs of a layer's query, key and value.
   int32_t attention_inputs(int number) const {
     return is_predictor(number) && is_eagle() ? 2 * hidden_size : hidden_size;

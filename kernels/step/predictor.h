@@ -31,8 +31,8 @@ namespace redoubt {
 // The most drafts behind a sequence's text: they fit one page beside the sequence's own.
 inline constexpr int32_t kMostDrafts = 16;
 
-// For each slot, the hidden state that the next token is drafted from: that of the last token after the final
-// norm, or a draft's.
+// For each slot, the hidden state that the next token is drafted from: that of the last token, as it enters
+// the predictor or the head, or a draft's.
 class LastHidden {
  public:
   LastHidden() = default;

@@ -127,6 +127,17 @@ def matrix_info(name: str, qtype: str, tensor: EngineTensor, group: int) -> Matr
     return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype), tensor.count)
 
 
+def new_matrices(
+    expected: Mapping[str, EngineTensor], tied_head: bool, qtype: str, group: int
+) -> dict[str, MatrixInfo]:
+    """Makes the entries of a model's matrices by the type that is asked for. Raises TensorError."""
+    return {
+        name: matrix_info(name, default_type(tensor, tied_head, qtype, None), tensor, group)
+        for name, tensor in expected.items()
+        if tensor.role != "vector"
+    }
+
+
 def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, EngineTensor]) -> dict[str, MatrixInfo]:
     """Changes the layers' matrices to the largest possible groups, because their scales will span several groups."""
     planned = dict(infos)

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from quant.codes.matrix import F32, FLOAT_TYPES, U8, IntegerType, QuantizedMatrix
 from quant.conversion.draft_head import DRAFT_HEAD_TOKENS, LEAST_VOCABULARY
-from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
+from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, new_matrices, weight_type
 from quant.conversion.shapes import SHAPES, of_layers
 from quant.errors import QuantError
 from quant.families.description import Decoder
@@ -84,12 +84,7 @@ def synth(
         config = {**config, "architectures": [ARCHITECTURE]}
     kind = "sym_int4" if qtype == "auto" else qtype
     expected = engine_tensors(decoder)
-    tied = decoder.tied_head
-    infos = {
-        name: matrix_info(name, default_type(tensor, tied, kind, None), tensor, group_size)
-        for name, tensor in expected.items()
-        if tensor.role != "vector"
-    }
+    infos = new_matrices(expected, decoder.tied_head, kind, group_size)
     plan = PackedPlan(
         decoder=decoder,
         matrices=infos,

@@ -10,7 +10,7 @@ from typing import Final
 from quant.families.description import Attention, Decoder, Dense, Encoder, HeadActivation, Layer, Mlp, Pooling
 from quant.families.encoders import check_one_label, embedder, head_pieces, scores
 from quant.families.family import Config, Family, Tensor
-from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
+from quant.families.modules import Modules, Stored, by_module, fused_in_thirds, prefixed, usual_keys
 from quant.families.rope import rope_of_layers
 from quant.families.settings import Settings
 from quant.families.standard import activation_of, norm_epsilon, read_sizes
@@ -94,10 +94,7 @@ def _tensors(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
         "model.norm": "final_norm",
     }
     parts: Modules = {
-        **{
-            f"self_attn.{part}_proj": Stored("attn.Wqkv", slice(number * hidden, (number + 1) * hidden))
-            for number, part in enumerate("qkv")
-        },
+        **fused_in_thirds("attn.Wqkv", hidden),
         "input_layernorm": "attn_norm",
         "self_attn.o_proj": "attn.Wo",
         "post_attention_layernorm": "mlp_norm",

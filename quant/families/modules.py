@@ -88,6 +88,14 @@ def piece_of(stored: Stored | str, prefix: str, kind: str) -> Piece:
     )
 
 
+def fused_in_thirds(name: str, rows: int) -> dict[str, Stored]:
+    """Query, key and value of a stored module, `rows` rows each, one after another."""
+    return {
+        f"self_attn.{part}_proj": Stored(name, slice(number * rows, (number + 1) * rows))
+        for number, part in enumerate("qkv")
+    }
+
+
 def fused_by_heads(name: str, groups: int, parts: tuple[int, int, int], head_dim: int) -> dict[str, Stored]:
     """Query, key and value of a stored module that is fused by groups of heads, as in `rows.part_of_heads`."""
     return {

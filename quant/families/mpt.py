@@ -6,7 +6,7 @@ from typing import Final
 
 from quant.families.description import Attention, Decoder, Layer, Mlp
 from quant.families.family import Config, Family, Tensor
-from quant.families.modules import Modules, Stored, by_module, usual_keys
+from quant.families.modules import Modules, by_module, fused_in_thirds, usual_keys
 from quant.families.rows import alibi_slopes
 from quant.families.settings import Settings
 from quant.families.standard import norm_epsilon, read_sizes
@@ -46,12 +46,8 @@ def _describe(config: Config, where: str) -> Decoder:
 def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     hidden = decoder.hidden_size
     top = {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.norm_f", "lm_head": "lm_head"}
-    fused = {
-        f"self_attn.{part}_proj": Stored("attn.Wqkv", slice(number * hidden, (number + 1) * hidden))
-        for number, part in enumerate("qkv")
-    }
     parts: Modules = {
-        **fused,
+        **fused_in_thirds("attn.Wqkv", hidden),
         "input_layernorm": "norm_1",
         "self_attn.o_proj": "attn.out_proj",
         "post_attention_layernorm": "norm_2",

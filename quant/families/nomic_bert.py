@@ -11,7 +11,7 @@ from typing import Any, Final
 from quant.families.description import Attention, Decoder, Layer, Mlp
 from quant.families.encoders import embedder, head_pieces
 from quant.families.family import Config, Family, Piece, Tensor
-from quant.families.modules import Modules, Stored, by_module, usual_keys
+from quant.families.modules import Modules, by_module, fused_in_thirds, usual_keys
 from quant.families.rope import rope_of
 from quant.families.settings import Settings
 from quant.families.standard import activation_of, norm_epsilon, read_sizes
@@ -74,10 +74,7 @@ def _tensors(config: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     rows = decoder.query_dim_of(decoder.attention(0))
     top: Modules = {"model.embed_tokens": "embeddings.word_embeddings", "model.embed_norm": "emb_ln"}
     parts: Modules = {
-        **{
-            f"self_attn.{part}_proj": Stored("attn.Wqkv", slice(number * rows, (number + 1) * rows))
-            for number, part in enumerate("qkv")
-        },
+        **fused_in_thirds("attn.Wqkv", rows),
         "self_attn.o_proj": "attn.out_proj",
         "attention_output_norm": "norm1",
         "mlp.gate_proj": "mlp.fc12",

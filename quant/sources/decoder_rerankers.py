@@ -1,7 +1,7 @@
 """Decoders that judge a pair of texts by their next token: Qwen3-Reranker, by "yes" against "no".
 
-Its folders are mostly those of a model that chats. Known by a module for the score, by a classifier's name, by their
-chat template or by their own name. Source of the prompt: the model's card.
+Its folders are mostly those of a model that chats. Known by their chat template or by their own name; others with a
+module for the score, or a classifier's name, are refused. Source of the prompt: the model's card.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,8 @@ from quant.codes.matrix import F32
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.encoders import scores
 from quant.families.names import DENSE
-from quant.files.json_file import read_json_object
 from quant.sources.assembly import dequantized
-from quant.sources.hf_tokenizer import read_chat_template
+from quant.sources.hf_tokenizer import open_tokenizer, read_chat_template
 from quant.sources.source import SourceTensor
 
 _NAME: Final = "qwen3-reranker"
@@ -40,11 +39,13 @@ def read_reranker(folder: Path, config: Mapping[str, Any], beside: Mapping[str, 
 
     beside: the folder's own. Raises SourceError, and UnsupportedModelError for one whose prompt is not known.
     """
-    if config.get("model_type") != "qwen3":
+    tokens, is_qwen3 = None if beside is None else beside.get("score_tokens"), config.get("model_type") == "qwen3"
+    if not is_qwen3 and tokens is None:
         return None
-    is_classifier, tokens = scores(config), None if beside is None else beside.get("score_tokens")
-    where = [*folder.resolve().parts[-2:], str(config.get("_name_or_path", ""))]
-    is_known = any(_NAME in part.lower() for part in where) or _SAYS in (read_chat_template(folder) or "")
+    is_classifier, place = scores(config), folder.resolve()
+    named = place.parent.name if place.name == "source" else place.name  # the store's folders have the source below
+    is_named = any(_NAME in name.lower() for name in (named, str(config.get("_name_or_path", ""))))
+    is_known = is_qwen3 and (is_named or _SAYS in (read_chat_template(folder) or ""))
     if not is_known:
         if is_classifier or tokens is not None:
             raise UnsupportedModelError(
@@ -53,7 +54,7 @@ def read_reranker(folder: Path, config: Mapping[str, Any], beside: Mapping[str, 
         return None
     if beside is not None and tokens is None and not is_classifier:
         return None  # its modules say that it makes vectors
-    tokenizer = _tokenizer(folder)
+    tokenizer = open_tokenizer(folder)
     found: dict[str, Any] = {"pooling": "last", "normalize": False, "scores": True, "max_tokens": _MAX_TOKENS}
     found["dense"] = [{"rows": 1 if is_classifier else 2, "cols": config.get("hidden_size"), "bias": False}]
     if not is_classifier:
@@ -81,15 +82,6 @@ def with_score_head(
 
     kept = {each: tensor for each, tensor in stored.items() if each not in (_CLASSIFIER, _HEADS[0])}
     return kept | {ours: SourceTensor(ours, (len(numbers), head.shape[1]), "fp32", 0, read)}
-
-
-def _tokenizer(folder: Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    read_json_object(path)
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library raises bare Exception
-        raise SourceError(f"{path}: is not a tokenizer: {error}") from error
 
 
 def _answer(tokenizer: Tokenizer, text: str, folder: Path) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quant.errors import SourceError, UnsupportedModelError
 from quant.families.description import Decoder
-from quant.families.modules import Modules, Stored
+from quant.families.modules import Modules, Stored, fused_in_thirds
 from quant.sources.gguf_file import GgufFile
 from quant.sources.gguf_metadata import Metadata
 
@@ -59,11 +59,11 @@ def bert_parts(_: Decoder) -> Modules:
 def nomic_bert_parts(decoder: Decoder) -> Modules:
     """The same; a text's tokens are all of the first of two types."""
     hidden, rows = decoder.hidden_size, decoder.query_dim_of(decoder.attention(0))
-    fused = {
-        f"self_attn.{part}_proj": Stored("attn_qkv", slice(number * rows, (number + 1) * rows))
-        for number, part in enumerate("qkv")
+    return {
+        **_PARTS,
+        **fused_in_thirds("attn_qkv", rows),
+        "model.embed_types": Stored("token_types", slice(0, hidden), padding=hidden),
     }
-    return {**_PARTS, **fused, "model.embed_types": Stored("token_types", slice(0, hidden), padding=hidden)}
 
 
 def word_pieces(metadata: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
@@ -77,8 +77,7 @@ def word_pieces(metadata: Metadata, tokens: Sequence[str], kinds: Sequence[int])
         for token, kind in zip(tokens, kinds, strict=True)
     ]  # fmt: skip
     vocab = {piece: number for number, piece in enumerate(pieces)}
-    first = _special(metadata, "cls", len(tokens)) if "tokenizer.ggml.cls_token_id" in metadata else None
-    first = _special(metadata, "bos", len(tokens)) if first is None else first
+    first = _special(metadata, "cls" if "tokenizer.ggml.cls_token_id" in metadata else "bos", len(tokens))
     last, unknown = (_special(metadata, name, len(tokens)) for name in ("seperator", "unknown"))
     begin, end = ({"SpecialToken": {"id": pieces[number], "type_id": 0}} for number in (first, last))
     text, other = ({"Sequence": {"id": name, "type_id": kind}} for name, kind in (("A", 0), ("B", 1)))

@@ -62,12 +62,11 @@ def open_hf_folder(folder: Path) -> Source:
     if read_quantized is not None:
         raw_config = {key: value for key, value in raw_config.items() if key != "quantization_config"}
     beside = read_sentence_transformers(folder)
-    if beside is not None:
-        raw_config = raw_config | {SENTENCE_TRANSFORMERS: beside[0]}
     reranker = read_reranker(folder, raw_config, None if beside is None else beside[0])
     if reranker is not None:
         beside = reranker, []
-        raw_config = raw_config | {SENTENCE_TRANSFORMERS: reranker}
+    if beside is not None:
+        raw_config = raw_config | {SENTENCE_TRANSFORMERS: beside[0]}
     family = family_of(raw_config, str(config_path))
     shards = shards_of(folder)
     stored = (read_quantized or float_tensors)(_without_buffers(stored_in(shards)))

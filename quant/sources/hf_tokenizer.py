@@ -19,21 +19,27 @@ from quant.sources.gguf_tokenizer import END_TOKENS
 _MAX_TEMPLATE_BYTES: Final = 8 << 20
 
 
+def open_tokenizer(source: Path) -> Tokenizer:
+    """Raises SourceError where the folder has no tokenizer.json or it can't be loaded."""
+    path = source / "tokenizer.json"
+    if not path.exists():
+        raise SourceError(f"{source}: has no tokenizer.json{_instead(source)}")
+    try:
+        check_plain_file(path)
+        return Tokenizer.from_file(str(path))
+    except SourceError:
+        raise
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise SourceError(f"{path}: is not a tokenizer: {error}") from error
+
+
 def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> None:
     """Writes tokenizer.json, tokenizer_config.json and generation_config.json into `target`.
 
     Raises SourceError where the folder has no tokenizer.json or it can't be loaded.
     """
     tokenizer_path = source / "tokenizer.json"
-    if not tokenizer_path.exists():
-        raise SourceError(f"{source}: has no tokenizer.json{_instead(source)}")
-    try:
-        check_plain_file(tokenizer_path)
-        tokenizer = Tokenizer.from_file(str(tokenizer_path))
-    except SourceError:
-        raise
-    except Exception as error:  # the tokenizers library raises bare Exception
-        raise SourceError(f"{tokenizer_path}: is not a tokenizer: {error}") from error
+    tokenizer = open_tokenizer(source)
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if highest >= config["vocab_size"]:
         raise SourceError(

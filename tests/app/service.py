@@ -35,6 +35,8 @@ def _read_once() -> None:
         known: dict[object, Any] = {}
 
         def read_once(call: Any) -> Any:
+            if isinstance(call, (type, functools.partial)) or hasattr(call, "__wrapped__"):
+                return read(call)  # of many of these the code is one
             code = getattr(call, "__func__", None) or getattr(call, "__code__", None) or type(call)
             if code not in known:
                 known[code] = read(call)

@@ -1,8 +1,7 @@
 """The engine of an encoder: one thread that turns texts into vectors or scores, a batch at a time.
 
 A batch has texts of several requests, one after another without padding. It is computed in pieces, each in a turn of
-its own, so that a model on the same cores waits for a piece at most. Knows nothing of text, HTTP, asyncio
-or Ray.
+its own, so that a model on the same cores waits for a piece at most. Knows nothing of text, HTTP, asyncio or Ray.
 """
 
 import logging

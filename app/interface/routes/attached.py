@@ -5,13 +5,11 @@ from fastapi.responses import Response
 
 from app.documents.document import Document, framed
 from app.interface.generate.reception import Reception
-from app.interface.generate.service import ServedModel
 from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.callers import caller_of
 from app.interface.request.form import FILE, read_form
 from app.interface.wire.attached import DocumentObject
-from app.interface.wire.chat import Message
 from app.messages.workers import WorkerRow
 
 _MOST_AT_ONCE = 8
@@ -64,7 +62,8 @@ class AttachedRoutes:
         service = self._reception.service
         name, served = service.name_of(model), service.model(model)
         text = document.text
-        tokens = await self._reception.in_thread(lambda: _tokens(served, framed(document.name, text))) if text else 0
+        asked = framed(document.name, text)
+        tokens = await self._reception.in_thread(lambda: served.chat.question_tokens(asked)) if text else 0
         context_tokens = served.chat.context_tokens
         workers = [row for row in service.workers() if name in row.model_names and row.check_heart_beat]
         shown = DocumentObject(
@@ -91,7 +90,3 @@ def expected_s(worker: WorkerRow, tokens: int) -> float | None:
         return None
     attention = measured.layers * measured.heads * measured.head_dim * tokens / max(1, measured.layer_weights)
     return round(tokens * measured.prompt_s / measured.prompt_tokens * (1 + attention), 2)
-
-
-def _tokens(served: ServedModel, text: str) -> int:
-    return served.chat.message_sizes([Message(role="user", content=text)])[0].later

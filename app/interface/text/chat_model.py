@@ -243,6 +243,10 @@ class ChatModel:
         split = [(message, *self._template.thought_and_text(message)) for message in messages]
         return self._sizes.of(split, self._count)
 
+    def question_tokens(self, text: str) -> int:
+        """Returns about how many tokens of a prompt a user's message is. Raises as `message_sizes` does."""
+        return self.message_sizes([Message(role="user", content=text)])[0].later
+
     def system_size(
         self,
         messages: Sequence[Message],

@@ -159,7 +159,7 @@ class CollectedFile(BaseModel):
     attributes: dict[str, Any]
     chunking_strategy: dict[str, str] = {"type": "auto"}
     filename: str
-    """Extension, as the next three; empty until its file was found."""
+    """Extension, as the next three; empty until it was read, or could not be, and if its file was not found."""
     pages: int | None
     passages: int | None
     """How many it was cut into; null until it was read."""

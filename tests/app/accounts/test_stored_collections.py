@@ -85,7 +85,7 @@ def test_nobody_else_finds_it(world: World, anna: str, bert: str) -> None:
         lambda: documents.keep(bert, "vs_1", [number]),
         lambda: documents.add_passages(bert, "vs_1", number, []),
         lambda: documents.end(bert, "vs_1", number, "failed", b""),
-        lambda: documents.listed(bert, "vs_1", None, 10, newest_first=True, batch=None),
+        lambda: documents.listed(bert, "vs_1", None, 10, newest_first=True, batch_id=None),
         lambda: documents.get(bert, "vs_1", "file-1"),
         lambda: documents.passages(bert, "vs_1", number, -1),
         lambda: documents.delete(bert, "vs_1", "file-1"),
@@ -179,7 +179,7 @@ def test_a_document_is_read_by_one(world: World, anna: str) -> None:
         stored.add_passages(anna, "vs_1", second, [part])
     ended = stored.end(anna, "vs_1", second, "completed", b"read")
     assert (ended.parts, ended.sealed_bytes) == (1, len(b"passagesread"))
-    listed = stored.listed(anna, "vs_1", None, 10, newest_first=True, batch=None)
+    listed = stored.listed(anna, "vs_1", None, 10, newest_first=True, batch_id=None)
     assert [one.file_id for one in listed] == ["file-1"]
 
 
@@ -191,7 +191,7 @@ def test_a_batch_is_counted_cancelled_and_read_again(world: World, anna: str) ->
     stored.end(anna, "vs_1", first, "completed", b"document")
     stored.add_passages(anna, "vs_1", second, [PassagesPart(0, b"passages")])
     assert stored.batch(anna, "vs_1", "vsfb_1").counts == DocumentCounts(in_progress=2, completed=1)
-    listed = stored.listed(anna, "vs_1", None, 10, newest_first=False, batch="vsfb_1")
+    listed = stored.listed(anna, "vs_1", None, 10, newest_first=False, batch_id="vsfb_1")
     assert [one.file_id for one in listed] == ["file-1", "file-2", "file-3"]
     assert not stored.batch(anna, "vs_1", "vsfb_1").is_abandoned
     world.clock.now_s += READ_LEASE_S

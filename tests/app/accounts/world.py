@@ -9,7 +9,6 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import Engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.util import LRUCache
 
 from app.accounts import database
 from app.accounts.accounts import OPERATOR_ACTS, Accounts
@@ -30,15 +29,13 @@ FIRST = "a password of the administrator's"
 
 def _compile_once() -> None:
     """SQLAlchemy compiles a statement once an engine and dialect: here each test has its own, of the same kind."""
-    statements: Any = LRUCache(1000)
+    statements: dict[Any, Any] = {}
     kind: Any = SQLiteDialect_pysqlite
     module: Any = database
     kind.__hash__, kind.__eq__ = lambda self: hash(type(self)), lambda self, other: type(self) is type(other)
 
     def create_engine(*arguments: Any, **options: Any) -> Engine:
-        engine = sqlalchemy.create_engine(*arguments, **options)
-        engine._compiled_cache = statements
-        return engine
+        return sqlalchemy.create_engine(*arguments, execution_options={"compiled_cache": statements}, **options)
 
     module.create_engine = create_engine
 

@@ -81,6 +81,7 @@ def test_an_eagle_head_is_planned_by_name_and_as_a_folder(tmp_path: Path) -> Non
     )
     assert {**found, "name": named["name"]} == named
     assert "is no folder" in run("nothing", *FAST, "--draft", "eagle")[1]
+    assert "no EAGLE-3 head drafts" in run("bge-small-en-v1.5", *FAST, "--draft", "eagle")[1]
     assert run("qwen3-8b", *FAST, "--draft", "qwen3.5-9b")[0] == 2
 
 

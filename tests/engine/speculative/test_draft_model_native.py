@@ -125,38 +125,38 @@ def test_texts_and_scores_are_the_same(
         assert engine.statistics().preemptions > 0
 
 
-def test_texts_in_a_grammar_are_the_same(engine_model: Path, requests: list[GenerateRequest]) -> None:
+def test_texts_in_a_grammar_are_the_same(
+    engine_model: Path, engine_constraints: Constraints, requests: list[GenerateRequest]
+) -> None:
     """The draft model obeys it too, and the text's own tokens are drafted as far as it lets them."""
     asked = [replace(request, max_new_tokens=60) for request in requests[:6]]
     draft = make_runner(engine_model)
-    constraints = Constraints(engine_model, draft.vocab_size)
 
     def constraint() -> TokenConstraint:
-        return constraints.compile(SCHEMA)
+        return engine_constraints.compile(SCHEMA)
 
     without, _ = run(asked, make_runner(engine_model), None, constraint=constraint)
     source = SpoiltDrafts(draft, target_vocab_size=draft.vocab_size, most_tokens=5, cost_share=0.05)
     with_drafts, engine = run(asked, make_runner(engine_model), source, guess_tokens=4, constraint=constraint)
-    constraints.close()
     assert with_drafts == without
     drafted, accepted = engine.statistics().drafts["model"]
     assert 0.4 * drafted < accepted < drafted
 
 
-def test_what_a_grammar_forces_takes_fewer_steps(engine_model: Path, requests: list[GenerateRequest]) -> None:
+def test_what_a_grammar_forces_takes_fewer_steps(
+    engine_model: Path, engine_constraints: Constraints, requests: list[GenerateRequest]
+) -> None:
     """Without a draft model: a key is one draft."""
     keys = [f"{number} of the names that are needed" for number in range(4)]
     schema = {"properties": {key: {"type": "boolean"} for key in keys}, "required": keys, "additionalProperties": False}
     asked = [replace(requests[1], max_new_tokens=100)]
-    constraints = Constraints(engine_model, 49152)
     found = [
         run(
             asked, make_runner(engine_model), None, guess_tokens=guess_tokens,
-            constraint=lambda: constraints.compile(json.dumps({"type": "object", **schema})),
+            constraint=lambda: engine_constraints.compile(json.dumps({"type": "object", **schema})),
         )
         for guess_tokens in (0, 8)
     ]  # fmt: skip
-    constraints.close()
     assert found[0][0] == found[1][0]
     steps = [engine.statistics().steps for _, engine in found]
     assert steps[1] < 0.6 * steps[0]

@@ -30,7 +30,7 @@ from app.interface.text.chat_model import ChatModel, Conversation
 from app.interface.text.instructions import is_system
 from app.interface.thinking.ends import Calls
 from app.interface.thinking.requested import TemplateOptions, ThinkingDefault, wanted_thinking
-from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning, Message
+from app.interface.wire.chat import ChatCompletionRequest, ChatReasoning
 from app.interface.wire.tools import Tool
 
 Given = TypeVar("Given")
@@ -217,7 +217,7 @@ def _kept(
     system = list(takewhile(is_system, messages))
     system_tokens = model.system_size(system, tools, form, options)
     if documents:
-        system_tokens += model.message_sizes([Message(role="user", content=documents)])[0].later
+        system_tokens += model.question_tokens(documents)
     sizes = model.message_sizes(messages[len(system) :])
     most_tokens = (limit_tokens + context_tokens) // 2
     for factor in _FACTORS:

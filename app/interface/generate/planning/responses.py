@@ -55,8 +55,9 @@ def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, ca
     chat = chat_request(request)
     found = _read_whole(request)
     documents = "" if found is None else whole_documents(found)
-    names = lambda name: _field(_tool_field(name, offered))  # noqa: E731
-    return plan_as_chat(model, chat, limits, caller, request_id, names, documents)
+    return plan_as_chat(
+        model, chat, limits, caller, request_id, lambda name: _field(_tool_field(name, offered)), documents
+    )
 
 
 def _read_whole(request: ResponseRequest) -> Sequence[FoundPassageItem] | None:

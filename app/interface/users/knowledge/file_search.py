@@ -13,7 +13,6 @@ from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.users.knowledge.sealed import Collections
 from app.interface.users.knowledge.searching import KnowledgeSearch
-from app.interface.wire.chat import Message
 from app.interface.wire.response_items import MOST_WHOLE, InputMessage
 from app.interface.wire.response_tools import FileSearchTool
 from app.interface.wire.responses import FoundPassage, OutputFileSearch, ResponseRequest
@@ -47,40 +46,33 @@ class FileSearch:
             return None
         collections = Collections(self._store, caller.identity, caller.secret)
         try:
-            if (documents := await self._whole(request, caller, collections, tool, questions[0])) is not None:
-                return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=[], results=documents, whole=True)
-            hits = await self._search.search(
-                caller,
-                collections,
-                tool.vector_store_ids,
-                questions,
-                tool.max_num_results or USUAL_RESULTS,
-                filters=tool.filters,
-                ranking=tool.ranking_options,
-            )
+            documents = await self._search.documents(caller, collections, tool.vector_store_ids, tool.filters)
         except AccountsError as error:
             if error.refusal.code != "not_found":
                 raise
             field = "tools.vector_store_ids"
             message = "There is no such collection: it was deleted, or it is not shared with you any more."
             raise errors.invalid(message, field, "invalid_value") from None
+        if (whole := await self._whole(request, tool, documents, questions[0])) is not None:
+            return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=[], results=whole, whole=True)
+        most = tool.max_num_results or USUAL_RESULTS
+        hits = await self._search.search(caller, documents, questions, most, tool.ranking_options)
         results = [_found(hit.document, hit.passage, hit.score) for hit in hits]
         return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results)
 
     async def _whole(
-        self, request: ResponseRequest, caller: Caller, collections: Collections, tool: FileSearchTool, question: str
+        self, request: ResponseRequest, tool: FileSearchTool, documents: Sequence[OpenDocument], question: str
     ) -> list[FoundPassage] | None:
         """Returns all of the documents; None: there are too many, or the request says how to search."""
         if tool.max_num_results is not None or tool.ranking_options is not None:
             return None
-        documents = await self._search.documents(caller, collections, tool.vector_store_ids, tool.filters)
         if not 0 < sum(len(one.passages) for one in documents) <= MOST_WHOLE:
             return None
         found = [_found(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
         model = self._reception.service.model(request.model).chat
-        asked = [Message(role="user", content=f"{whole_documents(found)}{question}")]
-        sizes = await self._reception.in_thread(lambda: model.message_sizes(asked))
-        return found if sizes[0].later <= model.context_tokens // _CONTEXT_SHARE else None
+        asked = f"{whole_documents(found)}{question}"
+        tokens = await self._reception.in_thread(lambda: model.question_tokens(asked))
+        return found if tokens <= model.context_tokens // _CONTEXT_SHARE else None
 
 
 def _found(document: OpenDocument, passage: Passage, score: float) -> FoundPassage:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.documents.document import BusyError, DocumentError
+from app.documents.document import BusyError, DocumentError, clean_name
 from app.documents.reader import DocumentReader
 from app.interface.encode.encoders import Encoders
 from app.interface.request.callers import Caller
@@ -58,9 +58,13 @@ class DocumentReading:
 
         documents: their file ids, each with what is known of it. batch_id: under which they are added together.
         """
-        held = await collections.add(collection, documents, batch_id=batch_id)
-        self._gate.in_background(self._read_all(caller, collections, held))
-        return [one.document for one in held]
+
+        async def begun() -> Sequence[CollectedDocument]:
+            held = await collections.add(collection, documents, batch_id=batch_id)
+            self._gate.in_background(self._read_all(caller, collections, held))
+            return [one.document for one in held]
+
+        return await self._gate.to_the_end(begun())
 
     async def go_on(
         self, caller: Caller, collections: Collections, collection: Collection, document: CollectedDocument
@@ -131,7 +135,7 @@ class DocumentReading:
 
         async def load() -> tuple[str, bytes]:
             name, data = await self._file(caller, held.document.stored.file_id)
-            held.known["name"] = name
+            held.known["name"] = clean_name(name)
             return name, data
 
         while True:
@@ -143,7 +147,7 @@ class DocumentReading:
         passages = await asyncio.to_thread(cut, document.sections)
         if not passages:
             raise DocumentError(" ".join([_NO_TEXT, *document.notes]))
-        about = {"name": document.name, "pages": document.pages, "notes": list(document.notes), "encoder": None}
+        about: dict[str, Any] = {"pages": document.pages, "notes": list(document.notes), "encoder": None}
         about["passages"] = len(passages)
         if self._encoders.default is not None:
             about["encoder"] = self._encoders.model().identity

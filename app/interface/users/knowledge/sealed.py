@@ -47,8 +47,8 @@ class CollectedDocument:
 
     stored: StoredDocument
     about: Mapping[str, Any] = field(repr=False)
-    """`attributes`; `name`, `notes`, `pages` once it was read; `encoder`, the identity of what made its vectors; or
-    `error`, a code and a message."""
+    """`attributes`; once it was read `name`, `notes`, `pages`, `passages` and `encoder`, the identity of what made its
+    vectors; if it could not be, `error`, a code and a message, and `name` if its file was found."""
 
     @property
     def name(self) -> str:

@@ -44,20 +44,13 @@ class KnowledgeSearch:
     async def search(
         self,
         caller: Caller,
-        collections: Collections,
-        collection_ids: Sequence[str],
+        documents: Sequence[OpenDocument],
         questions: Sequence[str],
         most: int,
-        *,
-        filters: Filter | None = None,
         ranking: RankingOptions | None = None,
     ) -> list[Hit]:
-        """Returns the best passages for the questions, best first. Raises AccountsError, ApiError, EngineError.
-
-        filters: on the documents' attributes; None: all are searched.
-        """
+        """Returns the best passages of `documents` for the questions, best first. Raises as they do."""
         least_score = (ranking.score_threshold if ranking else None) or 0.0
-        documents = await self.documents(caller, collections, collection_ids, filters)
         vectors = None
         if self._encoders.default is not None and documents:
             vectors = (await self._encoders.embed(list(questions), caller=caller, kind="query")).vectors
@@ -81,7 +74,10 @@ class KnowledgeSearch:
     async def documents(
         self, caller: Caller, collections: Collections, collection_ids: Sequence[str], filters: Filter | None
     ) -> list[OpenDocument]:
-        """Returns collections' read documents, opened, each collection's oldest first. Raises as `search` does."""
+        """Returns collections' read documents, opened, each collection's oldest first.
+
+        filters: on the documents' attributes; None: all. Raises AccountsError, ApiError, EngineError.
+        """
         found = list[OpenDocument]()
         for collection_id in dict.fromkeys(collection_ids):
             found += await self._documents(caller, collections, await collections.get(collection_id))

@@ -1,7 +1,7 @@
 """`/v1/vector_stores`: users' collections of documents."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, get_args
 
@@ -60,7 +60,7 @@ class VectorStoreRoutes:
         about = {"name": body.name or "", "description": body.description, "metadata": body.metadata or {}}
         collection = await self._gate.to_the_end(collections.new(about))
         if body.file_ids:
-            await self._begin(caller, collections, collection, {file_id: {} for file_id in body.file_ids})
+            await self._reading.begin(caller, collections, collection, {file_id: {} for file_id in body.file_ids})
             collection = await collections.get(collection.stored.id)
         return json_response(_shown(collection))
 
@@ -111,7 +111,7 @@ class VectorStoreRoutes:
         body = await body_of(request, DocumentRequest)
         collection = await collections.get(id_of(request))
         about = {"attributes": body.attributes or {}}
-        [document] = await self._begin(caller, collections, collection, {body.file_id: about})
+        [document] = await self._reading.begin(caller, collections, collection, {body.file_id: about})
         return json_response(_document(collection, document))
 
     async def documents(self, request: Request) -> Response:
@@ -174,7 +174,7 @@ class VectorStoreRoutes:
         body = await body_of(request, FileBatchRequest)
         collection = await collections.get(id_of(request))
         batch_id = f"vsfb_{uuid.uuid4().hex}"
-        await self._begin(caller, collections, collection, _new_documents(body), batch_id)
+        await self._reading.begin(caller, collections, collection, _new_documents(body), batch_id=batch_id)
         return json_response(_batch(collection.stored.id, await collections.file_batch(collection.stored.id, batch_id)))
 
     async def batch(self, request: Request) -> Response:
@@ -205,27 +205,9 @@ class VectorStoreRoutes:
         caller, collections = self._collections(request)
         body = await body_of(request, SearchRequest)
         questions = [body.query] if isinstance(body.query, str) else body.query
-        hits = await self._search.search(
-            caller,
-            collections,
-            [id_of(request)],
-            questions,
-            body.max_num_results,
-            filters=body.filters,
-            ranking=body.ranking_options,
-        )
+        documents = await self._search.documents(caller, collections, [id_of(request)], body.filters)
+        hits = await self._search.search(caller, documents, questions, body.max_num_results, body.ranking_options)
         return json_response(SearchResults(search_query=questions, data=[_result(hit) for hit in hits]).model_dump())
-
-    async def _begin(
-        self,
-        caller: Caller,
-        collections: Collections,
-        collection: Collection,
-        documents: Mapping[str, Mapping[str, Any]],
-        batch_id: str | None = None,
-    ) -> Sequence[CollectedDocument]:
-        beginning = self._reading.begin(caller, collections, collection, documents, batch_id=batch_id)
-        return await self._gate.to_the_end(beginning)
 
     def _collections(self, request: Request) -> tuple[Caller, Collections]:
         caller, identity = user_of(request)

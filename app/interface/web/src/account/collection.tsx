@@ -26,17 +26,15 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
   const [asking, setAsking] = useState("");
   const { isBusy, outcome, run, dismiss } = useAction();
   const replaced = useRef(new Map<string, string>());
-  const isHere = useRef(true);
 
   async function look() {
     let found = await documentsOf(id);
     if (await replace(id, found, replaced.current)) found = await documentsOf(id);
-    if (isHere.current) setDocuments(found);
+    setDocuments(found);
   }
   useEffect(() => {
     // Not as an action, during which files that somebody chooses would not be added.
     void look().catch((error: unknown) => run(() => Promise.reject(error)));
-    return () => void (isHere.current = false);
   }, []);
   const unread = documents?.filter((one) => one.status === "in_progress").length ?? 0;
   useEffect(() => {
@@ -50,9 +48,9 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     const files = meant([...(input.files ?? [])]);
     input.value = ""; // so that the same file can be chosen again
     void run(async () => {
-      const tell = (done: number, now: string) => isHere.current && setAdding({ done, of: files.length, name: now });
+      const tell = (done: number, now: string) => setAdding({ done, of: files.length, name: now });
       try {
-        const added = await add(id, files, documents ?? [], tell);
+        const added = await add(id, files, documents ?? (await documentsOf(id)), tell);
         for (const [one, old] of added.replaced) replaced.current.set(one, old);
         await look();
         return [`${counted(files.length - added.failures.length, "file")} added.`, ...added.failures].join(" ");
@@ -126,7 +124,7 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
           </form>
           {isAdmin && <Members id={id} />}
           {asking === "delete" ? (
-            <Confirm of="delete-collection" label={`Delete ${name}`} yes="Destroy its key" no="Keep it" isBusy={isBusy} onYes={() => void destroy()} onNo={() => setAsking("")}>
+            <Confirm of="delete-collection" label={`Delete ${name || "Unnamed"}`} yes="Destroy its key" no="Keep it" isBusy={isBusy} onYes={() => void destroy()} onNo={() => setAsking("")}>
               This destroys the key of the collection, and deletes its documents and their files. Nobody can open them again, also not from a copy of the disk.
             </Confirm>
           ) : (

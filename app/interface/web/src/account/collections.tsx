@@ -37,7 +37,7 @@ export function Collections({ isAdmin }: { isAdmin: boolean }) {
     run(async () => {
       setOpen("");
       await look();
-      return `Deleted: ${one.name}. Its key is destroyed.`;
+      return `Deleted: ${one.name || "Unnamed"}. Its key is destroyed.`;
     });
 
   return (

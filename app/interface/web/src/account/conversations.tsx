@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
-import { call } from "../common/api";
+import { type ListPart, call } from "../common/api";
 import { saveConversation } from "../common/download";
 import { Confirm } from "../common/confirm";
 import { counted, day } from "../common/numbers";
@@ -18,12 +18,6 @@ interface Conversation {
   items: number;
 }
 
-interface Page {
-  data: Conversation[];
-  last_id: string;
-  has_more: boolean;
-}
-
 export function Conversations() {
   const [shown, setShown] = useState<Conversation[]>([]);
   const [hasMore, setHasMore] = useState(false);
@@ -32,7 +26,7 @@ export function Conversations() {
 
   async function look(before: Conversation[]) {
     const after = before.length ? `&after=${encodeURIComponent(before[before.length - 1]!.id)}` : "";
-    const page = await call<Page>("GET", `/v1/conversations?limit=10${after}`);
+    const page = await call<ListPart<Conversation>>("GET", `/v1/conversations?limit=10${after}`);
     setShown([...before, ...page.data]);
     setHasMore(page.has_more);
   }
@@ -101,7 +95,7 @@ export function Conversations() {
           onYes={removeAll}
           onNo={() => setAsking(false)}
         >
-          This deletes all your conversations and stored answers, and destroys the keys of all your saved pages. It cannot be undone.
+          This deletes all your conversations, stored answers and files, and destroys the keys of your collections and of all your saved pages. It cannot be undone.
         </Confirm>
       ) : (
         <div class="row">

@@ -1,7 +1,6 @@
 // The user's collections at the service: what is in one, and adding to it. Knows no page.
-import { ApiFailure, call, inWords } from "../common/api";
+import { ApiFailure, type ListPart, call, hasEnded, inWords, wholeList } from "../common/api";
 import { bytes, counted } from "../common/numbers";
-import { isOver } from "../common/session";
 
 export interface Collection {
   id: string;
@@ -24,24 +23,10 @@ export interface Document {
   notes: string[];
 }
 
-interface Page<One> {
-  data: One[];
-  last_id: string;
-  has_more: boolean;
-}
-
 const EVERY = "/v1/vector_stores";
 export const at = (id: string, below = "") => `${EVERY}/${encodeURIComponent(id)}${below}`;
 
-async function whole<One>(path: string): Promise<One[]> {
-  const found: One[] = [];
-  for (let after = ""; ; ) {
-    const page = await call<Page<One>>("GET", `${path}?limit=100${after}`);
-    found.push(...page.data);
-    if (!page.has_more) return found;
-    after = `&after=${encodeURIComponent(page.last_id)}`;
-  }
-}
+const whole = <One>(path: string) => wholeList((after) => call<ListPart<One>>("GET", `${path}?limit=100${after}`));
 
 export const collections = () => whole<Collection>(EVERY);
 export const documentsOf = (id: string) => whole<Document>(at(id, "/files"));
@@ -69,8 +54,8 @@ export async function add(id: string, files: File[], there: Document[], tell: (d
       const old = former.get(file.name);
       if (old) replaced.set(stored.id, old);
     } catch (error) {
+      if (hasEnded(error)) throw error;
       const failure = error instanceof ApiFailure ? error : null;
-      if (failure && (failure.status === 401 || isOver(failure.code))) throw failure;
       failures.push(failure?.code === "insufficient_quota" ? `${file.name}: you have no room for it.` : failure?.status === 413 ? `${file.name}: it is too large.` : `${file.name}: ${inWords(error)}`);
     }
   }

@@ -6,7 +6,7 @@ export function CollectionChoice({ chat }: { chat: Chat }) {
   if (user === null || isTemporary || (!collections.length && !knobs.collection)) return null;
   const isThere = !knobs.collection || collections.some((one) => one.id === knobs.collection);
   return (
-    <label class="think" title="Passages of these documents are searched for, and cited">
+    <label class="think" title="Answers are found in these documents, and cite them">
       Ask:
       <select
         aria-label="Collection" value={knobs.collection}

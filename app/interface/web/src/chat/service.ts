@@ -37,7 +37,7 @@ export interface Knobs {
   seed: number | null;
   /** Null: the model's own. */
   think: Think | null;
-  /** The collection in which is searched before each answer; empty: none. */
+  /** The collection from which answers are made; empty: none. */
   collection: string;
 }
 

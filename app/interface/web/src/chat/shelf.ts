@@ -83,7 +83,7 @@ export class TabShelf implements Shelf {
     const there = restored(this.read()[id]?.tree, true);
     if (there === null) return null;
     const base = this.joins.get(id) ?? tree;
-    const told = restored(parsedKept(written)[id]?.tree, true);
+    const told = restored(this.covered(written)[id]?.tree, true);
     const whole = joined(told === null ? tree : joined(tree, told, base), there, base);
     this.joins.set(id, whole);
     return { tree: whole, isMore: isAhead(whole, there) };
@@ -91,13 +91,20 @@ export class TabShelf implements Shelf {
 
   /** Takes from what another tab has written the conversations that are newer there: a write of this tab may have covered them. */
   takeNewer(written: string | null): void {
+    const there = Object.values(this.covered(written));
+    if (!there.length) return;
     const all = this.read();
-    const newer = Object.values(parsedKept(written)).filter(({ id, updatedAtMs }) => updatedAtMs > (all[id]?.updatedAtMs ?? Infinity));
+    const newer = there.filter(({ id, updatedAtMs }) => updatedAtMs > (all[id]?.updatedAtMs ?? Infinity));
     if (newer.length) this.write({ ...all, ...Object.fromEntries(newer.map((one) => [one.id, one])) });
   }
 
+  /** What another tab has written, unless the storage still has it as it was written. */
+  private covered(written: string | null): Record<string, Kept> {
+    return written === this.storage.getItem(KEY) ? {} : parsedKept(written);
+  }
+
   /**
-   * Runs what reads the storage and writes it again, while no other tab does. A browser has locks only for pages from https and
+   * Runs what reads the storage and writes it again, while no other tab does: timed saves and changes of the list. A browser has locks only for pages from https and
    * from its own machine: it runs at once without.
    */
   async alone<Value>(change: () => Value): Promise<Value> {

@@ -1,5 +1,6 @@
 // Conversations that the service stores for a user: /v1/conversations. Each item names its parent, so that the versions
 // of a question and of an answer are stored too.
+import { type ListPart, wholeList } from "../common/api";
 import { type Settings, asMetadata, ofMetadata, withoutSettings } from "./chat_settings";
 import type { Entry, Listed, Shelf } from "./shelf";
 import {
@@ -47,12 +48,6 @@ interface Told {
   context?: WireContext | null;
 }
 
-interface List<One> {
-  data: One[];
-  last_id: string;
-  has_more: boolean;
-}
-
 /** A conversation as the service stores it. */
 export interface Opened {
   tree: Tree;
@@ -79,7 +74,7 @@ export class StoredShelf implements Shelf {
 
   async list(words: string, after: string): Promise<Listed> {
     const query = `${words.trim() ? `&q=${encodeURIComponent(words.trim())}` : ""}${after ? `&after=${encodeURIComponent(after)}` : ""}`;
-    const { data, last_id, has_more } = await ask<List<Conversation>>("GET", `/v1/conversations?limit=${MOST_LISTED}${query}`);
+    const { data, last_id, has_more } = await ask<ListPart<Conversation>>("GET", `/v1/conversations?limit=${MOST_LISTED}${query}`);
     // One without anything is of a question that the service has not taken.
     const shown = data.filter((one) => one.items !== 0 || one.response_id || one.metadata.title);
     const entries = shown.map((one): Entry => ({
@@ -325,22 +320,14 @@ async function put(id: string, said: Said[], parent: string): Promise<string[]> 
   const ids: string[] = [];
   for (let at = 0; at < said.length; at += MOST_NEW) {
     const some = said.slice(at, at + MOST_NEW).map((one) => ({ type: "message", role: one.role, content: itemContent(one) }));
-    const { data } = await ask<List<Item>>("POST", `${address(id)}/items`, { items: some, parent: ids.at(-1) ?? parent });
+    const { data } = await ask<ListPart<Item>>("POST", `${address(id)}/items`, { items: some, parent: ids.at(-1) ?? parent });
     ids.push(...data.map((one) => one.id));
   }
   return ids;
 }
 
-async function items(owner: string, kind = "items"): Promise<Item[]> {
-  const found: Item[] = [];
-  let after = "";
-  for (;;) {
-    const part = await ask<List<Item>>("GET", `${owner}/${kind}?order=asc&limit=100${after}`);
-    found.push(...part.data);
-    if (!part.has_more) return found;
-    after = `&after=${encodeURIComponent(part.last_id)}`;
-  }
-}
+const items = (owner: string, kind = "items") =>
+  wholeList((after) => ask<ListPart<Item>>("GET", `${owner}/${kind}?order=asc&limit=100${after}`));
 
 /** Converts an item to a message; null: the item is something else. */
 function messageOf({ type, role, content }: Item): (Said & { role: "user" | "assistant" }) | null {

@@ -141,7 +141,7 @@ export function removed(tree: Tree, id: string, shown?: string): Tree {
 }
 
 /** Negative: the first is an older state of the same turn; 0: neither is older. An answer is asked for, grows, and ends. */
-export function age(one: Turn, other: Turn): number {
+function age(one: Turn, other: Turn): number {
   const ended = ({ status }: Turn) => Number(!OPEN.includes(status));
   const length = ({ text, thought = "" }: Turn) => text.length + thought.length;
   return one.askedAtMs - other.askedAtMs || ended(one) - ended(other) || one.endedAtMs - other.endedAtMs || length(one) - length(other);
@@ -160,8 +160,9 @@ export function isAhead(tree: Tree, other: Tree): boolean {
 export function joined(here: Tree, there: Tree, base: Tree): Tree {
   const newest = (id: string): Turn => {
     const [mine, theirs] = [here.turns[id], there.turns[id]];
-    const isOlder = mine && theirs ? age(mine, theirs) : 0;
-    return isOlder ? (isOlder < 0 ? theirs! : mine!) : one(id, (tree) => tree.turns)!;
+    const difference = mine && theirs ? age(mine, theirs) : 0;
+    if (difference) return difference < 0 ? theirs! : mine!;
+    return one(id, (tree) => tree.turns)!;
   };
   const one = <Value>(key: string, of: (tree: Tree) => Record<string, Value>): Value | undefined => {
     const [mine, theirs] = [of(here)[key], of(there)[key]];

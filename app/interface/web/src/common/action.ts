@@ -1,8 +1,8 @@
 // Runs one action on the service at a time, and shows its result.
 import { useRef, useState } from "preact/hooks";
 
-import { ApiFailure, inWords } from "./api";
-import { isOver, leave } from "./session";
+import { hasEnded, inWords } from "./api";
+import { leave } from "./session";
 
 export interface Outcome {
   text: string;
@@ -41,7 +41,7 @@ export function useAction() {
         ending.current = setTimeout(() => setOutcome({ text: done.text, isFailure: false }), done.forMs);
       }
     } catch (error) {
-      if (error instanceof ApiFailure && (isOver(error.code) || error.status === 401 && error.code !== "invalid_login")) {
+      if (hasEnded(error)) {
         leave(location.pathname);
         return;
       }

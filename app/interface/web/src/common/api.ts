@@ -1,5 +1,5 @@
 // Calls the service's /v1 with the session's cookie. Knows no page.
-import { asUser } from "./session";
+import { asUser, isOver } from "./session";
 import { inWordsOf } from "./words";
 
 /** A failure as the service words it. */
@@ -12,6 +12,28 @@ export class ApiFailure extends Error {
     readonly retryAfterS: number | null = null,
   ) {
     super(message);
+  }
+}
+
+/** Whether a failure means that the session has ended. */
+export const hasEnded = (error: unknown): boolean =>
+  error instanceof ApiFailure && (isOver(error.code) || (error.status === 401 && error.code !== "invalid_login"));
+
+/** A part of a list of the service's. */
+export interface ListPart<One> {
+  data: One[];
+  last_id: string;
+  has_more: boolean;
+}
+
+/** Returns a whole list. read: asks for the part after what its query says; empty: the first. */
+export async function wholeList<One>(read: (after: string) => Promise<ListPart<One>>): Promise<One[]> {
+  const found: One[] = [];
+  for (let after = ""; ; ) {
+    const part = await read(after);
+    found.push(...part.data);
+    if (!part.has_more) return found;
+    after = `&after=${encodeURIComponent(part.last_id)}`;
   }
 }
 

@@ -87,7 +87,7 @@ def _reranked(url: str) -> float:
 
 
 def test_the_models_are_there(webui: httpx.Client, model: str) -> None:
-    assert model in [one["id"] for one in _json(webui.get("/api/models"))["data"]]  # type: ignore[attr-defined]
+    assert model in [one["id"] for one in _json(webui.get("/api/models"))["data"]]
 
 
 def test_a_chat_is_streamed(webui: httpx.Client, model: str) -> None:
@@ -103,7 +103,7 @@ def test_knowledge_is_found(webui: httpx.Client, knowledge: str, url: str, hybri
     for question, name in (("How much is the rent?", "lease.md"), ("May I have a dog?", "pets.md")):
         body = {"collection_names": [knowledge], "query": question, "k": 3, "k_reranker": 3, "hybrid": hybrid}
         found = _json(webui.post("/api/v1/retrieval/query/collection", json=body))
-        assert found["metadatas"][0][0]["name"] == name  # type: ignore[index]
+        assert found["metadatas"][0][0]["name"] == name
     if hybrid:
         assert _reranked(url) >= before + 2
 
@@ -112,5 +112,5 @@ def test_a_chat_about_knowledge_has_its_sources(webui: httpx.Client, knowledge: 
     asked = [{"role": "user", "content": "How much is the rent of the house?"}]
     files = [{"type": "collection", "id": knowledge}]
     answer = _json(webui.post("/api/chat/completions", json={"model": model, "messages": asked, "files": files}))
-    texts = [text for source in answer["sources"] for text in source["document"]]  # type: ignore[attr-defined]
+    texts = [text for source in answer["sources"] for text in source["document"]]
     assert any("1,250 euros" in text for text in texts)

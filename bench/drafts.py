@@ -86,7 +86,7 @@ def predicted_s(runner: NativeRunner) -> float:
     step_times(runner, (1,))
     for place in range(_PROMPT_TOKENS + 1, _PROMPT_TOKENS + 1 + _STEP_REPEATS):
         began_s = time.perf_counter()
-        tokens, _ = runner.draft([7], [place], [0], [place])
+        tokens, _ = runner.draft([7], [place], [0], [place], [None])
         taken.append(time.perf_counter() - began_s)
         assert tokens[0] >= 0, "nothing was drafted"
     return round(statistics.median(taken), 5)

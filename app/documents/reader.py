@@ -6,6 +6,7 @@ It imports none of the libraries that read.
 import asyncio
 import signal
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _PIECE_BYTES: Final = 256 << 10
 _DAMAGED: Final = "can't be read: it is damaged, or takes more than {} MiB of memory"
 _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 16
+_MOST_OF_ONE: Final = 12
 
 Load = Callable[[], Awaitable[tuple[str, bytes]]]
 """Returns a file's name and content."""
@@ -46,35 +48,29 @@ class DocumentReader:
         self.bounds: Final = bounds
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._background = asyncio.Lock()
-        self._open = 0
+        self._open = Counter[bytes]()
 
-    async def read(self, name: str, data: bytes) -> Document:
-        """Raises DocumentError, whose message is a whole sentence with the file's name; BusyError."""
-
-        async def given() -> tuple[str, bytes]:
-            return name, data
-
-        return await self.read_from(given)
-
-    async def read_from(self, load: Load, *, in_background: bool = False) -> Document:
+    async def read(self, load: Load, *, sender: bytes = b"", in_background: bool = False) -> Document:
         """Reads what `load` returns when it is this file's turn, so that those that wait are in no memory.
 
-        in_background: nobody waits for it; one such file at a time is read. Raises as `read` does, and what `load`
+        sender: whose files leave places for others'. in_background: nobody waits for it; one such file at a time is
+        read. Raises DocumentError, whose message is a whole sentence with the file's name; BusyError; what `load`
         raises.
         """
         async with self._background if in_background else nullcontext():
-            return await self._read_in_turn(load)
+            return await self._read_in_turn(load, sender)
 
-    async def _read_in_turn(self, load: Load) -> Document:
-        if self._open >= _AT_ONCE + _MOST_WAITING:
+    async def _read_in_turn(self, load: Load, sender: bytes) -> Document:
+        if self._open.total() >= _AT_ONCE + _MOST_WAITING or self._open[sender] >= _MOST_OF_ONE:
             raise BusyError
-        self._open += 1
+        self._open[sender] += 1
         try:
             async with self._turns:
                 name, data = await load()
                 return await self._read(clean_name(name), data)
         finally:
-            self._open -= 1
+            self._open[sender] -= 1
+            self._open = +self._open
 
     async def _read(self, name: str, data: bytes) -> Document:
         try:

@@ -146,16 +146,25 @@ class NativeRunner:
         positions: Sequence[int],
         slots: Sequence[int],
         context_lengths: Sequence[int],
+        samplers: Sequence[TokenSampler | None],
     ) -> tuple[list[int], list[float]]:
         """Drafts one token for each of some sequences, as `_native.Model.draft`; -1 where it can't be drafted."""
+        for sampler in samplers:
+            if isinstance(sampler, _ConstrainedSampler):
+                sampler.fill_masks(())
         drafted, chances = self.model.draft(
             np.array(tokens, np.int32),
             np.array(positions, np.int32),
             np.array(slots, np.int32),
             np.array(context_lengths, np.int32),
             depth=1,
+            samplers=list(map(self._native_sampler, samplers)),
         )
-        return drafted[:, 0].tolist(), chances[:, 0].tolist()
+        tokens: list[int] = drafted[:, 0].tolist()
+        for sampler, token in zip(samplers, tokens, strict=True):
+            if isinstance(sampler, _ConstrainedSampler) and token >= 0:
+                sampler.constraint.accept(token)
+        return tokens, chances[:, 0].tolist()
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return self._make_sampler(prompt_token_ids, sampling, seed)

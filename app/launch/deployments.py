@@ -3,8 +3,10 @@
 Knows how to ask Serve to deploy and delete, and not how Ray is started and stopped.
 """
 
+import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from app.launch.ray_environment import LOOPBACK, USE_HAPROXY
 from app.launch.start_progress import StartProgress
 from app.messages.start import STARTS_FOLDER, StartPhase, noted_phase
 from app.settings.applications import ServiceSettings
+
+_LOOK_S = 0.05
 
 
 def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) -> None:
@@ -110,6 +114,24 @@ def follow(
             failed.add(application.name)
             delete_application(application.name)
     return [name for name in serve.status().applications if name not in failed and name not in gone]
+
+
+def save_pages(config: ServiceConfig, timeout_s: float) -> None:
+    """Ends all applications if pages are saved: workers save what is left then. Waits no longer than that."""
+    import ray
+    from ray import serve
+
+    from app.ray_internals import delete_application
+
+    service = config.application.args
+    if service.accounts is None or service.memory.folder is None:
+        return
+    give_up_s = time.monotonic() + timeout_s
+    with contextlib.suppress(ray.exceptions.RayError, ray.serve.exceptions.RayServeException):
+        for name in serve.status().applications:
+            delete_application(name)
+        while serve.status().applications and time.monotonic() < give_up_s:
+            time.sleep(_LOOK_S)
 
 
 def _try_to_deploy(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> bool:

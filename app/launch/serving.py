@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from app.launch.config_file import HttpOptions, ModelApplicationConfig, ServiceConfig
-from app.launch.deployments import causes, deploy, follow, model_bytes
+from app.launch.deployments import causes, deploy, follow, model_bytes, save_pages
 from app.launch.output import complain
 from app.launch.preflight import ray_cpus
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
@@ -33,6 +33,8 @@ _USUAL_START_S = 60.0
 _USUAL_BYTES_PER_S = 50e6
 """A slow disk's speed, from which the usual load time of a large model is computed."""
 _LOOK_PERIOD_S = 1.0
+_SAVING_S = 10.0
+"""At the end, for pages that are not saved yet."""
 _ANSWER_TIMEOUT_S = 60.0
 
 TRY_AGAIN_STATUS = 75
@@ -129,6 +131,8 @@ def _serve(job: Job, control: socket.socket) -> int:
         if (loss := watch.loss()) is not None and not watch.has_told:
             complain(loss)
             return 1
+        if loss is None and is_up:
+            save_pages(config, _SAVING_S)
         return 0
     except (RuntimeError, ray.exceptions.RayError) as error:  # Serve's errors for a failed deployment
         _handle_signals(signal.SIG_IGN)

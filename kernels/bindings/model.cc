@@ -241,17 +241,21 @@ class BoundModel {
 
   // ([sequences][depth] tokens, their chances)
   nb::tuple draft(const Array& token_ids, const Array& positions, const Array& slots,
-                  const Array& context_lengths, int32_t depth) {
+                  const Array& context_lengths, int32_t depth, const nb::sequence& samplers) {
     const std::vector<int32_t> ones(length_of(slots), 1);
     const nb::ndarray<nb::numpy, const int32_t> lengths(ones.data(), {ones.size()}, nb::none());
     const Batch batch = checked_batch(token_ids, positions, slots, Array(lengths), context_lengths);
+    std::vector<Sampler*> drawing;
+    if (nb::len(samplers) > 0) {
+      drawing = checked_samplers(samplers, size_t(batch.sequences), model_.config().vocab_size);
+    }
     const size_t most = size_t(std::clamp(depth, 1, kMostDrafts));  // Model rejects what is clamped
     auto tokens = new_array<int32_t>({size_t(batch.sequences), most});
     auto chances = new_array<float>({size_t(batch.sequences), most});
     {
       const nb::gil_scoped_release unlocked;
       const Exclusive exclusive(busy_);
-      model_.draft(batch, depth, tokens.data(), chances.data());
+      model_.draft(batch, depth, drawing.empty() ? nullptr : drawing.data(), tokens.data(), chances.data());
     }
     return nb::make_tuple(tokens, chances);
   }
@@ -564,7 +568,8 @@ void bind_model(nb::module_& module) {
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
            nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none(),
            nb::arg("prompts") = 0, nb::arg("interrupt") = nb::none())
-      .def("draft", &BoundModel::draft, token_ids, positions, slots, context_lengths, nb::arg("depth"))
+      .def("draft", &BoundModel::draft, token_ids, positions, slots, context_lengths, nb::arg("depth"),
+           nb::arg("samplers") = nb::tuple())
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)

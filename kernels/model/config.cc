@@ -114,8 +114,8 @@ class Fields {
     const Json& value = require(key);
     if (value.array() == nullptr || value.array()->size() < fewest_items ||
         value.array()->size() > most_items) {
-      fail(key, "not a list of " + std::to_string(fewest_items) + " to " + std::to_string(most_items) +
-                    " integers");
+      const std::string fewest = fewest_items == most_items ? "" : std::to_string(fewest_items) + " to ";
+      fail(key, "not a list of " + fewest + std::to_string(most_items) + " integers");
     }
     std::vector<int32_t> result;
     for (const Json& item : *value.array()) result.push_back(integer_of(key, item, 0, most));

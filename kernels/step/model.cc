@@ -291,7 +291,8 @@ void Model::run_rows(const Batch& batch, const StepOutputs& outputs) {
   run(all, outputs, nullptr);
 }
 
-void Model::draft(const Batch& given, int32_t depth, int32_t* tokens, float* chances) {
+void Model::draft(const Batch& given, int32_t depth, Sampler* const* samplers, int32_t* tokens,
+                  float* chances) {
   if (!config_.predictor) throw std::invalid_argument("this model does not predict (ModelOptions::predicts)");
   if (depth < 1 || depth > kMostDrafts) {
     reject("depth", std::to_string(depth) + " is not in 1 .. " + std::to_string(kMostDrafts));
@@ -302,6 +303,7 @@ void Model::draft(const Batch& given, int32_t depth, int32_t* tokens, float* cha
   check_sequences(all);
   if (all.tokens != all.sequences) reject("query_lengths", "a sequence drafts from one token");
   std::vector<int32_t> drafting, token_ids, positions, slots, contexts, bases;
+  std::vector<Sampler*> drawing;
   for (int32_t s = 0; s < all.sequences; ++s) {
     const int32_t slot = all.slots[s], context = all.context_lengths[s];
     std::fill_n(tokens + int64_t(s) * depth, depth, -1);
@@ -317,6 +319,7 @@ void Model::draft(const Batch& given, int32_t depth, int32_t* tokens, float* cha
                 workspace_->predictor_states.data() + int64_t(drafting.size()) * workspace_->hidden_stride);
     bases.push_back(hidden->base(slot));
     drafting.push_back(s);
+    drawing.push_back(samplers == nullptr ? nullptr : samplers[s]);
     token_ids.push_back(all.token_ids[s]);
     positions.push_back(all.positions[s]);
     slots.push_back(slot);
@@ -332,7 +335,7 @@ void Model::draft(const Batch& given, int32_t depth, int32_t* tokens, float* cha
   batch.slots = slots.data();
   batch.query_lengths = ones.data();
   batch.context_lengths = contexts.data();
-  const DraftOutputs drafts{token_ids.data(), found.data()};
+  const DraftOutputs drafts{drawing.data(), token_ids.data(), found.data()};
   for (int32_t i = 0; i < depth; ++i) {
     run(batch, {}, &drafts);
     for (size_t d = 0; d < drafting.size(); ++d) {

@@ -101,8 +101,9 @@ class Model {
   // Drafts the next `depth` tokens of each sequence of a batch, whose one token is the sequence's last, which
   // no step has computed, or the last draft of the call before. tokens, chances: [sequences][depth]; -1 and 0
   // where the hidden state of the token before is not known: the slot's last step, or last draft since then,
-  // must have computed it. Changes nothing that a step reads. Throws std::invalid_argument as `run`.
-  void draft(const Batch& given, int32_t depth, int32_t* tokens, float* chances);
+  // must have computed it. samplers: [sequences], or null; each draws a sequence's drafts, and null takes the
+  // likeliest. Changes nothing that a step reads. Throws std::invalid_argument as `run`.
+  void draft(const Batch& given, int32_t depth, Sampler* const* samplers, int32_t* tokens, float* chances);
 
   // As copy_page_turned (model/kv_turn.h).
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);

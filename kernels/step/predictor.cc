@@ -3,10 +3,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "sampling/sampler.h"
 #include "sampling/token_scores.h"
 
 namespace redoubt {
+namespace {
+
+// Moves logits of some rising tokens to the places that they have in the vocabulary; all others get -infinity.
+void spread(const std::vector<int32_t>& tokens, int32_t vocab_size, float* logits) {
+  float* end = logits + vocab_size;
+  for (size_t i = tokens.size(); i-- > 0;) {
+    float* const place = logits + tokens[i];
+    const float logit = logits[i];
+    std::fill(place + 1, end, -std::numeric_limits<float>::infinity());
+    *place = logit;
+    end = place;
+  }
+  if (!tokens.empty()) std::fill(logits, end, -std::numeric_limits<float>::infinity());
+}
+
+}  // namespace
 
 float* Predictor::parts(int64_t r) const {
   return context_.workspace.predictor_parts.data() + r * context_.workspace.predictor_parts_stride;
@@ -155,15 +173,23 @@ void Predictor::choose() {
   products_.run(segments, claim_of(context_.config.layers, Claim::kHeadProjection));
   team_.finish_stage(Stage::kHead);
   team_.share(rows, [&](Range mine) {
+    const DraftOutputs& drafts = *context_.drafts;
+    const std::vector<int32_t>& tokens = weights().tokens;
     TokenScorer scorer(context_.kernels);
     for (int64_t r = mine.begin; r < mine.end; ++r) {
+      float* const logits = workspace.logits.data() + r * workspace.logits_stride;
+      if (Sampler* const sampler = drafts.samplers[r]; sampler != nullptr) {
+        spread(tokens, context_.config.vocab_size, logits);
+        drafts.tokens[r] = sampler->sample(logits);
+        const TokenScores scores = sampler->take_scores();
+        drafts.chances[r] = scores.logprobs.empty() ? 0.0f : std::exp(scores.logprobs.back());
+        continue;
+      }
       int32_t best = 0;
       float logprob = 0;
-      scorer.score(workspace.logits.data() + r * workspace.logits_stride, head.weight.rows, 0, 1, &best,
-                   &logprob);
-      const std::vector<int32_t>& tokens = weights().tokens;
-      context_.drafts->tokens[r] = tokens.empty() ? best : tokens[size_t(best)];
-      context_.drafts->chances[r] = std::exp(logprob);
+      scorer.score(logits, head.weight.rows, 0, 1, &best, &logprob);
+      drafts.tokens[r] = tokens.empty() ? best : tokens[size_t(best)];
+      drafts.chances[r] = std::exp(logprob);
     }
   });
   team_.finish_stage(Stage::kSample);

@@ -26,11 +26,12 @@ from tokenizers import Tokenizer
 from tests.conformance import lm_eval_task
 from tests.conformance.table import RESULTS, with_table
 from tests.listening import listens
-from tests.service.running import ROOT, free_port, running_service, wait_until, write_config
+from tests.service.running import ROOT, free_port, started_service, wait_until, write_config
 
 HERE = Path(__file__).parent
 BUILD = ROOT / "build" / "conformance"
 MODEL = ROOT / "models" / "smollm2-135m-instruct"
+ENCODER = ROOT / "models" / "all-minilm-l6-v2"
 LONGEST_S = 1800
 
 
@@ -82,6 +83,7 @@ CLIENTS = (
     Client("aider", ("aider-chat",), is_agent=True),
     Client("mini_swe_agent", ("mini-swe-agent",), is_agent=True),
     Client("llm", ("llm",), is_agent=True),
+    Client("open_webui", ("open-webui",)),
 )
 
 
@@ -157,7 +159,9 @@ def _service(options: argparse.Namespace, *, is_needed: bool) -> Iterator[tuple[
         return
     with tempfile.TemporaryDirectory(prefix="redoubt-conformance-") as folder:
         config = write_config(Path(folder) / "service.yaml", {"ingress": {"default_max_tokens": 128}})
-        with running_service(config, MODEL, Path(folder) / "log", workers=1) as service:
+        models = ("--model", str(MODEL), "--model", str(ENCODER))
+        with started_service(config, Path(folder) / "log", MODEL.name, *models) as service:
+            wait_until(lambda: len(service.alive()) == 2, "both models")
             yield service.url, service.model
 
 
@@ -172,6 +176,7 @@ def _run(client: Client, python: Path, url: str, model: str) -> dict[str, Any]:
     command += [*client.pytest_options, "-q", str(HERE / "clients" / f"{client.name}_client.py")]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment |= {"REDOUBT_URL": url, "REDOUBT_MODEL": model, "REDOUBT_WORK": str(work)}
+    environment["REDOUBT_ENCODER"] = ENCODER.name
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     print(f"--- {client.name}", flush=True)
     folder = python.parent.parent

@@ -258,7 +258,7 @@ CONTRADICTIONS: list[tuple[tuple[str | int, ...], Any, str]] = [
     # The layer that drafts.
     (("predictor",), {"kind": 2}, "predictor.kind: not a whole number in 0 .. 1"),
     (("predictor",), {"kind": 0, "eagle": True}, "predictor.eagle: a head has no layers but its own"),
-    (("predictor",), {"kind": 0, "states": [1, 2]}, "predictor.states: not three"),
+    (("predictor",), {"kind": 0, "states": [1, 2]}, "predictor.states: not a list of 3 integers"),
     (("predictor",), {"kind": 0, "states": [1, 2, -1]}, "states: not a whole number in 0 .. 1024"),
     # Attention.
     ((*ATTENTION, "rope"), 2, "attention.rope: not a whole number in 0 .. 1"),

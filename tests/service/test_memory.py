@@ -105,6 +105,10 @@ def kill(site: RunningService) -> None:
     wait_until_all_are_gone(family)
 
 
+def on_disk(pages: Path) -> int:
+    return sum(file.stat().st_size for file in pages.rglob("*") if file.is_file())
+
+
 def save_after(config: Path, *, seconds: int) -> None:
     before = config.read_text()
     assert "save_after_s: 600" in before
@@ -211,3 +215,8 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         ann.ask("DELETE", "/v1/admin/users/ann", key=root)
         assert len(list((pages / "v1").iterdir())) == 1
         assert bob.pages() == before > 0
+
+        # What is in memory alone is saved when the service is stopped.
+        bob.chat([{"role": "user", "content": CONTRACT}], max_tokens=1)
+        before = on_disk(pages)
+    assert on_disk(pages) > before

@@ -5,9 +5,6 @@ preemptions and answers that were drafted in other ways need no word. Its pages 
 that begins alike is not computed again; those of users whose pages are saved are not kept, for they must be gone when
 their user is. A sequence for which there is no page or slot gets no drafts.
 
-It draws with the request's own options and random numbers: where it agrees with the target on the probabilities, it
-draws the same token.
-
 Knows neither when drafts pay nor how the target computes.
 """
 
@@ -18,12 +15,13 @@ from typing import Final
 import numpy as np
 
 from app.engine.generation import Generation
-from app.engine.model_runner import Batch, DraftSampler, ModelRunner, TokenSampler
+from app.engine.model_runner import Batch, ModelRunner, TokenSampler
 from app.engine.pages.page_groups import PageGroups
 from app.engine.pages.page_pool import PagePool
 from app.engine.pages.prefix_cache import PrefixCache
 from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_source import DraftToken
+from app.engine.speculative.request_draws import RequestDraws
 
 KIND: Final = "model"
 _WITH_DRAFT: Final = 17
@@ -35,6 +33,7 @@ class _Text:
     """What the draft model has read of one sequence."""
 
     slot: int
+    draws: RequestDraws
     is_kept: bool
     """Whether its full pages stay cached."""
     pages: list[int] = field(default_factory=list)
@@ -45,10 +44,6 @@ class _Text:
     drafted: list[int] = field(default_factory=list)
     """The tokens in the pages from `begin` on."""
     kept_pages: int = 0
-    sampler: DraftSampler | None = None
-    """Has drawn the output up to, but not including, its last token; None: none was needed yet."""
-    remembered: int = 0
-    """Output tokens that `sampler` has drawn."""
     drawing: TokenSampler | None = None
     """Draws the drafts of this step."""
     is_lost: bool = False
@@ -114,7 +109,7 @@ class DraftModel:
                 self._compare(text, generation)
                 new = generation.tokens[text.computed :]
                 text.begin, text.drafted = len(generation.tokens), []
-                text.drawing = self._drawing(text, generation)
+                text.drawing = text.draws.begin(generation)
             if self._can_read(text, new):
                 rows.append((text, new, text.drawing))
                 places.append(place)
@@ -151,7 +146,7 @@ class DraftModel:
             if not self._free_slots:
                 return None
             is_kept = sequence.chain is not None and sequence.grant is None
-            text = self._texts[sequence] = _Text(self._free_slots.pop(), is_kept)
+            text = self._texts[sequence] = _Text(self._free_slots.pop(), RequestDraws(self._runner), is_kept)
         too_long = len(generation.tokens) + self.most_tokens > self._runner.max_context_tokens
         if sequence.dropped or too_long or text.is_lost:
             self._lose(text)
@@ -211,24 +206,6 @@ class DraftModel:
             self._cache.cache(chain, text.pages, text.kept_pages, full)
             text.kept_pages = full
         text.begin = max(text.begin, min(text.computed, len(generation.tokens)))
-
-    def _drawing(self, text: _Text, generation: Generation) -> TokenSampler:
-        """A sampler that is about to draw what comes after the text, within the request's grammar."""
-        constraint = generation.constraint
-        sampler = self._sampler(text, generation)
-        return sampler if constraint is None else self._runner.constrained(sampler, constraint.copy())
-
-    def _sampler(self, text: _Text, generation: Generation) -> DraftSampler:
-        prompt = generation.request.prompt_token_ids
-        sampling = generation.request.sampling
-        tokens = generation.tokens
-        if len(tokens) == len(prompt):
-            return self._runner.make_draft_sampler(prompt, sampling, generation.seed)
-        if text.sampler is None:
-            text.sampler = self._runner.make_draft_sampler(prompt, sampling, generation.seed)
-        text.sampler.remember(tokens[len(prompt) + text.remembered : -1])
-        text.remembered = len(tokens) - len(prompt) - 1
-        return text.sampler.after(tokens[-1])
 
     def _step(self, rows: Sequence[tuple[_Text, list[int], TokenSampler | None]], prompts: int = 0) -> list[int]:
         """Computes tokens of texts behind those in their pages; returns what the samplers have drawn."""

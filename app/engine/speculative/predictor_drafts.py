@@ -5,12 +5,14 @@ back or to keep. Knows neither when drafts pay nor what becomes of them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.engine.generation import Generation
-from app.engine.model_runner import Batch
+from app.engine.model_runner import Batch, ModelRunner, TokenSampler
 from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_source import DraftToken
+from app.engine.speculative.request_draws import RequestDraws
 
 MTP: Final = "mtp"
 EAGLE: Final = "eagle"
@@ -18,10 +20,8 @@ MOST_TOKENS: Final = {MTP: 4, EAGLE: 8}
 """One layer, applied to its own output, soon knows little. Heads are trained for that, with up to seven steps."""
 
 
-class PredictingRunner(Protocol):
+class PredictingRunner(ModelRunner, Protocol):
     """A model that drafts with a layer of its own, or a head."""
-
-    max_context_tokens: int
 
     @property
     def predictor_share(self) -> float:
@@ -33,11 +33,20 @@ class PredictingRunner(Protocol):
         positions: Sequence[int],
         slots: Sequence[int],
         context_lengths: Sequence[int],
+        samplers: Sequence[TokenSampler | None],
     ) -> tuple[list[int], list[float]]:
         """For each sequence, the token after its last one and its probability; -1 where it can't be drafted.
 
-        tokens: the last token of each, which no step has computed, or the draft of the call before.
+        tokens: the last token of each, which no step has computed, or the draft of the call before. samplers: draw the
+        tokens, and keep log-probabilities; None: the likeliest is taken.
         """
+
+
+@dataclass(slots=True)
+class _Drawing:
+    draws: RequestDraws
+    sampler: TokenSampler | None = None
+    """Draws the drafts of this step."""
 
 
 class PredictorDrafts:
@@ -49,6 +58,7 @@ class PredictorDrafts:
         self._runner = runner
         self.most_tokens = min(most_tokens, MOST_TOKENS[kind])
         self.cost_share = runner.predictor_share
+        self._drawing: dict[SequenceState, _Drawing] = {}
 
     def lag(self, generation: Generation) -> int | None:
         """0: the target's steps have computed all; None if the text is about to fill the context."""
@@ -66,6 +76,7 @@ class PredictorDrafts:
             [at + each.sequence.dropped for at, each in zip(contexts, generations, strict=True)],
             [each.sequence.slot for each in generations],
             contexts,
+            [self._sampler(each) for each in generations],
         )
         return [None if token < 0 else DraftToken(token, chance) for token, chance in zip(tokens, chances, strict=True)]
 
@@ -74,6 +85,20 @@ class PredictorDrafts:
 
     def keep_only(self, sequences: Sequence[SequenceState]) -> None:
         """Slots of sequences that have ended are known by their pages."""
+        if len(self._drawing) > len(sequences):
+            self._drawing = {one: self._drawing[one] for one in sequences if one in self._drawing}
+
+    def _sampler(self, generation: Generation) -> TokenSampler | None:
+        """What draws the next draft; None: the request takes the likeliest, or its text has shifted."""
+        is_greedy = generation.request.sampling.temperature == 0 and generation.constraint is None
+        if is_greedy or generation.sequence.dropped:
+            return None
+        drawing = self._drawing.get(generation.sequence)
+        if drawing is None:
+            drawing = self._drawing[generation.sequence] = _Drawing(RequestDraws(self._runner))
+        if not generation.draft_tokens:
+            drawing.sampler = drawing.draws.begin(generation)
+        return drawing.sampler
 
     def release_memory(self) -> None:
         """The runner's memory is all there is."""

@@ -87,7 +87,9 @@ class AttachedFiles:
     async def read(self, load: Load, place: str, caller: Caller) -> Document:
         """Reads what `load` returns. Raises ApiError (400, 503), what `load` raises."""
         try:
-            return await self.reader.read_from(load, in_background=caller.priority == Priority.BATCH)
+            return await self.reader.read(
+                load, sender=caller.tenant or caller.client, in_background=caller.priority == Priority.BATCH
+            )
         except DocumentError as error:
             raise errors.invalid(str(error), place, INVALID_FILE) from None
         except BusyError:

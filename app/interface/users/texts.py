@@ -6,7 +6,7 @@ neither HTTP nor how a request is question.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -390,6 +390,14 @@ def text_of(item: Item) -> str:
         return content
     texts = [part.get("text", "") for part in content if part.get("type") != "input_file"]
     return "\n".join([*texts, *(part["filename"] for part in content if part.get("type") == "input_file")])
+
+
+def searched_texts(item: Item) -> Iterator[str]:
+    """Yields what a search looks into: the text, and what was read of files."""
+    yield text_of(item)
+    content = _content_of(item)
+    if not isinstance(content, str):
+        yield from (part.get("text", "") for part in content if part.get("type") == "input_file")
 
 
 def size_of(items: Iterable[Item]) -> int:

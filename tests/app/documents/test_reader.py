@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.documents.document import BusyError, Document, DocumentError, clean_name, framed
-from app.documents.reader import Bounds, DocumentReader
+from app.documents.reader import Bounds, DocumentReader, Load
 from tests.app.documents.files import BASES, FOLDER, pdf_of, rezipped
 
 LEASE, COSTS, CONTRACT = BASES["lease.docx"], BASES["costs.xlsx"], BASES["contract.pdf"]
@@ -43,10 +43,24 @@ TEXTS = {
 }
 
 
+DEFAULT = Bounds()
+
+
+async def read(name: str, data: bytes, bounds: Bounds = DEFAULT) -> Document:
+    return await DocumentReader(bounds).read(given(name, data))
+
+
+def given(name: str, data: bytes) -> Load:
+    async def load() -> tuple[str, bytes]:
+        return name, data
+
+    return load
+
+
 @pytest.mark.parametrize("name", TEXTS)
 async def test_each_kind_becomes_text(name: str) -> None:
     kind, pages, texts = TEXTS[name]
-    document = await DocumentReader().read(f"C:\\Users\\ada\\{name}", BASES[name])
+    document = await read(f"C:\\Users\\ada\\{name}", BASES[name])
     assert (document.name, document.kind, document.pages) == (name, kind, pages)
     for text in texts:
         assert text in document.text
@@ -65,14 +79,14 @@ async def test_a_table_in_a_table_is_read_once() -> None:
     begin, end = b"<w:tbl><w:tr><w:tc><w:p><w:r><w:t>x</w:t></w:r></w:p>", b"</w:tc></w:tr></w:tbl>"
     body = b'<w:document xmlns:w="%b"><w:body>%b%b</w:body></w:document>' % (name, begin * 60, end * 60)
     nested = rezipped(LEASE, lambda part, old: body if part == "word/document.xml" else old)
-    document = await DocumentReader(Bounds(seconds=3)).read("nested.docx", nested)
+    document = await read("nested.docx", nested, Bounds(seconds=3))
     assert document.text.count("x") == 60
 
 
 async def test_names_within_a_file_hide_nothing() -> None:
     named = rezipped(COSTS, lambda _, part: part.replace(b'"Secret"', '"Se\u202ecr\u200bet"'.encode()))
     named = rezipped(named, lambda _, part: part.replace(b'"Costs"', '"Co\u202ests"'.encode()))
-    document = await DocumentReader().read("costs.xlsx", named)
+    document = await read("costs.xlsx", named)
     assert list(document.notes) == ['The sheet "Secret" is hidden, and not read.']
     assert document.text.startswith('[sheet "Costs"]')
 
@@ -91,7 +105,7 @@ async def test_names_within_a_file_hide_nothing() -> None:
     ],
 )
 async def test_the_content_says_what_a_file_is(name: str, data: bytes, kind: str, text: str) -> None:
-    document = await DocumentReader().read(name, data)
+    document = await read(name, data)
     assert document.kind == kind
     assert text in document.text
 
@@ -151,39 +165,47 @@ REFUSED = {
 async def test_one_sentence_says_why_a_file_is_refused(name: str) -> None:
     data, reason = REFUSED[name]
     with pytest.raises(DocumentError) as refused:
-        await DocumentReader().read(f"/srv/{name}\n\x1b", data)
+        await read(f"/srv/{name}\n\x1b", data)
     assert str(refused.value).startswith(f'"{name}" {reason}')
     assert re.fullmatch(r'"[^"/\n]+" [^\n/]+\.', str(refused.value))
 
 
 async def test_a_file_outlives_none_of_its_bounds() -> None:
     with pytest.raises(DocumentError, match=r'"a\.txt" has more than 1 MiB: send a part of it'):
-        await DocumentReader(Bounds(file_bytes=1 << 20)).read("a.txt", b"a" * ((1 << 20) + 1))
+        await read("a.txt", b"a" * ((1 << 20) + 1), Bounds(file_bytes=1 << 20))
     with pytest.raises(DocumentError, match=r'"a\.csv" takes more than 1 s to read: send a part of it'):
-        await DocumentReader(Bounds(seconds=1)).read("a.csv", b'"' + b"a\n" * (12 << 20))
+        await read("a.csv", b'"' + b"a\n" * (12 << 20), Bounds(seconds=1))
     with pytest.raises(DocumentError, match=r'"a.html" can\'t be read: it is damaged, or takes more than 160 MiB'):
-        await DocumentReader(Bounds(memory_bytes=160 << 20)).read("a.html", b"<p>" * (3 << 20))
-    spaces = await DocumentReader(Bounds(seconds=3)).read("spaces.txt", b" " * (1 << 20) + b"x \t\ny")
+        await read("a.html", b"<p>" * (3 << 20), Bounds(memory_bytes=160 << 20))
+    spaces = await read("spaces.txt", b" " * (1 << 20) + b"x \t\ny", Bounds(seconds=3))
     assert spaces.text == "x\ny"
-    quotes = await DocumentReader(Bounds(seconds=3)).read("quotes.csv", b',"' * 8000)
+    quotes = await read("quotes.csv", b',"' * 8000, Bounds(seconds=3))
     assert quotes.kind == "csv"
-    document = await DocumentReader().read("many.pdf", pdf_of(10_000))
+    document = await read("many.pdf", pdf_of(10_000))
     assert document.pages == 10_000
     assert document.text.endswith("[page 10000]\nA page")
 
 
 async def test_too_many_files_at_once_are_refused_and_a_cancelled_one_leaves_no_process() -> None:
     reader = DocumentReader()
-    reading = [asyncio.create_task(reader.read("a.txt", b"a")) for _ in range(18)]
+
+    def read(sender: bytes, data: bytes = b"a") -> "asyncio.Task[Document]":
+        return asyncio.create_task(reader.read(given("a.txt", data), sender=sender))
+
+    reading = [read(b"one") for _ in range(12)]
+    await asyncio.sleep(0)
+    with pytest.raises(BusyError):  # the other places are for others
+        await read(b"one")
+    reading += [read(b"%d" % number) for number in range(6)]
     await asyncio.sleep(0)
     with pytest.raises(BusyError):
-        await reader.read("a.txt", b"a")
+        await read(b"another")
     for task in reading[2:]:
         task.cancel()
     assert [one.text for one in await asyncio.gather(*reading[:2])] == ["a", "a"]
     children = [pid for one in Path("/proc/self/task").glob("*/children") for pid in one.read_text().split()]
     assert not any(b"app.documents" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
-    assert (await reader.read("a.txt", b"b")).text == "b"
+    assert (await read(b"one", b"b")).text == "b"
 
 
 async def test_files_that_wait_are_in_no_memory_and_those_that_nobody_waits_for_come_one_at_a_time() -> None:
@@ -196,7 +218,7 @@ async def test_files_that_wait_are_in_no_memory_and_those_that_nobody_waits_for_
         return name, b"a"
 
     def read(name: str, *, in_background: bool) -> "asyncio.Task[Document]":
-        return asyncio.create_task(reader.read_from(lambda: load(name), in_background=in_background))
+        return asyncio.create_task(reader.read(lambda: load(name), in_background=in_background))
 
     tasks = [read(f"unread {number}", in_background=True) for number in range(20)]
     await asyncio.sleep(0)

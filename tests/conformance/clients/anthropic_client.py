@@ -142,7 +142,7 @@ def test_a_document_is_its_text(client: anthropic.Anthropic, asked: dict[str, An
 
 
 def test_models(client: anthropic.Anthropic, model: str) -> None:
-    assert [entry.id for entry in client.models.list(limit=1)] == [model]
+    assert model in [entry.id for entry in client.models.list(limit=1)]
     assert client.models.retrieve(model).type == "model"
 
 

@@ -48,7 +48,7 @@ def asked(model: str) -> dict[str, Any]:
 
 
 def test_models(client: openai.OpenAI, model: str) -> None:
-    assert [entry.id for entry in client.models.list()] == [model]
+    assert model in [entry.id for entry in client.models.list()]
     assert client.models.retrieve(model).object == "model"
 
 

@@ -331,6 +331,29 @@ def test_an_answer_goes_on_with_another_worker(model: Path, expected: Outputs) -
                 check_some_are_right(engine, model)
 
 
+@pytest.mark.parametrize("model", ["dense", "eagle"], indirect=True)
+def test_drafts_are_drawn_with_the_requests_random_numbers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they are right more often than the likeliest tokens would be, and as often where hardly anything is drawn."""
+
+    def share(temperature: float) -> float:
+        requests = [
+            GenerateRequest(
+                f"{seed}", tuple(made_text(40)), 200, SamplingParams(temperature=temperature, seed=seed), tenant=b""
+            )
+            for seed in range(1, 4)
+        ]
+        with running(model, "few at a time") as engine:
+            texts = outputs(engine, requests)
+            drafted, right = engine.statistics().drafts[kind_of(model)]
+        assert len(set(texts.values())) == (1 if temperature < 0.1 else 3)
+        return right / drafted
+
+    drawn, nearly_greedy = share(0.7), share(1e-4)
+    monkeypatch.setattr(PredictorDrafts, "_sampler", lambda *_: None)
+    assert drawn > 1.2 * share(0.7)
+    assert nearly_greedy == share(1e-4)
+
+
 @pytest.mark.parametrize("model", ["dense", "latent", "eagle"], indirect=True)
 def test_saved_pages_have_the_predictors_keys(model: Path) -> None:
     """Drafts are as often right behind pages that another worker has saved; one without a predictor has other pages."""

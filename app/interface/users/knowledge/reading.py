@@ -140,7 +140,7 @@ class DocumentReading:
 
         while True:
             try:
-                document = await self._reader.read_from(load, in_background=True)
+                document = await self._reader.read(load, in_background=True)
                 break
             except BusyError:
                 await asyncio.sleep(_BUSY_S)

@@ -5,6 +5,7 @@ Texts are opened by `app.interface.users.texts`; a search reads them in memory o
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -21,7 +22,7 @@ from app.interface.users.items import items_of
 from app.interface.users.kv_pages import AllForgotten
 from app.interface.users.routes.listing import list_query, listed
 from app.interface.users.routes.users import id_of, texts_of, user_of
-from app.interface.users.texts import Conversation, Item, Texts, off_loop, size_of, text_of
+from app.interface.users.texts import Conversation, Item, Texts, off_loop, searched_texts, size_of
 from app.interface.wire.conversations import (
     ConversationChangeRequest,
     ConversationObject,
@@ -206,7 +207,7 @@ async def _passage(items: Sequence[Item], words: str) -> str | None:
 
 def passage_of(items: Sequence[Item], words: str) -> str | None:
     """Returns the text around casefolded words, on one line; None: no item has them."""
-    for text in map(text_of, items):
+    for text in chain.from_iterable(map(searched_texts, items)):
         folded = text.casefold()
         place = folded.find(words)
         if place < 0:

@@ -376,6 +376,10 @@ def test_a_passage_is_the_text_around_what_was_found() -> None:
     assert passage_of(said, "strasse is") == "…" + "A" * 18 + " the Straße is long " + "b" * 84 + "…"
     assert passage_of(said, "first") == "First."
     assert passage_of(said, "second") is None
+    file = {"type": "input_file", "filename": "lease.md", "text": "The rent is 900."}
+    said.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "How much?"}, file]})
+    assert [passage_of(said, words) for words in ("much", "lease")] == ["How much? lease.md"] * 2
+    assert passage_of(said, "rent") == "The rent is 900."
 
 
 async def test_an_answers_last_item_tells_of_its_response(saying: Site, ann: AsyncOpenAI) -> None:

@@ -110,7 +110,7 @@ def test_a_users_files_are_kept_with_the_chat(site: Site, browser: Browser, tmp_
         assert [one.partition("</document>")[2].strip().split("<")[0] for one in begins] == ["rent?", "who?", "who?"]
 
         page.get_by_label("Search conversations").fill("rent is 900")
-        expect(page.locator(".sidebar .title")).to_have_count(1)
+        expect(page.locator(".sidebar li.found .title")).to_have_count(1)
         page.get_by_label(re.compile("^Menu of")).click()
         with page.expect_download() as download:
             page.get_by_role("button", name="Export as JSON").click()

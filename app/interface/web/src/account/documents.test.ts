@@ -40,6 +40,13 @@ test("files are added one after the other, and those that can not be are told", 
   expect(asked).toContain('POST /v1/vector_stores/vs_1/files {"file_id":"file-1"}');
 });
 
+test("a file that the collection does not take is not kept", async () => {
+  answers["/v1/vector_stores/vs_1/files"] = () => refused(400, "invalid_value", "It is full.");
+  const { failures } = await add("vs_1", [new File(["text"], "lease.md")], [], () => undefined);
+  expect(failures).toEqual(["lease.md: It is full."]);
+  expect(asked.at(-1)).toBe("DELETE /v1/files/file-1");
+});
+
 test("the end of the session ends it", async () => {
   answers["assistants lease.md"] = () => refused(401, "session_expired", "");
   await expect(add("vs_1", [new File([""], "lease.md"), new File([""], "menu.md")], [], () => undefined)).rejects.toThrow();

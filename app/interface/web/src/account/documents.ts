@@ -50,7 +50,10 @@ export async function add(id: string, files: File[], there: Document[], tell: (d
     form.set("file", file);
     try {
       const stored = await call<{ id: string }>("POST", "/v1/files", form);
-      await call("POST", at(id, "/files"), { file_id: stored.id });
+      await call("POST", at(id, "/files"), { file_id: stored.id }).catch(async (error: unknown) => {
+        await call("DELETE", `/v1/files/${stored.id}`).catch(() => undefined);
+        throw error;
+      });
       const old = former.get(file.name);
       if (old) replaced.set(stored.id, old);
     } catch (error) {

@@ -12,6 +12,7 @@ from app.client.collections import collection_named
 
 ERRORS = (ChatError, OpenAIError, OSError)
 _LOOK_S = 0.5
+_WITH_FILES = {"with_files": "true"}
 
 
 def add_documents(client: OpenAI, name: str, paths: Sequence[Path], say: Callable[[str], None]) -> int:
@@ -24,13 +25,16 @@ def add_documents(client: OpenAI, name: str, paths: Sequence[Path], say: Callabl
     waiting: dict[str, Path] = {}
     failed = 0
     for path in files:
+        file_id = None
         try:
             file_id = client.files.create(file=path, purpose="assistants").id
+            client.vector_stores.files.create(file_id=file_id, vector_store_id=collection.id)
         except APIStatusError as error:
+            if file_id is not None:
+                client.files.delete(file_id)
             say(f"{path}: {error.message}")
             failed += 1
             continue
-        client.vector_stores.files.create(file_id=file_id, vector_store_id=collection.id)
         waiting[file_id] = path
     while waiting:
         time.sleep(_LOOK_S)
@@ -41,13 +45,12 @@ def add_documents(client: OpenAI, name: str, paths: Sequence[Path], say: Callabl
             del waiting[file_id]
             if document.last_error is not None:
                 say(f"{path}: {document.last_error.message}")
-                client.vector_stores.files.delete(file_id, vector_store_id=collection.id)
-                client.files.delete(file_id)
+                _take_out(client, collection.id, file_id)
                 failed += 1
                 continue
             say("  ".join([str(path), *_notes(document)]))
             if (replaced := former.get(_shown_name(document))) is not None:
-                client.vector_stores.files.delete(replaced, vector_store_id=collection.id)
+                _take_out(client, collection.id, replaced)
     return failed
 
 
@@ -74,8 +77,12 @@ def found(client: OpenAI, name: str, question: str) -> Iterator[str]:
 
 def removed(client: OpenAI, name: str) -> str:
     collection = collection_named(client, name)
-    client.vector_stores.delete(collection.id)
-    return f"Deleted: {collection.name}"
+    client.vector_stores.delete(collection.id, extra_query=_WITH_FILES)
+    return f"Deleted with its files: {collection.name}"
+
+
+def _take_out(client: OpenAI, collection_id: str, file_id: str) -> None:
+    client.vector_stores.files.delete(file_id, vector_store_id=collection_id, extra_query=_WITH_FILES)
 
 
 def _files_in(path: Path) -> Iterator[Path]:

@@ -73,7 +73,7 @@ def remove(
     as_: As = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Delete a collection: its key first, so that nobody can open its passages any more."""
+    """Delete a collection and its files: its key first, so that nobody can open its passages any more."""
     from app.commands.collecting import ERRORS, removed
 
     if not yes and not typer.confirm(f"Delete the collection {collection}?"):

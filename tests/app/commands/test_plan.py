@@ -25,7 +25,7 @@ FAST = ["--machine", "epyc-9354"]
 
 @pytest.fixture(autouse=not FULL)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "REQUESTS", 500)
+    monkeypatch.setattr(simulation, "REQUESTS", 200)
 
 
 def run(*arguments: str) -> tuple[int, str]:

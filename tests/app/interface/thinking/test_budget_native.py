@@ -3,6 +3,7 @@
 The embedded model, with a template like Qwen 3's that opens the thought. Its marks are text, or single tokens.
 """
 
+import functools
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -39,22 +40,29 @@ SCHEMA = {
 TOOL = {"type": "function", "function": {"name": "answer", "parameters": SCHEMA}}
 
 
+@functools.cache
+def parts_of(folder: Path, template: str) -> tuple[ChatModel, Constraints]:
+    """What takes seconds to make, and knows no requests."""
+    names = ("tokenizer.json", "config.json", "tokenizer_config.json")
+    tokenizer, config, tokenizer_config = (json.loads((folder / name).read_text()) for name in names)
+    model = ChatModel(
+        tokenizer=tokenizer,
+        config=config | {"model_type": "qwen3"},
+        tokenizer_config=tokenizer_config,
+        template=template,
+        max_context_tokens=1024,
+    )
+    return model, Constraints(folder, config["vocab_size"])
+
+
 class Service:
     """The whole ingress over one engine; it records what the engine was asked and what it sent."""
 
     def __init__(self, folder: Path, template: str) -> None:
-        files = {name: json.loads((folder / name).read_text()) for name in ("tokenizer.json", "config.json")}
-        self.model = ChatModel(
-            tokenizer=files["tokenizer.json"],
-            config=files["config.json"] | {"model_type": "qwen3"},
-            tokenizer_config=json.loads((folder / "tokenizer_config.json").read_text()),
-            template=template,
-            max_context_tokens=1024,
-        )
+        self.model, self.constraints = parts_of(folder, template)
         runner = NativeRunner(
             str(folder), threads=1, kv_pages=128, max_sequences=4, max_step_tokens=128, max_context_tokens=1024
         )
-        self.constraints = Constraints(folder, runner.vocab_size)
         self.engine = Engine(runner, guess_tokens=4)
         self.engine.start()
         self._streams = AsyncEngine(self.engine)
@@ -82,7 +90,6 @@ class Service:
 
     def close(self) -> None:
         self.engine.stop()
-        self.constraints.close()
         assert self.engine.statistics().pages_used == 0
         del self.engine, self._streams  # the application is kept for longer, and the model is large
 
@@ -113,10 +120,14 @@ def with_marks(folder: Path, target: Path) -> Path:
     return target
 
 
+@pytest.fixture(scope="module")
+def folders(embedded_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {"text": embedded_model, "tokens": with_marks(embedded_model, tmp_path_factory.mktemp("marks") / "model")}
+
+
 @pytest.fixture(params=["text", "tokens"])
-async def service(request: pytest.FixtureRequest, embedded_model: Path, tmp_path: Path) -> AsyncIterator[Service]:
-    folder = embedded_model if request.param == "text" else with_marks(embedded_model, tmp_path / "model")
-    made = Service(folder, OPENING)
+async def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> AsyncIterator[Service]:
+    made = Service(folders[request.param], OPENING)
     yield made
     made.close()
 

@@ -44,7 +44,7 @@ SLOW = replace(FAST, worker_id="w2", speed=1.0, capacity=replace(CAPACITY, promp
 SHORT_RUNS = """
 import runpy
 from app.capacity import simulation
-simulation.REQUESTS = 500
+simulation.REQUESTS = 200
 runpy.run_module("app.capacity", run_name="__main__")
 """
 

@@ -55,5 +55,6 @@ def _vocabulary(tokenizer: Mapping[str, Any]) -> tuple[dict[int, str], set[int]]
         tokens = {int(number): str(text) for text, number in vocab.items()}
     else:  # a list of pieces with their scores
         tokens = {number: str(piece[0]) for number, piece in enumerate(vocab)}
+    tokens = {number: text for number, text in tokens.items() if text != f"[PAD{number}]"}  # rows that fill up a GGUF's
     added = {int(one["id"]): str(one["content"]) for one in tokenizer.get("added_tokens") or []}
     return tokens | added, added.keys() - tokens.keys() | {n for n in added if added[n] != tokens.get(n)}

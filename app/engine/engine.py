@@ -291,8 +291,12 @@ class Engine:
             self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
         if self._speculation is not None and self._speculation.fills:
             self._outbox.flush()  # as in _compute
-            with self._turns:
-                self._speculation.fill(step)
+            try:
+                with self._turns:
+                    self._speculation.fill(step)
+            except Exception:
+                logger.exception("drafting has failed: no model drafts any more")
+                self._speculation.give_up(step)
         return step
 
     def _compute(self, step: Step) -> list[int] | None:

@@ -48,7 +48,7 @@ class TokenSampler(Protocol):
 
 
 class DraftSampler(TokenSampler, Protocol):
-    """Draws drafts as the request's own sampler would, and keeps the log-probabilities of what it draws."""
+    """Draws drafts as the request's own sampler would."""
 
     def after(self, token: int) -> "DraftSampler":
         """Makes a sampler that goes on as if this one had just drawn the token; this one stays as it is."""

@@ -4,7 +4,6 @@ It only translates names and types. Knows nothing of scheduling or of which sequ
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,7 +187,7 @@ class NativeRunner:
         )
 
     def make_draft_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> DraftSampler:
-        return self._make_sampler(prompt_token_ids, replace(sampling, logprobs=0), seed)
+        return self._make_sampler(prompt_token_ids, sampling, seed)
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         native = self._native_sampler(sampler)

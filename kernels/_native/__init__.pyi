@@ -507,7 +507,7 @@ class Model:
         token_ids, positions: [S] each sequence's last token, which no step has computed, and its RoPE position; or the
         last draft of the call before. slots: [S]. context_lengths: [S] the tokens before it: the last of them was
         computed by the slot's last step, or drafted since then. depth: how many tokens; 16 behind a text at most.
-        samplers: [S] or none; where not None, it draws the drafts, and without its log-probabilities theirs are 0.
+        samplers: [S] or none; where not None, it draws the drafts.
         Returns ([S, depth] tokens, [S, depth] their probabilities by this layer, each given those before); -1 and 0
         where the slot's last step was another sequence's or ended elsewhere. What steps read stays as it is. Raises
         ValueError naming the array that does not fit, or for a model without `predicts`.

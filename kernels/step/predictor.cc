@@ -24,6 +24,13 @@ void spread(const std::vector<int32_t>& tokens, int32_t vocab_size, float* logit
   if (!tokens.empty()) std::fill(logits, end, -std::numeric_limits<float>::infinity());
 }
 
+// The head's row for a token; -1: it has none, so nothing of what it has could be drawn.
+int32_t place_in(const std::vector<int32_t>& tokens, int32_t token) {
+  if (tokens.empty()) return token;
+  const auto at = std::lower_bound(tokens.begin(), tokens.end(), token);
+  return at == tokens.end() || *at != token ? -1 : int32_t(at - tokens.begin());
+}
+
 }  // namespace
 
 float* Predictor::parts(int64_t r) const {
@@ -176,13 +183,17 @@ void Predictor::choose() {
     const DraftOutputs& drafts = *context_.drafts;
     const std::vector<int32_t>& tokens = weights().tokens;
     TokenScorer scorer(context_.kernels);
+    std::vector<float> own;
     for (int64_t r = mine.begin; r < mine.end; ++r) {
       float* const logits = workspace.logits.data() + r * workspace.logits_stride;
       if (Sampler* const sampler = drafts.samplers[r]; sampler != nullptr) {
+        own.assign(logits, logits + head.weight.rows);
         spread(tokens, context_.config.vocab_size, logits);
         drafts.tokens[r] = sampler->sample(logits);
-        const TokenScores scores = sampler->take_scores();
-        drafts.chances[r] = scores.logprobs.empty() ? 0.0f : std::exp(scores.logprobs.back());
+        const int32_t place = place_in(tokens, drafts.tokens[r]);
+        drafts.chances[r] =
+            place < 0 ? 0.0f
+                      : std::exp(scorer.score(own.data(), head.weight.rows, place, 0, nullptr, nullptr));
         continue;
       }
       int32_t best = 0;

@@ -26,6 +26,7 @@ LETTERS: dict[str, Any] = {"a": 0, "b": 1, "c": 2}
         (LETTERS, {3: "<end>", 4: "<think>"}),  # a later model of the family knows more
         (LETTERS, {}),
         ([["a", -1.0], ["b", -2.0], ["c", -3.0]], {3: "<end>"}),
+        ({**LETTERS, "[PAD4]": 4, "[PAD5]": 5}, {3: "<end>"}),  # as a GGUF fills up its rows
     ],
 )
 def test_a_model_of_the_same_family_can_draft(tmp_path: Path, vocab: object, added: dict[int, str]) -> None:

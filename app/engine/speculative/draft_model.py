@@ -70,6 +70,7 @@ class DraftModel:
         self.cost_share = cost_share
         self._runner = runner
         self._with_draft = min(_WITH_DRAFT, runner.max_step_tokens // runner.max_sequences)
+        self._target_vocab_size = target_vocab_size
         self._vocab_size = min(target_vocab_size, runner.vocab_size)
         self._pool = PagePool(runner.kv_pages)
         self._cache = PrefixCache(self._pool, PageGroups((0,), runner.page_tokens))
@@ -109,10 +110,12 @@ class DraftModel:
                 self._compare(text, generation)
                 new = generation.tokens[text.computed :]
                 text.begin, text.drafted = len(generation.tokens), []
+            if not self._can_read(text, new):
+                continue
+            if not generation.draft_tokens:
                 text.drawing = text.draws.begin(generation)
-            if self._can_read(text, new):
-                rows.append((text, new, text.drawing))
-                places.append(place)
+            rows.append((text, new, text.drawing))
+            places.append(place)
         drafts: list[DraftToken | None] = [None] * len(generations)
         if rows:
             for place, (text, _, sampler), token in zip(places, rows, self._step(rows), strict=True):
@@ -147,6 +150,7 @@ class DraftModel:
                 return None
             is_kept = sequence.chain is not None and sequence.grant is None
             text = self._texts[sequence] = _Text(self._free_slots.pop(), RequestDraws(self._runner), is_kept)
+            text.is_lost = not self._knows(generation)
         too_long = len(generation.tokens) + self.most_tokens > self._runner.max_context_tokens
         if sequence.dropped or too_long or text.is_lost:
             self._lose(text)
@@ -160,6 +164,16 @@ class DraftModel:
             self._runner.page_tables[0, text.slot, :found] = text.pages
         needed = self._pages_for(len(generation.tokens) + self.most_tokens) - len(text.pages)
         return None if needed > self._pool.free_count else text
+
+    def _knows(self, generation: Generation) -> bool:
+        """Whether the request's own tokens and its grammar's masks fit this model's vocabulary."""
+        own, request = self._runner.vocab_size, generation.request
+        if own == self._target_vocab_size:
+            return True
+        if generation.constraint is not None and -(-own // 32) != -(-self._target_vocab_size // 32):
+            return False
+        sampling = request.sampling
+        return max((*request.prompt_token_ids, *sampling.end_token_ids, *sampling.logit_bias)) < own
 
     def _lose(self, text: _Text) -> None:
         text.is_lost = True
@@ -183,6 +197,8 @@ class DraftModel:
 
     def _can_read(self, text: _Text, tokens: Sequence[int]) -> bool:
         """Whether it knows the tokens and has pages for them, which are allocated."""
+        if not tokens:  # the text was shifted since `lag`, or the step before was interrupted
+            return False
         if max(tokens) >= self._runner.vocab_size:
             text.is_lost = True
             return False

@@ -323,10 +323,10 @@ class ModelDrafts:
             self._costs[not is_first].record(len(going), time.perf_counter() - before_s)
             more = []
             for generation, token in zip(going, drafted, strict=True):
-                if token is None:
-                    continue
-                tokens = [*generation.draft_tokens, token.token]
-                if generation.free(tokens) < len(tokens):
+                tokens = [*generation.draft_tokens, *(() if token is None else (token.token,))]
+                if token is None or generation.free(tokens) < len(tokens):
+                    if not generation.draft_tokens:  # nothing came of it
+                        self._record(generation).expected *= 1 - _RATE
                     continue
                 generation.draft_tokens = tokens
                 record = self._record(generation)

@@ -1,7 +1,7 @@
 """Drafts by the target's own layer of multi-token prediction, or by an EAGLE-3 head, which is loaded with the target.
 
-A step of the target has computed all that they need (kernels/step/predictor.h), so there is nothing to follow, to roll
-back or to keep. Knows neither when drafts pay nor what becomes of them.
+A step of the target has computed all that they need (kernels/step/predictor.h), so there is nothing to follow and
+nothing to roll back. Knows neither when drafts pay nor what becomes of them.
 """
 
 from collections.abc import Sequence
@@ -84,21 +84,32 @@ class PredictorDrafts:
         """The step has kept what is needed by itself."""
 
     def keep_only(self, sequences: Sequence[SequenceState]) -> None:
-        """Slots of sequences that have ended are known by their pages."""
+        """As `DraftSource.keep_only`. Slots of sequences that have ended are known by their pages."""
         if len(self._drawing) > len(sequences):
             self._drawing = {one: self._drawing[one] for one in sequences if one in self._drawing}
 
     def _sampler(self, generation: Generation) -> TokenSampler | None:
         """What draws the next draft; None: the request takes the likeliest, or its text has shifted."""
-        is_greedy = generation.request.sampling.temperature == 0 and generation.constraint is None
-        if is_greedy or generation.sequence.dropped:
+        if generation.sequence.dropped or (generation.constraint is None and _takes_the_likeliest(generation)):
             return None
         drawing = self._drawing.get(generation.sequence)
         if drawing is None:
-            drawing = self._drawing[generation.sequence] = _Drawing(RequestDraws(self._runner))
+            drawing = self._drawing[generation.sequence] = _Drawing(RequestDraws(self._runner, are_scored=False))
         if not generation.draft_tokens:
             drawing.sampler = drawing.draws.begin(generation)
         return drawing.sampler
 
     def release_memory(self) -> None:
-        """The runner's memory is all there is."""
+        """The runner's memory is all there is to give back."""
+
+
+def _takes_the_likeliest(generation: Generation) -> bool:
+    """Whether the sampler changes nothing of what the model says."""
+    sampling = generation.request.sampling
+    return sampling.temperature == 0 and not (
+        sampling.logit_bias
+        or sampling.min_new_tokens
+        or sampling.presence_penalty
+        or sampling.frequency_penalty
+        or sampling.repetition_penalty != 1
+    )

@@ -3,6 +3,8 @@
 Where a model that drafts and the target agree on the probabilities, they draw the same token. Knows no model.
 """
 
+from dataclasses import replace
+
 from app.engine.generation import Generation
 from app.engine.model_runner import DraftSampler, ModelRunner, TokenSampler
 
@@ -10,11 +12,12 @@ from app.engine.model_runner import DraftSampler, ModelRunner, TokenSampler
 class RequestDraws:
     """Of one sequence, whose text only grows."""
 
-    __slots__ = ("_remembered", "_runner", "_sampler")
+    __slots__ = ("_are_scored", "_remembered", "_runner", "_sampler")
 
-    def __init__(self, runner: ModelRunner) -> None:
-        """runner: makes the samplers."""
+    def __init__(self, runner: ModelRunner, *, are_scored: bool = True) -> None:
+        """runner: makes the samplers. are_scored: whether they keep the log-probabilities of what they draw."""
         self._runner = runner
+        self._are_scored = are_scored
         self._sampler: DraftSampler | None = None  # has drawn the output up to, but not including, its last token
         self._remembered = 0  # output tokens that it has drawn
 
@@ -28,7 +31,8 @@ class RequestDraws:
         prompt = generation.request.prompt_token_ids
         tokens = generation.tokens
         if self._sampler is None:
-            made = self._runner.make_draft_sampler(prompt, generation.request.sampling, generation.seed)
+            sampling = replace(generation.request.sampling, logprobs=0 if self._are_scored else None)
+            made = self._runner.make_draft_sampler(prompt, sampling, generation.seed)
             if len(tokens) == len(prompt):
                 return made
             self._sampler = made

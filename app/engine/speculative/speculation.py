@@ -145,6 +145,15 @@ class Speculation:
         for _, generation in likely[:most]:
             step.query_lengths[places[generation.sequence]] += 1
 
+    def give_up(self, step: Step) -> None:
+        """No model drafts any more, and the step has none of its drafts."""
+        planned = {generation.sequence for generation in self._planned}
+        for index, sequence in enumerate(step.sequences):
+            if sequence in planned:
+                step.query_lengths[index] = 1
+                sequence.drafts = 0
+        self._planned, self._model, self._source = [], None, None
+
     def _paying(self, chances: Sequence[float], rows: int, spent_s: float | None = None) -> int:
         """How many draft tokens, sorted by falling probability, maximize tokens per second beside `rows` other rows.
 

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -12,7 +12,7 @@ from app.engine.model_runner import TokenSampler
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
-from app.messages.requests import GenerateRequest, SamplingParams
+from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.app.memory.pages import grant_for
 from tests.engine.memory.stores import DictStore
 from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
@@ -138,6 +138,70 @@ def test_drafts_that_are_wrong_are_not_made() -> None:
     assert receiver.tokens("one") == runner.expected_tokens(request)
     engine.stop()
     assert engine.statistics().drafted_tokens < 100
+
+
+class StrictDraftRunner(FakeDraftRunner):
+    """Refuses what is not in its vocabulary, as a native one does."""
+
+    def make_draft_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int
+    ) -> FakeDraftSampler:
+        if max((*prompt_token_ids, *sampling.logit_bias)) >= self.vocab_size:
+            raise ValueError("a token is not in the vocabulary")
+        return super().make_draft_sampler(prompt_token_ids, sampling, seed)
+
+
+def texts_with(drafts: DraftModel | None, requests: Sequence[GenerateRequest]) -> tuple[list[Any], int]:
+    """The texts, and how many tokens were drafted. The engine still runs then."""
+    engine, receiver = Engine(FakeRunner(vocab_size=400), drafts=drafts), Receiver()
+    engine.start()
+    texts = []
+    for request in requests:
+        receiver.submit(engine, request)
+        texts.append(receiver.tokens(request.request_id))
+    assert engine.healthy
+    engine.stop()
+    return texts, engine.statistics().drafted_tokens
+
+
+def test_a_context_that_is_shifted_has_no_more_drafts() -> None:
+    window = ContextWindow(tokens=32, keep_tokens=4, discard_tokens=8)
+    sampling = SamplingParams(temperature=0.0)
+    request = GenerateRequest("one", tuple(range(10)), 100, sampling, tenant=b"", window=window)
+    alone, _ = texts_with(None, [request])
+    drafted, count = texts_with(drafting(FakeDraftRunner(right=1.0, vocab_size=400)), [request])
+    assert drafted == alone
+    assert 10 < count < 32
+
+
+def test_what_the_draft_model_does_not_know_is_not_drafted_for() -> None:
+    strange = GenerateRequest(
+        "biased", (1, 2, 3), 30, SamplingParams(temperature=0.0, logit_bias={395: -1.0}), tenant=b""
+    )
+    requests = [strange, GenerateRequest("prompt", (1, 395, 3), 30, SamplingParams(temperature=0.0), tenant=b"")]
+    alone, _ = texts_with(None, requests)
+    source = DraftModel(
+        StrictDraftRunner(right=1.0, vocab_size=390), target_vocab_size=400, most_tokens=5, cost_share=0.02
+    )
+    assert texts_with(source, requests) == (alone, 0)
+
+
+def test_a_source_that_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def draft(*_: Any) -> None:
+        asked.append(1)
+        raise ValueError("it can not draft")
+
+    source = drafting(FakeDraftRunner(right=1.0, vocab_size=400))
+    monkeypatch.setattr(source, "draft", draft)
+    requests = [
+        GenerateRequest(f"{number}", tuple(range(number + 3)), 20, SamplingParams(temperature=0.0), tenant=b"")
+        for number in range(2)
+    ]
+    alone, _ = texts_with(None, requests)
+    assert texts_with(source, requests) == (alone, 0)
+    assert asked == [1]
 
 
 def test_a_prompt_that_begins_alike_is_read_once() -> None:

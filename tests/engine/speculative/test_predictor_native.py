@@ -351,7 +351,7 @@ def test_drafts_are_drawn_with_the_requests_random_numbers(model: Path, monkeypa
     drawn, nearly_greedy = share(0.7), share(1e-4)
     monkeypatch.setattr(PredictorDrafts, "_sampler", lambda *_: None)
     assert drawn > 1.2 * share(0.7)
-    assert nearly_greedy == share(1e-4)
+    assert nearly_greedy == pytest.approx(share(1e-4), rel=0.1)
 
 
 @pytest.mark.parametrize("model", ["dense", "latent", "eagle"], indirect=True)

@@ -30,6 +30,8 @@ _MESSAGES_AT_ONCE: Final = 2
 """Of one call, so that a long list leaves the workers' places to others."""
 _FEW_CHARACTERS: Final = 4096
 """Texts of so many are tokenized at once, more in a thread."""
+_MOST_PAIR_CHARACTERS: Final = 16 << 20
+"""Of the pairs of one request: the tokens of all are in memory before the first is computed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +81,8 @@ class Encoders:
             raise errors.invalid("No encoder is served: name one in the service's configuration.", "model")
         served = self._service.model(name)
         if served.encoder is None:
-            raise errors.invalid(f"The model {name!r} is no encoder.", "model")
+            known = ", ".join(own for own, each in self._service.models.items() if each.encoder is not None)
+            raise errors.invalid(f"The model {name!r} is no encoder. Encoders here: {known or 'none'}.", "model")
         return served, served.encoder
 
     async def embed(
@@ -131,6 +134,11 @@ class Encoders:
         if not encoder.scores:
             return await self._cosines(pairs, caller=caller, model=name, priority=priority)
         texts = [text for pair in pairs for text in pair]
+        if (characters := sum(map(len, texts))) > _MOST_PAIR_CHARACTERS:
+            raise errors.invalid(
+                f"Query and documents have {characters:,} characters, the query counted with each document; at most"
+                f" {_MOST_PAIR_CHARACTERS:,} go into one request. Send fewer documents at a time, or a shorter query."
+            )
         found = await self._tokenized(texts, lambda: _of_pairs(encoder, pairs))
         tokens, second = [ids for ids, _ in found], [number for _, number in found]
         logits = await self.run(served, name, tokens, second, caller=caller, priority=priority)

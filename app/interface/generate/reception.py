@@ -143,9 +143,9 @@ class Reception:
         return body, len(raw) + await self.files.read_all(body, caller_of(request))
 
     async def _parsed(self, raw: bytes, body_type: type[Body]) -> Body:
-        """Returns the body, of the first model if it names none."""
+        """Returns the body, of the first model if it names none and does not find one by itself."""
         body = await self._preparation.run(len(raw), lambda: parse(body_type, raw))
-        if getattr(body, "model", None) == "":
+        if getattr(body, "model", None) == "" and not getattr(body, "finds_its_model", False):
             body = body.model_copy(update={"model": self.service.name_of("")})
         return body
 

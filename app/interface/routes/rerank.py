@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -34,11 +35,19 @@ class RerankRoutes:
         return await self._reception.answer(request, SCORE, self._scoring)
 
     async def _ranking(self, received: Received[RerankRequest]) -> "Scoring":
+        received = self._named(received)
         body = received.body
         texts = body.texts
         return Scoring(self._encoders, received, [(body.query, text) for text in texts], lambda s: _ranked(received, s))
 
+    def _named(self, received: Received[Any]) -> Received[Any]:
+        if received.body.model:
+            return received
+        name = self._encoders.reranker or self._encoders.default or ""
+        return replace(received, body=received.body.model_copy(update={"model": name}))
+
     async def _scoring(self, received: Received[ScoreRequest]) -> "Scoring":
+        received = self._named(received)
         return Scoring(self._encoders, received, _pairs(received.body), lambda scored: _scores(received, scored))
 
 

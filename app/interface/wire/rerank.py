@@ -1,6 +1,6 @@
 """The types of `/v1/rerank` (Jina's and Cohere's shape, as vLLM has it) and `/v1/score` (vLLM's)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -19,8 +19,9 @@ Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_DOCUMENTS, fail
 
 
 class RerankRequest(Wire):
-    """`POST /v1/rerank`."""
+    """`POST /v1/rerank`. Without a model the first reranker answers, or else the first encoder."""
 
+    finds_its_model: ClassVar[bool] = True
     model: ModelName = ""
     query: Text
     documents: Annotated[list[Text | TextDocument], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
@@ -68,8 +69,12 @@ class RerankResponse(BaseModel):
 
 
 class ScoreRequest(Wire):
-    """`POST /v1/score`. One text_1 is compared with each text_2; as many of both are compared pair by pair."""
+    """`POST /v1/score`. One text_1 is compared with each text_2; as many of both are compared pair by pair.
 
+    Without a model the first reranker answers, or else the first encoder.
+    """
+
+    finds_its_model: ClassVar[bool] = True
     model: ModelName = ""
     text_1: Text | Texts
     text_2: Text | Texts

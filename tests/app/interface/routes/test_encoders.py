@@ -90,7 +90,7 @@ async def test_prompts_dimensions_and_token_ids() -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "makes no text"),
         ("/v1/completions", {"prompt": "a"}, "makes no text"),
         ("/v1/responses", {"input": "a"}, "makes no text"),
-        ("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["b"]}, "is no encoder"),
+        ("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["b"]}, "is no encoder. Encoders here: encoder."),
         ("/v1/rerank", {"query": "a", "documents": []}, "documents"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "rank_fields": []}, "rank_fields"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "d", "e"]}, "2 texts and 'text_2' 3"),
@@ -115,6 +115,10 @@ async def test_a_reranker_scores_pairs_and_makes_no_vectors() -> None:
         np.testing.assert_allclose(answer["results"][0]["relevance_score"], 1 / (1 + np.exp(-2)), rtol=1e-6)
         assert answer["results"][0]["document"] == {"text": "fox fox"}
         assert answer["usage"]["prompt_tokens"] == 3 * 5 + 4
+        unnamed = (await client.post("/v1/rerank", json={"query": "a", "documents": ["fox"]})).json()
+        assert unnamed["model"] == "encoder", "not the first model, which chats"
+        huge = await client.post("/v1/score", json={"text_1": "a" * (17 << 14), "text_2": ["a"] * 64})
+        assert (huge.status_code, "Send fewer documents at a time" in huge.text) == (400, True)
         body |= {"return_documents": False}
         assert "document" not in (await client.post("/v1/rerank", json=body)).json()["results"][0]
         pairs = {"model": "encoder", "text_1": ["the", "the"], "text_2": ["fox", "dog"]}

@@ -12,7 +12,7 @@ from openai import APIConnectionError, APIError, APIStatusError, Omit, OpenAIErr
 from openai.types.chat import ChatCompletionChunk
 
 from app.client import attached
-from app.client.turns import Asking, Context, Ended, Message, Pieces, Thought, Usage
+from app.client.turns import Asking, Context, Ended, Message, Pieces, Sources, Thought, Usage
 
 Event = TypeVar("Event")
 Value = TypeVar("Value")
@@ -122,7 +122,7 @@ def _pieces_of(chunk: ChatCompletionChunk) -> Iterator[Thought | str]:
         yield delta.content
 
 
-def _sources_of(response: Any) -> Iterator[str]:
+def _sources_of(response: Any) -> Iterator[Sources]:
     """Yields a line for each passage that the answer cites, by its number."""
     cited: dict[int, str] = {}
     for item in response.output:
@@ -132,7 +132,7 @@ def _sources_of(response: Any) -> Iterator[str]:
                 page = "" if more.get("page") is None else f", page {more['page']}"
                 cited[more.get("result", 0) + 1] = f"{one.filename}{page}"
     if cited:
-        yield "\n\n" + "\n".join(f"[{number}] {name}" for number, name in sorted(cited.items()))
+        yield Sources("\n\n" + "\n".join(f"[{number}] {name}" for number, name in sorted(cited.items())))
 
 
 def _end_of(response: Any) -> Ended:

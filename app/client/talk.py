@@ -19,7 +19,7 @@ from app.client.conversation import Conversation, KeptConversation, OwnConversat
 from app.client.reader import Reader
 from app.client.screen import Screen
 from app.client.stop import stoppable
-from app.client.turns import Asking, Context, Ended, File, Knobs, Message, Pieces, Thought, Usage
+from app.client.turns import Asking, Context, Ended, File, Knobs, Message, Pieces, Sources, Thought, Usage
 
 _SHOWN_TURNS = 4
 _SEEDS = 2**31
@@ -292,6 +292,8 @@ class Talk:
                         first_s = first_s or time.monotonic()
                         if isinstance(piece, Thought):
                             view.add_thought(piece.text)
+                        elif isinstance(piece, Sources):
+                            view.add(piece.text)
                         else:
                             text += piece
                             view.add(piece)

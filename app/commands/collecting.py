@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from openai import APIStatusError, OpenAI, OpenAIError
+from openai import APIStatusError, NotFoundError, OpenAI, OpenAIError
 
 from app.client.account import ChatError
 from app.client.collections import collection_named
@@ -13,22 +14,25 @@ from app.client.collections import collection_named
 ERRORS = (ChatError, OpenAIError, OSError)
 _LOOK_S = 0.5
 _WITH_FILES = {"with_files": "true"}
+_PATH = "path"
+"""The attribute under which a document is replaced; the account page has the same."""
+_MOST_PATH_CHARACTERS = 512
 
 
 def add_documents(client: OpenAI, name: str, paths: Sequence[Path], say: Callable[[str], None]) -> int:
     """Adds documents and waits until they are read; returns how many could not be."""
-    files = [file for path in paths for file in _files_in(path)]
+    files = [each for path in paths for each in _files_in(path)]
     if not files:
         raise ChatError("There is no file to add.")
     collection = collection_named(client, name, make=True)
-    former = {_shown_name(one): one.id for one in client.vector_stores.files.list(collection.id)}
     waiting: dict[str, Path] = {}
     failed = 0
-    for path in files:
+    for path, shown in files:
         file_id = None
         try:
             file_id = client.files.create(file=path, purpose="assistants").id
-            client.vector_stores.files.create(file_id=file_id, vector_store_id=collection.id)
+            attributes: dict[str, str | float | bool] = {_PATH: shown[-_MOST_PATH_CHARACTERS:]}
+            client.vector_stores.files.create(file_id=file_id, vector_store_id=collection.id, attributes=attributes)
         except APIStatusError as error:
             if file_id is not None:
                 client.files.delete(file_id)
@@ -39,19 +43,33 @@ def add_documents(client: OpenAI, name: str, paths: Sequence[Path], say: Callabl
     while waiting:
         time.sleep(_LOOK_S)
         for file_id, path in list(waiting.items()):
-            document = client.vector_stores.files.retrieve(file_id, vector_store_id=collection.id)
+            try:
+                document = client.vector_stores.files.retrieve(file_id, vector_store_id=collection.id)
+            except NotFoundError:  # somebody else has taken it out, or added a newer one
+                del waiting[file_id]
+                continue
             if document.status == "in_progress":
                 continue
             del waiting[file_id]
-            if document.last_error is not None:
-                say(f"{path}: {document.last_error.message}")
-                _take_out(client, collection.id, file_id)
-                failed += 1
+            if document.last_error is None:
+                say("  ".join([str(path), *_notes(document)]))
                 continue
-            say("  ".join([str(path), *_notes(document)]))
-            if (replaced := former.get(_shown_name(document))) is not None:
-                _take_out(client, collection.id, replaced)
+            say(f"{path}: {document.last_error.message}")
+            _take_out(client, collection.id, file_id)
+            failed += 1
+    _take_out_replaced(client, collection.id)
     return failed
+
+
+def _take_out_replaced(client: OpenAI, collection_id: str) -> None:
+    """Takes out documents of which a newer one with the same path has been read."""
+    read = set[str]()
+    for document in list(client.vector_stores.files.list(collection_id)):  # the newest first
+        path = str((document.attributes or {}).get(_PATH) or "")
+        if path in read and document.status != "in_progress":
+            _take_out(client, collection_id, document.id)
+        if path and document.status == "completed":
+            read.add(path)
 
 
 def listed(client: OpenAI, name: str | None) -> Iterator[str]:
@@ -82,23 +100,25 @@ def removed(client: OpenAI, name: str) -> str:
 
 
 def _take_out(client: OpenAI, collection_id: str, file_id: str) -> None:
-    client.vector_stores.files.delete(file_id, vector_store_id=collection_id, extra_query=_WITH_FILES)
+    with suppress(NotFoundError):
+        client.vector_stores.files.delete(file_id, vector_store_id=collection_id, extra_query=_WITH_FILES)
 
 
-def _files_in(path: Path) -> Iterator[Path]:
-    """Yields a file, or all files of a folder but hidden ones."""
+def _files_in(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yields a file and its name, or all files of a folder but hidden ones, with their paths from its name on."""
     if path.is_file():
-        yield path
+        yield path, path.name
     elif path.is_dir():
         for each in sorted(path.rglob("*")):
-            if each.is_file() and not any(part.startswith(".") for part in each.relative_to(path).parts):
-                yield each
+            below = each.relative_to(path)
+            if each.is_file() and not any(part.startswith(".") for part in below.parts):
+                yield each, f"{path.resolve().name}/{below.as_posix()}"
     else:
         raise ChatError(f"{path}: there is no such file or folder")
 
 
 def _shown_name(document: Any) -> str:
-    return str((document.model_extra or {}).get("filename") or "")
+    return str((document.attributes or {}).get(_PATH) or (document.model_extra or {}).get("filename") or "")
 
 
 def _notes(document: Any) -> list[str]:

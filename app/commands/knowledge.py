@@ -25,7 +25,10 @@ def add(
     as_: As = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Add documents to a collection, and wait until they are read. What is in it under the same name is replaced."""
+    """Add documents to a collection, and wait until they are read. What is in it under the same path is replaced.
+
+    The path of a file in a folder begins with the folder's name.
+    """
     from app.commands.collecting import ERRORS, add_documents
 
     with service(url, as_, api_key) as asked, one_line_errors(*ERRORS):

@@ -23,8 +23,11 @@ def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> st
             case "reasoning":
                 text = "\n".join(part.get("text", "") for part in item.get("content") or item.get("summary") or ())
                 parts += ["## Thought", text] if text else []
+            case "file_search_call":
+                names = dict.fromkeys(str(one.get("filename")) for one in item.get("results") or () if one.get("text"))
+                parts += [f"*Found in: {', '.join(names)}*"] if names else []
             case _:
-                output = item["output"]
+                output = item.get("output") or ""
                 text = output if isinstance(output, str) else "\n".join(map(_said, output))
                 parts += ["## Result", _fenced(text)]
     return "\n\n".join(parts) + "\n"

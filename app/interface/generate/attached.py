@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
-from app.documents.document import BusyError, Document, DocumentError
+from app.documents.document import MOST_CHARACTERS, BusyError, Document, DocumentError
 from app.documents.reader import DocumentReader, Load
 from app.interface.request import errors
 from app.interface.request.callers import Caller
@@ -64,6 +64,9 @@ class AttachedFiles:
                 raise errors.invalid(message, place, INVALID_FILE)
             file.read_as(document.name, document.text, document.pages)
             characters += len(document.text)
+            if characters > MOST_CHARACTERS:
+                message = f"The files have more than {MOST_CHARACTERS:,} characters together: attach fewer."
+                raise errors.invalid(message, place, INVALID_FILE)
         return characters
 
     async def document(self, file: Attached, caller: Caller, place: str) -> Document:

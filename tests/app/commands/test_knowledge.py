@@ -54,12 +54,18 @@ def test_a_folder_is_added_asked_and_replaced(ann: tuple[str, ...], tmp_path: Pa
     first, *_ = done("knowledge", "search", "House", "how high is the deposit of the hall?", *at, key=key).splitlines()
     assert first.startswith("lease.md (")
 
+    (folder / "photo.md").unlink()
     (folder / "menu.md").write_bytes(b"# Canteen\n\nOn Mondays there is rice.\n")
-    done("knowledge", "add", str(folder / "menu.md"), "--to", "House", *at, key=key)
-    assert files_of(at[1], key) == ["lease.md", "menu.md"], "the replaced file is gone"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "menu.md").write_bytes(b"# Bar\n\nOnly water.\n")
+    done("knowledge", "add", str(folder), str(other), "--to", "House", *at, key=key)
+    assert files_of(at[1], key) == ["lease.md", "menu.md", "menu.md"], "what was replaced is gone with its file"
     listed = done("knowledge", "list", "House", *at, key=key).splitlines()
-    assert sorted(line.split("  ")[1] for line in listed) == ["lease.md", "menu.md"]
-    assert "rice" in done("knowledge", "search", "House", "On Mondays there is rice", *at, key=key)
+    assert sorted(line.split("  ")[1] for line in listed) == ["docs/lease.md", "docs/menu.md", "other/menu.md"]
+    found = done("knowledge", "search", "House", "On Mondays there is rice", *at, key=key)
+    assert "rice" in found
+    assert "lentil" not in found
 
     status, output = run("knowledge", "rm", "House", *at, key=key, lines="n\n")
     assert (status, "nothing was deleted" in output) == (1, True)

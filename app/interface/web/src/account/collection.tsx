@@ -5,8 +5,9 @@ import { useAction } from "../common/action";
 import { call } from "../common/api";
 import { Confirm } from "../common/confirm";
 import { counted } from "../common/numbers";
+import { poll } from "../common/poll";
 import { Told } from "../common/told";
-import { type Collection, type Document, add, at, documentsOf, meant, remove, replace, sizeOf, stateOf } from "./documents";
+import { type Collection, type Document, add, at, documentsOf, meant, nameOf, remove, replace, sizeOf, stateOf } from "./documents";
 import { Members } from "./members";
 
 const LOOK_AGAIN_MS = 1000;
@@ -25,11 +26,10 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
   const [adding, setAdding] = useState<{ done: number; of: number; name: string } | null>(null);
   const [asking, setAsking] = useState("");
   const { isBusy, outcome, run, dismiss } = useAction();
-  const replaced = useRef(new Map<string, string>());
 
   async function look() {
     let found = await documentsOf(id);
-    if (await replace(id, found, replaced.current)) found = await documentsOf(id);
+    if (!shared && (await replace(id, found))) found = await documentsOf(id);
     setDocuments(found);
   }
   useEffect(() => {
@@ -40,8 +40,7 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
   useEffect(() => {
     changed();
     if (!unread) return undefined;
-    const timer = setInterval(() => document.hidden || void look().catch(() => undefined), LOOK_AGAIN_MS);
-    return () => clearInterval(timer);
+    return poll(look, LOOK_AGAIN_MS, () => undefined);
   }, [unread]);
 
   const choose = (input: HTMLInputElement) => {
@@ -50,10 +49,9 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     void run(async () => {
       const tell = (done: number, now: string) => setAdding({ done, of: files.length, name: now });
       try {
-        const added = await add(id, files, documents ?? (await documentsOf(id)), tell);
-        for (const [one, old] of added.replaced) replaced.current.set(one, old);
+        const failures = await add(id, files, tell);
         await look();
-        return [`${counted(files.length - added.failures.length, "file")} added.`, ...added.failures].join(" ");
+        return [`${counted(files.length - failures.length, "file")} added.`, ...failures].join(" ");
       } finally {
         setAdding(null);
       }
@@ -138,7 +136,6 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
 
 /** Preact's types do not know it. */
 const FOLDER = { webkitdirectory: true };
-const nameOf = (one: Document) => one.filename || "A document";
 
 function Pick({ label, isBusy, choose, isFolder = false }: { label: string; isBusy: boolean; choose: (input: HTMLInputElement) => void; isFolder?: boolean }) {
   const input = useRef<HTMLInputElement>(null);

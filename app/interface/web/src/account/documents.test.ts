@@ -8,7 +8,7 @@ let answers: Record<string, () => Response> = {};
 const json = (value: unknown, status = 200) => new Response(JSON.stringify(value), { status });
 const refused = (status: number, code: string, message: string) => json({ error: { code, message } }, status);
 const one = (values: Partial<Document>): Document => ({
-  id: "file-1", filename: "lease.md", status: "completed", last_error: null, usage_bytes: 1500, pages: null, passages: 3, notes: [], ...values,
+  id: "file-1", filename: "lease.md", status: "completed", last_error: null, usage_bytes: 1500, pages: null, passages: 3, notes: [], attributes: null, ...values,
 });
 
 beforeEach(() => {
@@ -33,34 +33,35 @@ test("files are added one after the other, and those that can not be are told", 
   answers["assistants odd.bin"] = () => refused(400, "invalid_value", "No text.");
   const told: string[] = [];
   const files = ["lease.md", "huge.pdf", "menu.md", "last.md", "odd.bin"].map((name) => new File(["text"], name));
-  const { failures, replaced } = await add("vs_1", files, [one({ id: "old", filename: "menu.md" })], (done, name) => told.push(`${done} ${name}`));
+  const failures = await add("vs_1", files, (done, name) => told.push(`${done} ${name}`));
   expect(failures).toEqual(["huge.pdf: it is too large.", "last.md: you have no room for it.", "odd.bin: No text."]);
-  expect([...replaced]).toEqual([["file-2", "old"]]);
   expect(told).toEqual(["0 lease.md", "1 huge.pdf", "2 menu.md", "3 last.md", "4 odd.bin"]);
-  expect(asked).toContain('POST /v1/vector_stores/vs_1/files {"file_id":"file-1"}');
+  expect(asked).toContain('POST /v1/vector_stores/vs_1/files {"file_id":"file-1","attributes":{"path":"lease.md"}}');
 });
 
 test("a file that the collection does not take is not kept", async () => {
   answers["/v1/vector_stores/vs_1/files"] = () => refused(400, "invalid_value", "It is full.");
-  const { failures } = await add("vs_1", [new File(["text"], "lease.md")], [], () => undefined);
+  const failures = await add("vs_1", [new File(["text"], "lease.md")], () => undefined);
   expect(failures).toEqual(["lease.md: It is full."]);
   expect(asked.at(-1)).toBe("DELETE /v1/files/file-1");
 });
 
 test("the end of the session ends it", async () => {
   answers["assistants lease.md"] = () => refused(401, "session_expired", "");
-  await expect(add("vs_1", [new File([""], "lease.md"), new File([""], "menu.md")], [], () => undefined)).rejects.toThrow();
+  await expect(add("vs_1", [new File([""], "lease.md"), new File([""], "menu.md")], () => undefined)).rejects.toThrow();
   expect(asked).toHaveLength(1);
 });
 
-test("a document of the same name goes when the newer one is read", async () => {
-  const replaced = new Map([["file-2", "old"], ["file-3", "kept"], ["file-4", "other"]]);
-  const documents = [one({ id: "file-2" }), one({ id: "file-3", status: "failed" }), one({ id: "file-4", status: "in_progress" })];
+test("a document goes when a newer one of the same path is read", async () => {
+  const of = (id: string, path: string, status: Document["status"] = "completed") => one({ id, status, attributes: path ? { path } : null });
+  const newestFirst = [
+    of("new", "docs/a.md"), of("read", "b.md", "in_progress"), of("other", "more/a.md"), of("old", "docs/a.md"), of("kept", "b.md"),
+    of("failed", "docs/a.md", "failed"), of("unnamed", ""), of("unnamed too", ""),
+  ];
   answers["/v1/vector_stores/vs_1/files/old?with_files=true"] = () => refused(404, "not_found", "");
-  expect(await replace("vs_1", documents, replaced)).toBe(true);
-  expect(asked).toEqual(["DELETE /v1/vector_stores/vs_1/files/old?with_files=true"]);
-  expect([...replaced.keys()]).toEqual(["file-4"]);
-  expect(await replace("vs_1", documents, replaced)).toBe(false);
+  expect(await replace("vs_1", newestFirst)).toBe(true);
+  expect(asked).toEqual(["old", "failed"].map((id) => `DELETE /v1/vector_stores/vs_1/files/${id}?with_files=true`));
+  expect(await replace("vs_1", [of("failed", "a.md", "failed"), of("kept", "a.md")])).toBe(false);
   answers["/v1/vector_stores/vs_1/files/a%2Fb?with_files=true"] = () => refused(403, "owner_only", "Only its owner.");
   await expect(remove("vs_1", "a/b")).rejects.toThrow("Only its owner.");
 });

@@ -21,6 +21,8 @@ export interface Document {
   passages: number | null;
   /** What of it could not be read. */
   notes: string[];
+  /** With the path of what was added here, and in its folder; what is added under the same path replaces it. */
+  attributes: Record<string, unknown> | null;
 }
 
 const EVERY = "/v1/vector_stores";
@@ -34,15 +36,17 @@ export const documentsOf = (id: string) => whole<Document>(at(id, "/files"));
 /** The files of a choice that are meant: a folder has hidden ones, too. */
 export const meant = (files: File[]) => files.filter(({ name, webkitRelativePath: path }) => !(path || name).split("/").some((part) => part.startsWith(".")));
 
+const MOST_PATH_CHARS = 512;
+const pathOf = ({ attributes }: Document) => (typeof attributes?.path === "string" ? attributes.path : "");
+
+export const nameOf = (one: Document) => pathOf(one) || one.filename || "A document";
+
 /**
- * Adds files to a collection, one after the other; they are read in the background. Returns what could not be added, and the
- * documents that come in place of others of the same name, each with the one that it replaces. Throws ApiFailure when the
- * session has ended.
+ * Adds files to a collection, one after the other; they are read in the background. Returns what could not be added. Throws
+ * ApiFailure when the session has ended.
  */
-export async function add(id: string, files: File[], there: Document[], tell: (done: number, name: string) => void) {
+export async function add(id: string, files: File[], tell: (done: number, name: string) => void): Promise<string[]> {
   const failures: string[] = [];
-  const replaced = new Map<string, string>();
-  const former = new Map(there.map((one) => [one.filename, one.id]));
   for (const [done, file] of files.entries()) {
     tell(done, file.name);
     const form = new FormData();
@@ -50,29 +54,30 @@ export async function add(id: string, files: File[], there: Document[], tell: (d
     form.set("file", file);
     try {
       const stored = await call<{ id: string }>("POST", "/v1/files", form);
-      await call("POST", at(id, "/files"), { file_id: stored.id }).catch(async (error: unknown) => {
+      const path = (file.webkitRelativePath || file.name).slice(-MOST_PATH_CHARS);
+      await call("POST", at(id, "/files"), { file_id: stored.id, attributes: { path } }).catch(async (error: unknown) => {
         await call("DELETE", `/v1/files/${stored.id}`).catch(() => undefined);
         throw error;
       });
-      const old = former.get(file.name);
-      if (old) replaced.set(stored.id, old);
     } catch (error) {
       if (hasEnded(error)) throw error;
       const failure = error instanceof ApiFailure ? error : null;
       failures.push(failure?.code === "insufficient_quota" ? `${file.name}: you have no room for it.` : failure?.status === 413 ? `${file.name}: it is too large.` : `${file.name}: ${inWords(error)}`);
     }
   }
-  return { failures, replaced };
+  return failures;
 }
 
-/** Deletes the documents that newer ones have replaced, as soon as those are read. Returns whether any was. */
-export async function replace(id: string, documents: Document[], replaced: Map<string, string>): Promise<boolean> {
-  const read = documents.filter((one) => replaced.has(one.id) && one.status !== "in_progress");
-  for (const one of read) {
-    if (one.status === "completed") await remove(id, replaced.get(one.id)!);
-    replaced.delete(one.id);
-  }
-  return read.length > 0;
+/** Deletes the documents of which a newer one with the same path has been read. Returns whether there were any. */
+export async function replace(id: string, newestFirst: Document[]): Promise<boolean> {
+  const read = new Set<string>();
+  const replaced = newestFirst.filter((one) => {
+    const isOld = read.has(pathOf(one));
+    if (pathOf(one) && one.status === "completed") read.add(pathOf(one));
+    return isOld && one.status !== "in_progress";
+  });
+  for (const one of replaced) await remove(id, one.id);
+  return replaced.length > 0;
 }
 
 /** Takes a document out, and deletes its file. */

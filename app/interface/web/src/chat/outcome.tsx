@@ -15,7 +15,8 @@ interface Props {
 
 /** A card below an answer that is incomplete. */
 export function Outcome({ chat, turn, isBusy, isLast }: Props) {
-  const goOn = isLast && turn.text.trim() !== "" && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>;
+  const mayGoOn = isLast && turn.text.trim() !== "" && !turn.sources?.length; // it would go on without what was found
+  const goOn = mayGoOn && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>;
   const retry = <button disabled={isBusy} onClick={() => void chat.retry(turn.id)}>Retry</button>;
   if (turn.status === "failed") {
     return (
@@ -30,7 +31,7 @@ export function Outcome({ chat, turn, isBusy, isLast }: Props) {
     return card(turn.thought ? "You stopped it while it was still thinking." : "Stopped before the answer began.");
   }
   if (turn.status === "part") return card("This answer is not whole: it was stopped or cut, or it broke off.", goOn);
-  if (turn.status === "cut") return card(cutBy(turn), turn.text.trim() ? goOn : retry);
+  if (turn.status === "cut") return card(cutBy(turn), goOn || retry);
   return null;
 }
 

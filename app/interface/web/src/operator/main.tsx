@@ -9,7 +9,7 @@ import { believe, isOver, leave, watch } from "../common/session";
 import { Capacity } from "./capacity";
 import { Failures } from "./failures";
 import { failuresOf, heardWith, moment, type Heard, type Overview, type UserUsage } from "./overview";
-import { poll, type Seen } from "./poll";
+import { poll, type Seen } from "../common/poll";
 import { Models, Service } from "./service";
 import { Users } from "./users";
 import { Workers } from "./workers";

@@ -1,5 +1,5 @@
 // Polls the service while the page is visible, one request at a time. Knows nothing of its content.
-import { ApiFailure } from "../common/api";
+import { ApiFailure } from "./api";
 
 const GIVE_UP_MS = 10_000;
 

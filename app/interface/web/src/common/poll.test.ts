@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
-import { ApiFailure } from "../common/api";
+import { ApiFailure } from "./api";
 import { poll, type Seen } from "./poll";
 
 class Page extends EventTarget {

@@ -96,5 +96,12 @@ class Thought:
     text: str
 
 
-Pieces = Generator[Thought | str | Ended, None, None]
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Lines below an answer that name what it cites. They are shown, and no part of it."""
+
+    text: str
+
+
+Pieces = Generator[Thought | Sources | str | Ended, None, None]
 """An answer as it is made: thoughts, text, and at last its end. Closing it early ends the work at the service."""

@@ -62,6 +62,7 @@ test("a document goes when a newer one of the same path is read", async () => {
   expect(await replace("vs_1", newestFirst)).toBe(true);
   expect(asked).toEqual(["old", "failed"].map((id) => `DELETE /v1/vector_stores/vs_1/files/${id}?with_files=true`));
   expect(await replace("vs_1", [of("failed", "a.md", "failed"), of("kept", "a.md")])).toBe(false);
+  expect(await replace("vs_1", [of("failed", "a.md", "failed"), of("failed too", "a.md", "failed")])).toBe(true);
   answers["/v1/vector_stores/vs_1/files/a%2Fb?with_files=true"] = () => refused(403, "owner_only", "Only its owner.");
   await expect(remove("vs_1", "a/b")).rejects.toThrow("Only its owner.");
 });

@@ -68,13 +68,16 @@ export async function add(id: string, files: File[], tell: (done: number, name: 
   return failures;
 }
 
-/** Deletes the documents of which a newer one with the same path has been read. Returns whether there were any. */
+/** Deletes documents that have a newer one with the same path: one that was read only when that was. Returns whether there were any. */
 export async function replace(id: string, newestFirst: Document[]): Promise<boolean> {
-  const read = new Set<string>();
+  const [tried, read] = [new Set<string>(), new Set<string>()];
   const replaced = newestFirst.filter((one) => {
-    const isOld = read.has(pathOf(one));
-    if (pathOf(one) && one.status === "completed") read.add(pathOf(one));
-    return isOld && one.status !== "in_progress";
+    const path = pathOf(one);
+    if (!path || one.status === "in_progress") return false;
+    const isOld = (one.status === "completed" ? read : tried).has(path);
+    tried.add(path);
+    if (one.status === "completed") read.add(path);
+    return isOld;
   });
   for (const one of replaced) await remove(id, one.id);
   return replaced.length > 0;

@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from bench.bert_gguf import sample_texts, write_bert_gguf
 from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals, machine, print_result
@@ -38,10 +39,20 @@ CONTEXT_TOKENS: Final = 256
 OURS: Final = "redoubt"
 
 
-def texts_of(words: int, count: int) -> list[str]:
-    """So many texts of so many words."""
+def texts_of(words: int, count: int, tokenizer: Tokenizer) -> list[str]:
+    """So many texts of so many words, none longer than the context: llama.cpp's server refuses one that is."""
     every = " ".join(sample_texts()).split()
-    return [" ".join(every[at % len(every) :][:words]) for at in range(0, count * words, words)]
+    texts = [" ".join(every[at % len(every) :][:words]) for at in range(0, count * words, words)]
+    ends = [encoding.offsets[: CONTEXT_TOKENS - 2][-1][1] for encoding in tokenizer.encode_batch(texts, False)]
+    return [text[:end] for text, end in zip(texts, ends, strict=True)]
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The encoder's, which cuts nothing."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 class Client:
@@ -124,12 +135,14 @@ def vectors(url: str, model: str, texts: Sequence[str]) -> np.ndarray[Any, np.dt
     return unit
 
 
-def throughput(servers: Sequence[Server], models: dict[str, str], rounds: int, texts: int) -> dict[str, Any]:
+def throughput(
+    servers: Sequence[Server], models: dict[str, str], rounds: int, texts: int, tokenizer: Tokenizer
+) -> dict[str, Any]:
     """Texts a second of each server, in turns, for each length of texts."""
     loads = {}
     for name, words in WORDS.items():
         count = max(TEXTS_OF_A_REQUEST, texts // (4 if words > 50 else 1))
-        requests = {one.name: bodies(models[one.name], texts_of(words, count), "base64") for one in servers}
+        requests = {one.name: bodies(models[one.name], texts_of(words, count, tokenizer), "base64") for one in servers}
         rates: dict[str, list[float]] = {one.name: [] for one in servers}
         for number in range(rounds + 1):
             for one in servers if number % 2 else reversed(servers):
@@ -146,9 +159,9 @@ def throughput(servers: Sequence[Server], models: dict[str, str], rounds: int, t
     return loads
 
 
-def beside(url: str, encoder: str, chat: str, rounds: int, answers: int) -> dict[str, Any]:
+def beside(url: str, encoder: str, chat: str, rounds: int, answers: int, tokenizer: Tokenizer) -> dict[str, Any]:
     """Times between a chat's tokens, beside an embedding job and beside none."""
-    requests = bodies(encoder, texts_of(WORDS["passages"], 512), "base64")
+    requests = bodies(encoder, texts_of(WORDS["passages"], 512, tokenizer), "base64")
     gaps: dict[str, list[float]] = {"alone": [], "beside_job": []}
     embedded, lasted_s = 0, 0.0
     for number in range(rounds):
@@ -201,6 +214,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     environments.mkdir(parents=True, exist_ok=True)
     servers = [Server(_own(options, environments))]
     models = {OURS: options.encoder.name, PEER.name: "minilm"}
+    tokenizer = tokenizer_of(options.encoder)
     if not options.alone:
         PEER.install(environments)
         gguf_path = environments / f"{options.source.name}-q8_0.gguf"
@@ -216,11 +230,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             found = []
             for one in servers:
                 with one.turn():
-                    found.append(vectors(one.url, models[one.name], texts_of(WORDS["sentences"], 256)))
+                    found.append(vectors(one.url, models[one.name], texts_of(WORDS["sentences"], 256, tokenizer)))
             result["cosines_of_both"] = {"least": round(float((found[0] * found[1]).sum(axis=1).min()), 5)}
-        result["throughput"] = throughput(servers, models, options.rounds, options.texts)
+        result["throughput"] = throughput(servers, models, options.rounds, options.texts, tokenizer)
         result["chat_beside_job"] = beside(
-            servers[0].url, options.encoder.name, options.chat.name, options.rounds, options.answers
+            servers[0].url, options.encoder.name, options.chat.name, options.rounds, options.answers, tokenizer
         )
     finally:
         with undisturbed():

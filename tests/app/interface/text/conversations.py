@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from transformers.utils.chat_template_utils import render_jinja_template
-
 from app.interface.request.errors import ApiError
 from app.interface.text.chat_template import ChatTemplate
 from app.interface.wire.chat import Message
@@ -120,6 +118,8 @@ CONVERSATIONS = {
 
 def outcome(source: str, name: str) -> str:
     """Returns "same" as transformers, "written" in another way, "refused: ...", or "WRONG: ..."."""
+    from transformers.utils.chat_template_utils import render_jinja_template  # all that it imports takes seconds
+
     conversation = CONVERSATIONS[name]
     theirs = [
         text

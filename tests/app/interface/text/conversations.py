@@ -118,8 +118,6 @@ CONVERSATIONS = {
 
 def outcome(source: str, name: str) -> str:
     """Returns "same" as transformers, "written" in another way, "refused: ...", or "WRONG: ..."."""
-    from transformers.utils.chat_template_utils import render_jinja_template  # all that it imports takes seconds
-
     conversation = CONVERSATIONS[name]
     theirs = [
         text
@@ -141,6 +139,8 @@ def _missing(text: str, words: Sequence[str]) -> list[str]:
 
 
 def _theirs(source: str, messages: Values, tools: Values | None) -> str | None:
+    from transformers.utils.chat_template_utils import render_jinja_template  # it imports much, which takes seconds
+
     render: Any = render_jinja_template
     for as_text in (False, True):
         values = _with_arguments_as_text(messages) if as_text else deepcopy(messages)

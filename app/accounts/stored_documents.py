@@ -6,7 +6,7 @@ A batch of documents is no row of its own: it is the documents that were added w
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, tuple_, update
 
 from app.accounts import tables
 from app.accounts.deleted_rows import hide_documents_files
@@ -120,11 +120,14 @@ class StoredDocuments:
             known = self._collections.known(connection, secret)
             row = self._collections.owned(connection, known, collection_id)
             document = self._being_read(connection, row.id, number)
-            more = len(sealed) - len(document.sealed)
-            self._set(connection, row.id, number, state=state, sealed=sealed, bytes=document.bytes + more)
-            columns = tables.collections.c
-            self._collections.set(connection, row.id, changes=columns.changes + 1, bytes=columns.bytes + more)
-            return self._document(self._row(connection, row.id, tables.documents.c.number == number))
+            if state == "completed":
+                more = len(sealed) - len(document.sealed)
+                self._set(connection, row.id, number, state=state, sealed=sealed, bytes=document.bytes + more)
+                columns = tables.collections.c
+                self._collections.set(connection, row.id, changes=columns.changes + 1, bytes=columns.bytes + more)
+            else:
+                self._end_unread(connection, row, [document], state, sealed)
+            return self._document(self._of_file(connection, row.id, document.file_id))
 
     def listed(
         self,
@@ -196,15 +199,11 @@ class StoredDocuments:
         with self._store.transaction() as connection:
             row = self._collections.owned(connection, self._collections.known(connection, secret), collection_id)
             self._batch(connection, row.id, batch_id)
-            documents, passages = tables.documents.c, tables.passages.c
+            documents = tables.documents.c
             unread = (documents.collection_id == row.id) & (documents.batch_id == batch_id)
             unread &= documents.state == "in_progress"
-            for each in connection.execute(select(tables.documents).where(unread)).all():
-                of_document = (passages.collection_id == row.id) & (passages.number == each.number)
-                connection.execute(delete(tables.passages).where(of_document))
-                kept = len(each.sealed)
-                self._set(connection, row.id, each.number, state="cancelled", parts=0, bytes=kept)
-                self._collections.set(connection, row.id, bytes=tables.collections.c.bytes + kept - each.bytes)
+            found = connection.execute(select(tables.documents).where(unread)).all()
+            self._end_unread(connection, row, found, "cancelled")
             return self._batch(connection, row.id, batch_id)
 
     def _batch(self, connection: Connection, collection_id: str, batch_id: str) -> StoredFileBatch:
@@ -254,6 +253,26 @@ class StoredDocuments:
         """Deletes a document: nobody finds it any more, and `StoredCollections.destroy_some` destroys its passages."""
         self._set(connection, collection_id, document.number, state="deleted", sealed=None)
         self._collections.set(connection, collection_id, bytes=tables.collections.c.bytes - document.bytes)
+
+    def _end_unread(
+        self,
+        connection: Connection,
+        collection: Row[Any],
+        unread: Sequence[Row[Any]],
+        state: DocumentState,
+        sealed: bytes | None = None,
+    ) -> None:
+        """Ends documents that were not read: their passages are deleted. sealed: what is known now; None: as before."""
+        values = list[dict[str, Any]]()
+        for number, one in enumerate(unread, collection.changes):
+            self._hide(connection, collection.id, one)
+            known = one.sealed if sealed is None else sealed
+            ended = {"number": number, "state": state, "parts": 0, "bytes": len(known), "sealed": known}
+            values.append({**one._asdict(), **ended})
+        if values:
+            connection.execute(insert(tables.documents), values)
+            more = tables.collections.c.bytes + sum(one["bytes"] for one in values)
+            self._collections.set(connection, collection.id, changes=collection.changes + len(values), bytes=more)
 
     @staticmethod
     def _set(connection: Connection, collection_id: str, number: int, **values: Any) -> None:

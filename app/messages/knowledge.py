@@ -51,7 +51,7 @@ class StoredDocument:
 
     file_id: str
     number: int
-    """In its collection, rising; not used again. A document that is read once more gets another."""
+    """In its collection, rising; not used again. A document that is read once more, or was not read, gets another."""
     created: int
     """Unix seconds."""
     state: DocumentState
@@ -145,7 +145,7 @@ class CollectionStore(Protocol):
     async def end_document(
         self, secret: str, collection_id: str, number: int, state: DocumentState, sealed: bytes
     ) -> StoredDocument:
-        """Ends the reading. Refuses as `add_passages` does."""
+        """Ends the reading; but for `completed` its passages are deleted. Refuses as `add_passages` does."""
 
     async def documents(
         self,

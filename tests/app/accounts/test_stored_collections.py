@@ -278,6 +278,17 @@ def test_passages_count_in_the_quota(tmp_path: Path) -> None:
     anna = world.log_in("anna")
     world.accounts.stored_collections.new(anna, "vs_1", KEY, b"")
     [number] = _added(world, anna, "file-1")
+    stored = world.accounts.stored_documents
+    stored.add_passages(anna, "vs_1", number, [PassagesPart(0, bytes(1 << 19))])
     with _refused("insufficient_quota"):
-        world.accounts.stored_documents.add_passages(anna, "vs_1", number, [PassagesPart(0, bytes((1 << 20) + 1))])
+        stored.add_passages(anna, "vs_1", number, [PassagesPart(1, bytes(1 << 19))])
+    failed = stored.end(anna, "vs_1", number, "failed", b"no room")  # what was stored of it takes no room
+    assert (failed.state, failed.parts, failed.sealed_bytes, failed.sealed) == ("failed", 0, 7, b"no room")
+    assert world.accounts.stored_collections.get(anna, "vs_1").sealed_bytes == 7
+    [number] = _added(world, anna, "file-2")
+    stored.add_passages(anna, "vs_1", number, [PassagesPart(0, bytes(1 << 19))])
+    while world.accounts.stored_collections.destroy_some():
+        pass
+    with world.accounts.store.transaction() as connection:
+        assert connection.execute(select(tables.passages.c.number)).scalars().all() == [number]
     world.accounts.close()

@@ -30,6 +30,10 @@ _AT_ONCE: Final = 2
 _EMBEDDED_AT_ONCE: Final = 256
 _BUSY_S: Final = 1.0
 _NO_TEXT: Final = "No text was found in it."
+_NO_QUOTA: Final = (
+    "The quota of the collection's owner is used up: add it again after files or collections were deleted, or tomorrow."
+)
+"""Everybody with whom the collection is shared reads it: so without the owner's numbers."""
 
 File = Callable[[Caller, str], Awaitable[tuple[str, bytes]]]
 """Returns the name and the content of a caller's file. Raises AccountsError, ApiError."""
@@ -103,9 +107,10 @@ class DocumentReading:
                     about = await self._passages(metered, held)
                 await held.end("completed", about)
         except AccountsError as error:
-            if error.refusal.code in ("not_found", "insufficient_quota", "rate_limit_exceeded"):
-                await _failed(held, error.refusal.code, error.refusal.message)
-            elif error.refusal.code != "conflict":  # deleted or cancelled, or another one reads it
+            code = error.refusal.code
+            if code in ("not_found", "insufficient_quota", "rate_limit_exceeded"):
+                await _failed(held, code, _NO_QUOTA if code == "insufficient_quota" else error.refusal.message)
+            elif code != "conflict":  # deleted or cancelled, or another one reads it
                 raise
         except ApiError as error:
             await _failed(held, error.code or "server_error", error.message)

@@ -251,6 +251,17 @@ async def test_a_document_whose_ingress_died_is_read_again(world: World, monkeyp
     assert await world.found(collection_id, "deposit")
 
 
+async def test_a_quota_is_refused_without_its_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: Any) -> None:
+        raise AccountsError("insufficient_quota", "Your files take 7 of 8 bytes.")
+
+    monkeypatch.setattr(reading.DocumentReading, "_passages", full)
+    failed = await world.add(await world.collection({}), "lease.md", LEASE)
+    assert (failed.status, failed.last_error.code) == ("failed", "insufficient_quota")
+    assert "add it again" in failed.last_error.message
+    assert "7" not in failed.last_error.message
+
+
 async def test_a_batch_with_openai_s_client(world: World) -> None:
     collection_id = await world.collection({})
     batches = world.client.vector_stores.file_batches

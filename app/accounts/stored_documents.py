@@ -18,6 +18,7 @@ from app.messages.accounts import AccountsError
 from app.messages.knowledge import (
     PASSAGES_BYTES,
     READ_LEASE_S,
+    DocumentChoice,
     DocumentState,
     NewDocument,
     PassagesPart,
@@ -59,9 +60,9 @@ class StoredDocuments:
                 message = f"A collection has at most {MOST_DOCUMENTS:,} documents, and this one {count:,} already."
                 raise AccountsError("insufficient_quota", message)
             more = sum(len(one.sealed) for one in new)
-            self._files.check_room(connection, known, more)
+            self._files.check_room(connection, known, more - sum(each.bytes for each in former.values()))
             values = list[dict[str, Any]]()
-            for number, one in enumerate(new, row.changes):
+            for place, one in enumerate(new):
                 old = former.get(one.file_id)
                 if old is None:
                     self._store.note(connection, known.identity.user_id, "add_document", row.id)
@@ -69,10 +70,10 @@ class StoredDocuments:
                     self._hide(connection, row.id, old)
                 values.append({
                     "collection_id": row.id,
-                    "number": number,
+                    "number": row.changes + place,
                     "file_id": one.file_id,
                     "state": "in_progress",
-                    "created_us": int(now_s * _US) if old is None else old.created_us,
+                    "created_us": int(now_s * _US) + place if old is None else old.created_us,
                     "leased_until": int(now_s) + READ_LEASE_S,
                     "parts": 0,
                     "bytes": len(one.sealed),
@@ -137,20 +138,20 @@ class StoredDocuments:
         limit: int,
         newest_first: bool,
         batch_id: str | None = None,
+        only: DocumentChoice | None = None,
     ) -> Sequence[StoredDocument]:
         with self._store.transaction() as connection:
             row = self._collections.seen(connection, self._collections.known(connection, secret), collection_id)
             documents = tables.documents.c
-            place = tuple_(documents.created_us, documents.number)
-            asked = select(tables.documents).where(documents.collection_id == row.id, documents.state != "deleted")
+            order = (documents.created_us, documents.file_id)  # the same if it is read again
+            asked = select(tables.documents).where(documents.collection_id == row.id, self._chosen(only))
             if batch_id is not None:
                 self._batch(connection, row.id, batch_id)
                 asked = asked.where(documents.batch_id == batch_id)
             if after is not None:
                 before = self._row(connection, row.id, documents.file_id == known_id(after), param="after")
-                last = tuple_(before.created_us, before.number)
+                place, last = tuple_(*order), tuple_(before.created_us, before.file_id)
                 asked = asked.where(place < last if newest_first else place > last)
-            order = (documents.created_us, documents.number)
             asked = asked.order_by(*(column.desc() if newest_first else column for column in order))
             return [self._document(each) for each in connection.execute(asked.limit(max(0, limit)))]
 
@@ -213,8 +214,8 @@ class StoredDocuments:
         created = connection.execute(select(func.max(documents.created_us)).where(of_batch)).scalar_one()
         if created is None:
             raise AccountsError("not_found", "There is no such batch in the collection.")
-        abandoned = (documents.state == "in_progress") & (documents.leased_until <= self._store.now())
-        is_abandoned = connection.execute(select(documents.number).where(of_batch, abandoned).limit(1)).first()
+        abandoned = select(documents.number).where(of_batch, self._chosen("abandoned"))
+        is_abandoned = connection.execute(abandoned.limit(1)).first()
         counts = counts_of(connection, of_batch)[collection_id]
         return StoredFileBatch(batch_id, created // _US, counts, is_abandoned is not None)
 
@@ -225,6 +226,12 @@ class StoredDocuments:
         return StoredDocument(
             row.file_id, row.number, row.created_us // _US, row.state, is_abandoned, row.bytes, row.parts, row.sealed
         )
+
+    def _chosen(self, only: DocumentChoice | None) -> ColumnElement[bool]:
+        documents = tables.documents.c
+        if only == "abandoned":
+            return (documents.state == "in_progress") & (documents.leased_until <= self._store.now())
+        return documents.state != "deleted" if only is None else documents.state == only
 
     def _of_file(self, connection: Connection, collection_id: str, file_id: str) -> Row[Any]:
         return self._row(connection, collection_id, tables.documents.c.file_id == known_id(file_id))

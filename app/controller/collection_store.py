@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from app.controller.accounts_handle import AccountsHandle
 from app.messages.knowledge import (
+    DocumentChoice,
     DocumentState,
     NewDocument,
     PassagesPart,
@@ -64,8 +65,9 @@ class ServeCollectionStore(AccountsHandle):
         limit: int,
         newest_first: bool,
         batch_id: str | None = None,
+        only: DocumentChoice | None = None,
     ) -> Sequence[StoredDocument]:
-        arguments = secret, collection_id, after, limit, newest_first, batch_id
+        arguments = secret, collection_id, after, limit, newest_first, batch_id, only
         return await self._call(list[StoredDocument], "documents", *arguments)
 
     async def document(self, secret: str, collection_id: str, file_id: str) -> StoredDocument:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 DocumentState = Literal["in_progress", "completed", "failed", "cancelled"]
+DocumentChoice = DocumentState | Literal["abandoned"]
+"""Which documents are listed: those of a state, or those in progress that no ingress reads any more."""
 READ_LEASE_S: Final = 20
 """How long an ingress has a document that it reads, unless `keep_documents` or `add_passages` prolongs it; later
 another may begin again."""
@@ -156,8 +158,12 @@ class CollectionStore(Protocol):
         limit: int,
         newest_first: bool,
         batch_id: str | None = None,
+        only: DocumentChoice | None = None,
     ) -> Sequence[StoredDocument]:
-        """Lists documents. after: the file id of the one before the first. batch_id: only those of a batch."""
+        """Lists documents in the order in which they were added first.
+
+        after: the file id of the one before the first. batch_id: only those of a batch. only: None: all.
+        """
 
     async def document(self, secret: str, collection_id: str, file_id: str) -> StoredDocument: ...
 

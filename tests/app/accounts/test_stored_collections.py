@@ -187,16 +187,20 @@ def test_a_batch_is_counted_cancelled_and_read_again(world: World, anna: str) ->
     stored, collections = world.accounts.stored_documents, world.accounts.stored_collections
     collections.new(anna, "vs_1", KEY, b"")
     [lone] = _added(world, anna, "file-0")
-    first, second, third = _added(world, anna, "file-1", "file-2", "file-3", batch="vsfb_1")
+    third, second, first = _added(world, anna, "file-3", "file-2", "file-1", batch="vsfb_1")
     stored.end(anna, "vs_1", first, "completed", b"document")
     stored.add_passages(anna, "vs_1", second, [PassagesPart(0, b"passages")])
     assert stored.batch(anna, "vs_1", "vsfb_1").counts == DocumentCounts(in_progress=2, completed=1)
     listed = stored.listed(anna, "vs_1", None, 10, newest_first=False, batch_id="vsfb_1")
-    assert [one.file_id for one in listed] == ["file-1", "file-2", "file-3"]
+    assert [one.file_id for one in listed] == ["file-3", "file-2", "file-1"]
     assert not stored.batch(anna, "vs_1", "vsfb_1").is_abandoned
     world.clock.now_s += READ_LEASE_S
     assert stored.batch(anna, "vs_1", "vsfb_1").is_abandoned
+    abandoned = stored.listed(anna, "vs_1", None, 10, newest_first=True, only="abandoned")
+    assert [one.file_id for one in abandoned] == ["file-2", "file-3", "file-0"]
     [again] = _added(world, anna, "file-3")  # of no batch by itself: it stays where it was
+    in_order = [one.file_id for one in stored.listed(anna, "vs_1", "file-0", 10, newest_first=False)]
+    assert in_order == ["file-3", "file-2", "file-1"]
     cancelled = stored.cancel(anna, "vs_1", "vsfb_1")
     assert (cancelled.counts, cancelled.is_abandoned) == (DocumentCounts(completed=1, cancelled=2), False)
     assert stored.keep(anna, "vs_1", [lone, second, third, again]) == [lone]

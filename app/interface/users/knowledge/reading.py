@@ -18,7 +18,7 @@ from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
 from app.interface.users.checks import caller_as
 from app.interface.users.gate import AccountsGate, Meter
-from app.interface.users.knowledge.sealed import CollectedDocument, Collection, Collections, ReadDocument
+from app.interface.users.knowledge.sealed import AT_ONCE, CollectedDocument, Collection, Collections, ReadDocument
 from app.knowledge.passages import Passage, Vectors, cut
 from app.messages.accounts import AccountsError
 from app.messages.failures import EngineError
@@ -70,19 +70,17 @@ class DocumentReading:
 
         return await self._gate.to_the_end(begun())
 
-    async def go_on(
-        self, caller: Caller, collections: Collections, collection: Collection, document: CollectedDocument
-    ) -> CollectedDocument:
-        """Begins again with a document that no ingress reads any more; returns it as it is now."""
-        if not document.stored.is_abandoned or not collection.stored.is_mine:
-            return document
-        try:
-            begun = await self.begin(caller, collections, collection, {document.stored.file_id: dict(document.about)})
-        except AccountsError as error:
-            if error.refusal.code != "conflict":  # another ingress was faster
-                raise
-            return document
-        return begun[0]
+    async def go_on(self, caller: Caller, collections: Collections, collection: Collection) -> None:
+        """Begins again with the documents that no ingress reads any more."""
+        if not collection.stored.is_mine or not collection.stored.counts.in_progress:
+            return
+        while some := await collections.documents(collection, None, AT_ONCE, newest_first=False, only="abandoned"):
+            try:
+                await self.begin(caller, collections, collection, {one.stored.file_id: one.about for one in some})
+            except AccountsError as error:
+                if error.refusal.code not in ("conflict", "insufficient_quota"):  # another ingress was faster; no room
+                    raise
+                return
 
     async def _read_all(self, caller: Caller, collections: Collections, held: Sequence[ReadDocument]) -> None:
         """Reads documents of a collection, each in its turn; all leases are kept until then."""

@@ -19,6 +19,7 @@ from app.messages.accounts import Identity
 from app.messages.knowledge import (
     PASSAGES_BYTES,
     CollectionStore,
+    DocumentChoice,
     DocumentState,
     NewDocument,
     PassagesPart,
@@ -29,7 +30,8 @@ from app.messages.knowledge import (
 from app.sealing.records import SealError, seal, unseal
 
 _KEY_BYTES: Final = 32
-_AT_ONCE: Final = 100
+AT_ONCE: Final = 100
+"""Documents in one part of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +122,16 @@ class Collections:
         *,
         newest_first: bool,
         batch_id: str | None = None,
+        only: DocumentChoice | None = None,
     ) -> Sequence[CollectedDocument]:
         found = await self._store.documents(
-            self._secret, collection.stored.id, after=after, limit=limit, newest_first=newest_first, batch_id=batch_id
+            self._secret,
+            collection.stored.id,
+            after=after,
+            limit=limit,
+            newest_first=newest_first,
+            batch_id=batch_id,
+            only=only,
         )
         return [self._opened_document(collection, one) for one in found]
 
@@ -132,12 +141,10 @@ class Collections:
     async def cancel_file_batch(self, collection_id: str, batch_id: str) -> StoredFileBatch:
         return await self._store.cancel_file_batch(self._secret, collection_id, batch_id)
 
-    async def all_documents(
-        self, collection: Collection, batch_id: str | None = None
-    ) -> AsyncGenerator[CollectedDocument, None]:
-        """Yields all documents, or those of a batch, oldest first."""
+    async def read_documents(self, collection: Collection) -> AsyncGenerator[CollectedDocument, None]:
+        """Yields all documents whose passages can be searched, oldest first."""
         after: str | None = None
-        while some := await self.documents(collection, after, _AT_ONCE, newest_first=False, batch_id=batch_id):
+        while some := await self.documents(collection, after, AT_ONCE, newest_first=False, only="completed"):
             for each in some:
                 yield each
             after = some[-1].stored.file_id

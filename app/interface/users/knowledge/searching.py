@@ -92,13 +92,12 @@ class KnowledgeSearch:
             if opened is None or (opened.changes, opened.encoder) != (collection.stored.changes, encoder):
                 former = {} if opened is None or opened.encoder != encoder else opened.documents
                 documents = dict[int, OpenDocument]()
-                async for each in collections.all_documents(collection):
-                    await self._reading.go_on(caller, collections, collection, each)
+                await self._reading.go_on(caller, collections, collection)
+                async for each in collections.read_documents(collection):
                     number = each.stored.number
-                    if each.stored.state == "completed":
-                        documents[number] = former.get(number) or await self._open(
-                            caller, collections, collection, each, encoder
-                        )
+                    documents[number] = former.get(number) or await self._open(
+                        caller, collections, collection, each, encoder
+                    )
                 size_bytes = sum(document.size_bytes for document in documents.values())
                 opened = _Opened(collection.stored.changes, documents, encoder, size_bytes)
             self._keep(collection_id, opened)

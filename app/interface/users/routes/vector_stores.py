@@ -73,8 +73,10 @@ class VectorStoreRoutes:
 
     async def collection(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}`."""
-        _, collections = self._collections(request)
-        return json_response(_shown(await collections.get(id_of(request))))
+        caller, collections = self._collections(request)
+        collection = await collections.get(id_of(request))
+        await self._reading.go_on(caller, collections, collection)
+        return json_response(_shown(collection))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}`."""
@@ -121,31 +123,26 @@ class VectorStoreRoutes:
     async def _listed(self, request: Request, batch_id: str | None) -> Response:
         """batch_id: of the batch whose documents are listed; None: all are."""
         query = list_query(request, "filter")
-        state = request.query_params.get("filter")
-        if state is not None and state not in _STATES:
+        wanted = request.query_params.get("filter")
+        state = next((one for one in _STATES if one == wanted), None)
+        if state != wanted:
             raise errors.invalid(f"'filter' is one of {', '.join(_STATES)}.", "filter", "invalid_value")
         caller, collections = self._collections(request)
         collection = await collections.get(id_of(request))
-        found, after = list[dict[str, Any]](), query.after
-        while len(found) <= query.limit:
-            some = await collections.documents(
-                collection, after, query.limit + 1, newest_first=query.newest_first, batch_id=batch_id
-            )
-            for each in some:
-                shown = _document(collection, await self._reading.go_on(caller, collections, collection, each))
-                if state in (None, shown["status"]):
-                    found.append(shown)
-            if len(some) <= query.limit:
-                break
-            after = some[-1].stored.file_id
-        return json_response(listed(found[: query.limit + 1], query.limit))
+        found = await collections.documents(
+            collection, query.after, query.limit + 1, newest_first=query.newest_first, batch_id=batch_id, only=state
+        )
+        if any(one.stored.is_abandoned for one in found):
+            await self._reading.go_on(caller, collections, collection)
+        return json_response(listed([_document(collection, one) for one in found], query.limit))
 
     async def document(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files/{file_id}`."""
         caller, collections = self._collections(request)
         collection = await collections.get(id_of(request))
         document = await collections.document(collection, _file_id(request))
-        document = await self._reading.go_on(caller, collections, collection, document)
+        if document.stored.is_abandoned:
+            await self._reading.go_on(caller, collections, collection)
         return json_response(_document(collection, document))
 
     async def content(self, request: Request) -> Response:
@@ -183,9 +180,7 @@ class VectorStoreRoutes:
         collection_id, batch_id = id_of(request), _batch_id(request)
         batch = await collections.file_batch(collection_id, batch_id)
         if batch.is_abandoned:
-            collection = await collections.get(collection_id)
-            async for each in collections.all_documents(collection, batch_id=batch_id):
-                await self._reading.go_on(caller, collections, collection, each)
+            await self._reading.go_on(caller, collections, await collections.get(collection_id))
         return json_response(_batch(collection_id, batch))
 
     async def batch_documents(self, request: Request) -> Response:

@@ -247,6 +247,16 @@ async def test_a_document_whose_ingress_died_is_read_again(world: World, monkeyp
     store = world.site.inside.store
     real = store.now
     store.now = lambda: real() + 60
+    with monkeypatch.context() as full:
+
+        def no_room(*_: Any) -> None:
+            raise AccountsError("insufficient_quota", "Your files take 8 of 8 bytes.")
+
+        full.setattr(world.site.inside.stored_files, "check_room", no_room)
+        [waiting] = [one async for one in world.client.vector_stores.files.list(collection_id)]
+        assert waiting.status == "in_progress"
+    while (await world.client.vector_stores.retrieve(collection_id)).file_counts.in_progress:
+        await asyncio.sleep(0.01)
     assert (await world.read(collection_id, file_id)).status == "completed"
     assert await world.found(collection_id, "deposit")
 

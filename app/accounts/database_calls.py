@@ -86,6 +86,7 @@ def database_calls(accounts: Accounts) -> Mapping[str, Work]:
         "keep_documents": documents.keep,
         "add_passages": documents.add_passages,
         "end_document": documents.end,
+        "change_document": documents.change,
         "documents": documents.listed,
         "document": documents.get,
         "passages": documents.passages,

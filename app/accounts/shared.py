@@ -50,7 +50,8 @@ _NOT_RETRIED: Final = frozenset({
     "add_user", "change_user", "delete_user", "reset_password", "new_conversation", "change_conversation",
     "delete_conversation", "restore_conversation",
     "add_items", "delete_item", "add_question", "begin_response", "store_response", "delete_response",
-    "change_collection", "delete_collection", "share_collection", "add_documents", "end_document", "delete_document",
+    "change_collection", "delete_collection", "share_collection", "add_documents", "end_document",
+    "change_document", "delete_document",
 })  # fmt: skip
 """Calls that a lost owner may have carried out: they are refused, not retried."""
 

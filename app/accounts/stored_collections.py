@@ -5,7 +5,7 @@ user's public key (sharing.py). Deleting destroys these first; the passages go i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, tuple_, update
 
@@ -26,6 +26,8 @@ MOST_COLLECTIONS = 1000
 _DELETED_AT_ONCE = 16
 _KEY_BYTES = 32
 _US = 1_000_000
+IS_SHOWN: Final = tables.documents.c.state.not_in(("deleted", "former"))
+"""At most one document of a file is."""
 
 
 class StoredCollections:
@@ -230,7 +232,7 @@ class StoredCollections:
 def counts_of(connection: Connection, which: ColumnElement[bool]) -> Mapping[str, DocumentCounts]:
     """Counts documents by their collections and states, in one query."""
     documents = tables.documents.c
-    asked = select(documents.collection_id, documents.state, func.count()).where(which, documents.state != "deleted")
+    asked = select(documents.collection_id, documents.state, func.count()).where(which, IS_SHOWN)
     found: dict[str, dict[str, int]] = {}
     for row in connection.execute(asked.group_by(documents.collection_id, documents.state)):
         found.setdefault(row[0], {})[row[1]] = row[2]

@@ -3,7 +3,7 @@
 A batch of documents is no row of its own: it is the documents that were added with its id and are still there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, tuple_, update
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, selec
 from app.accounts import tables
 from app.accounts.deleted_rows import hide_documents_files
 from app.accounts.store import Store
-from app.accounts.stored_collections import StoredCollections, counts_of
+from app.accounts.stored_collections import IS_SHOWN, StoredCollections, counts_of
 from app.accounts.stored_conversations import check_id, known_id
 from app.accounts.stored_files import StoredFiles
 from app.messages.accounts import AccountsError
@@ -50,24 +50,29 @@ class StoredDocuments:
             known = self._collections.known(connection, secret)
             row = self._collections.owned(connection, known, collection_id)
             documents, now_s = tables.documents.c, self._store.now()
-            there = (documents.collection_id == row.id) & (documents.state != "deleted")
-            of_files = there & documents.file_id.in_([one.file_id for one in new])
-            former = {each.file_id: each for each in connection.execute(select(tables.documents).where(of_files))}
-            if any(each.state == "in_progress" and each.leased_until > now_s for each in former.values()):
+            there = (documents.collection_id == row.id) & IS_SHOWN
+            of_files = documents.file_id.in_([one.file_id for one in new])
+            before = {
+                each.file_id: each for each in connection.execute(select(tables.documents).where(there, of_files))
+            }
+            if any(each.state == "in_progress" and each.leased_until > now_s for each in before.values()):
                 raise AccountsError("conflict", "That document is being read already.")
             count = connection.execute(select(func.count()).select_from(tables.documents).where(there)).scalar_one()
-            if count + len(new) - len(former) > MOST_DOCUMENTS:
+            if count + len(new) - len(before) > MOST_DOCUMENTS:
                 message = f"A collection has at most {MOST_DOCUMENTS:,} documents, and this one {count:,} already."
                 raise AccountsError("insufficient_quota", message)
             more = sum(len(one.sealed) for one in new)
-            self._files.check_room(connection, known, more - sum(each.bytes for each in former.values()))
+            unread = [each for each in before.values() if each.state != "completed"]
+            self._files.check_room(connection, known, more - sum(each.bytes for each in unread))
+            for each in unread:
+                self._hide(connection, row.id, each)
+            of_read = there & of_files & (documents.state == "completed")
+            connection.execute(update(tables.documents).where(of_read).values(state="former"))
             values = list[dict[str, Any]]()
             for place, one in enumerate(new):
-                old = former.get(one.file_id)
+                old = before.get(one.file_id)
                 if old is None:
                     self._store.note(connection, known.identity.user_id, "add_document", row.id)
-                else:
-                    self._hide(connection, row.id, old)
                 values.append({
                     "collection_id": row.id,
                     "number": row.changes + place,
@@ -84,8 +89,9 @@ class StoredDocuments:
             columns = tables.collections.c
             self._collections.set(connection, row.id, changes=row.changes + len(new), bytes=columns.bytes + more)
             added = (documents.collection_id == row.id) & (documents.number >= row.changes)
-            found = connection.execute(select(tables.documents).where(added).order_by(documents.number))
-            return [self._document(each) for each in found]
+            found = connection.execute(select(tables.documents).where(added).order_by(documents.number)).all()
+            former = self._former(connection, row.id, [each.file_id for each in found])
+            return [self._document(each, former.get(each.file_id)) for each in found]
 
     def keep(self, secret: str, collection_id: str, numbers: Sequence[int]) -> Sequence[int]:
         with self._store.transaction() as connection:
@@ -122,13 +128,24 @@ class StoredDocuments:
             row = self._collections.owned(connection, known, collection_id)
             document = self._being_read(connection, row.id, number)
             if state == "completed":
-                more = len(sealed) - len(document.sealed)
-                self._set(connection, row.id, number, state=state, sealed=sealed, bytes=document.bytes + more)
-                columns = tables.collections.c
-                self._collections.set(connection, row.id, changes=columns.changes + 1, bytes=columns.bytes + more)
+                for each in self._former(connection, row.id, [document.file_id]).values():
+                    self._hide(connection, row.id, each)
+                self._set(connection, row.id, number, state=state)
+                self._replace(connection, row.id, document, sealed)
             else:
                 self._end_unread(connection, row, [document], state, sealed)
             return self._document(self._of_file(connection, row.id, document.file_id))
+
+    def change(self, secret: str, collection_id: str, number: int, sealed: bytes) -> StoredDocument:
+        with self._store.transaction() as connection:
+            known = self._collections.known(connection, secret)
+            row = self._collections.owned(connection, known, collection_id)
+            document = self._row(connection, row.id, tables.documents.c.number == number)
+            if document.state == "in_progress":
+                raise AccountsError("conflict", "The document is being read: change it afterwards.")
+            self._files.check_room(connection, known, len(sealed) - len(document.sealed))
+            self._replace(connection, row.id, document, sealed)
+            return self._document(self._row(connection, row.id, tables.documents.c.number == number))
 
     def listed(
         self,
@@ -163,9 +180,10 @@ class StoredDocuments:
     def passages(self, secret: str, collection_id: str, number: int, after: int) -> Sequence[PassagesPart]:
         with self._store.transaction() as connection:
             row = self._collections.seen(connection, self._collections.known(connection, secret), collection_id)
-            is_it = (tables.documents.c.number == number) & (tables.documents.c.state == "completed")
-            self._row(connection, row.id, is_it)
-            passages = tables.passages.c
+            documents, passages = tables.documents.c, tables.passages.c
+            is_it = (documents.collection_id == row.id) & (documents.number == number) & self._chosen("searched")
+            if connection.execute(select(documents.number).where(is_it)).first() is None:
+                raise _no_such_document()
             of_document = (passages.collection_id == row.id) & (passages.number == number) & (passages.seq > after)
             found = list[PassagesPart]()
             taken = 0
@@ -185,7 +203,8 @@ class StoredDocuments:
                 documents = tables.documents.c
                 is_it = (documents.collection_id == row.id) & (documents.number == document.number)
                 hide_documents_files(connection, row.user_id, is_it)
-            self._hide(connection, row.id, document)
+            for each in (document, *self._former(connection, row.id, [document.file_id]).values()):
+                self._hide(connection, row.id, each)
             self._collections.set(connection, row.id, changes=tables.collections.c.changes + 1)
             self._store.note(connection, known.identity.user_id, "delete_document", row.id)
 
@@ -210,7 +229,7 @@ class StoredDocuments:
     def _batch(self, connection: Connection, collection_id: str, batch_id: str) -> StoredFileBatch:
         documents = tables.documents.c
         of_batch = (documents.collection_id == collection_id) & (documents.batch_id == known_id(batch_id))
-        of_batch &= documents.state != "deleted"
+        of_batch &= IS_SHOWN
         created = connection.execute(select(func.max(documents.created_us)).where(of_batch)).scalar_one()
         if created is None:
             raise AccountsError("not_found", "There is no such batch in the collection.")
@@ -221,17 +240,38 @@ class StoredDocuments:
 
     # --- internals
 
-    def _document(self, row: Row[Any]) -> StoredDocument:
-        is_abandoned = row.state == "in_progress" and row.leased_until <= self._store.now()
+    def _document(self, row: Row[Any], former: Row[Any] | None = None) -> StoredDocument:
         return StoredDocument(
-            row.file_id, row.number, row.created_us // _US, row.state, is_abandoned, row.bytes, row.parts, row.sealed
+            file_id=row.file_id,
+            number=row.number,
+            created=row.created_us // _US,
+            state="completed" if row.state == "former" else row.state,
+            is_abandoned=row.state == "in_progress" and row.leased_until <= self._store.now(),
+            sealed_bytes=row.bytes,
+            parts=row.parts,
+            sealed=row.sealed,
+            former=None if former is None else former.sealed,
         )
 
     def _chosen(self, only: DocumentChoice | None) -> ColumnElement[bool]:
         documents = tables.documents.c
-        if only == "abandoned":
-            return (documents.state == "in_progress") & (documents.leased_until <= self._store.now())
-        return documents.state != "deleted" if only is None else documents.state == only
+        match only:
+            case None:
+                return IS_SHOWN
+            case "searched":
+                return documents.state.in_(("completed", "former"))
+            case "abandoned":
+                return (documents.state == "in_progress") & (documents.leased_until <= self._store.now())
+            case _:
+                return documents.state == only
+
+    @staticmethod
+    def _former(connection: Connection, collection_id: str, file_ids: Sequence[str]) -> Mapping[str, Row[Any]]:
+        """Finds documents in whose place others come that are not read yet, by file."""
+        documents = tables.documents.c
+        is_former = (documents.collection_id == collection_id) & (documents.state == "former")
+        found = connection.execute(select(tables.documents).where(is_former, documents.file_id.in_(file_ids)))
+        return {each.file_id: each for each in found}
 
     def _of_file(self, connection: Connection, collection_id: str, file_id: str) -> Row[Any]:
         return self._row(connection, collection_id, tables.documents.c.file_id == known_id(file_id))
@@ -241,10 +281,10 @@ class StoredDocuments:
         connection: Connection, collection_id: str, which: ColumnElement[bool], param: str | None = None
     ) -> Row[Any]:
         documents = tables.documents.c
-        found = and_(documents.collection_id == collection_id, documents.state != "deleted", which)
+        found = and_(documents.collection_id == collection_id, IS_SHOWN, which)
         row = connection.execute(select(tables.documents).where(found)).one_or_none()
         if row is None:
-            raise AccountsError("not_found", "There is no such document in the collection.", param=param)
+            raise _no_such_document(param)
         return row
 
     @staticmethod
@@ -269,20 +309,39 @@ class StoredDocuments:
         state: DocumentState,
         sealed: bytes | None = None,
     ) -> None:
-        """Ends documents that were not read: their passages are deleted. sealed: what is known now; None: as before."""
+        """Ends documents that were not read: their passages are deleted, and former documents are in their place again.
+
+        sealed: what is known of what is there then; None: as before.
+        """
         values = list[dict[str, Any]]()
+        former = self._former(connection, collection.id, [one.file_id for one in unread])
         for number, one in enumerate(unread, collection.changes):
             self._hide(connection, collection.id, one)
-            known = one.sealed if sealed is None else sealed
+            if (old := former.get(one.file_id)) is not None:
+                self._set(connection, collection.id, old.number, state="completed", batch_id=one.batch_id)
+                self._replace(connection, collection.id, old, sealed or old.sealed)
+                continue
+            known = sealed or one.sealed
             ended = {"number": number, "state": state, "parts": 0, "bytes": len(known), "sealed": known}
             values.append({**one._asdict(), **ended})
         if values:
             connection.execute(insert(tables.documents), values)
-            more = tables.collections.c.bytes + sum(one["bytes"] for one in values)
-            self._collections.set(connection, collection.id, changes=collection.changes + len(values), bytes=more)
+        columns = tables.collections.c
+        changes, more = collection.changes + len(unread), sum(one["bytes"] for one in values)
+        self._collections.set(connection, collection.id, changes=changes, bytes=columns.bytes + more)
+
+    def _replace(self, connection: Connection, collection_id: str, document: Row[Any], sealed: bytes) -> None:
+        """Replaces what is known of a document, which is a change of its collection."""
+        more, columns = len(sealed) - len(document.sealed), tables.collections.c
+        self._set(connection, collection_id, document.number, sealed=sealed, bytes=document.bytes + more)
+        self._collections.set(connection, collection_id, changes=columns.changes + 1, bytes=columns.bytes + more)
 
     @staticmethod
     def _set(connection: Connection, collection_id: str, number: int, **values: Any) -> None:
         documents = tables.documents.c
         is_it = (documents.collection_id == collection_id) & (documents.number == number)
         connection.execute(update(tables.documents).where(is_it).values(**values))
+
+
+def _no_such_document(param: str | None = None) -> AccountsError:
+    return AccountsError("not_found", "There is no such document in the collection.", param=param)

@@ -56,6 +56,9 @@ class ServeCollectionStore(AccountsHandle):
     ) -> StoredDocument:
         return await self._call(StoredDocument, "end_document", secret, collection_id, number, state, sealed)
 
+    async def change_document(self, secret: str, collection_id: str, number: int, sealed: bytes) -> StoredDocument:
+        return await self._call(StoredDocument, "change_document", secret, collection_id, number, sealed)
+
     async def documents(
         self,
         secret: str,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 DocumentState = Literal["in_progress", "completed", "failed", "cancelled"]
-DocumentChoice = DocumentState | Literal["abandoned"]
-"""Which documents are listed: those of a state, or those in progress that no ingress reads any more."""
+DocumentChoice = DocumentState | Literal["searched", "abandoned"]
+"""Which documents are listed: those of a state; those that have passages; those in progress that no ingress reads any
+more."""
 READ_LEASE_S: Final = 20
 """How long an ingress has a document that it reads, unless `keep_documents` or `add_passages` prolongs it; later
 another may begin again."""
@@ -63,6 +64,8 @@ class StoredDocument:
     parts: int
     sealed: bytes = field(repr=False)
     """Its name, and what else is known of it."""
+    former: bytes | None = field(default=None, repr=False)
+    """Of one that was just added: what is known of the document in whose place it comes once it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,9 @@ class CollectionStore(Protocol):
     async def add_documents(
         self, secret: str, collection_id: str, batch_id: str | None, documents: Sequence[NewDocument]
     ) -> Sequence[StoredDocument]:
-        """Adds documents that this ingress reads now, for `READ_LEASE_S`, all or none; former passages are deleted.
+        """Adds documents that this ingress reads now, for `READ_LEASE_S`, all or none.
 
+        A completed document of the same file is searched until the new one is; if that can't be read, it stays.
         batch_id: of those that are added together; None: there is none, and a document that was in one stays there.
         Refuses with `conflict` while another reads one of them, and with `insufficient_quota`.
         """
@@ -147,7 +151,13 @@ class CollectionStore(Protocol):
     async def end_document(
         self, secret: str, collection_id: str, number: int, state: DocumentState, sealed: bytes
     ) -> StoredDocument:
-        """Ends the reading; but for `completed` its passages are deleted. Refuses as `add_passages` does."""
+        """Ends the reading; but for `completed` its passages are deleted, and a former document is in its place again.
+
+        sealed: what is known of what is there then. Refuses as `add_passages` does.
+        """
+
+    async def change_document(self, secret: str, collection_id: str, number: int, sealed: bytes) -> StoredDocument:
+        """Replaces what is known of a document. Refuses with `conflict` while it is read."""
 
     async def documents(
         self,

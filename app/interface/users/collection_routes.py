@@ -16,6 +16,7 @@ from app.interface.wire.vector_stores import (
     CollectedFile,
     CollectedFileList,
     DeletedVectorStore,
+    DocumentChange,
     DocumentRequest,
     FileBatch,
     FileBatchRequest,
@@ -107,6 +108,15 @@ def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
             refuses=none,
         ),
         Route("GET", file, stores.document, "A document.", CollectedFile, refuses=none),
+        Route(
+            "POST",
+            file,
+            stores.change_document,
+            "Changes a document's attributes.",
+            CollectedFile,
+            DocumentChange,
+            refuses={**full, 409: "It is being read."},
+        ),
         Route("GET", f"{file}/content", stores.content, "A document's passages.", FileContent, refuses=none),
         Route("DELETE", file, stores.remove, "Takes a document out.", RemovedFile, query=with_files, refuses=mine),
         Route(

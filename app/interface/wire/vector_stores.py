@@ -117,6 +117,13 @@ class DocumentRequest(Wire):
     chunking_strategy: Chunking | None = None
 
 
+class DocumentChange(Wire):
+    """`POST /v1/vector_stores/{id}/files/{file_id}`."""
+
+    attributes: Attributes | None
+    """In place of those that it has; null: none."""
+
+
 class FileBatchRequest(Wire):
     """`POST /v1/vector_stores/{id}/file_batches`: either files with the same attributes, or each with its own."""
 

@@ -85,6 +85,7 @@ def test_nobody_else_finds_it(world: World, anna: str, bert: str) -> None:
         lambda: documents.keep(bert, "vs_1", [number]),
         lambda: documents.add_passages(bert, "vs_1", number, []),
         lambda: documents.end(bert, "vs_1", number, "failed", b""),
+        lambda: documents.change(bert, "vs_1", number, b"mine"),
         lambda: documents.listed(bert, "vs_1", None, 10, newest_first=True, batch_id=None),
         lambda: documents.get(bert, "vs_1", "file-1"),
         lambda: documents.passages(bert, "vs_1", number, -1),
@@ -112,6 +113,7 @@ def test_shared_ones_are_searched_and_not_changed(world: World, anna: str, bert:
     for each in (
         lambda: stored.change(bert, "vs_1", b"mine"),
         lambda: _added(world, bert, "file-2"),
+        lambda: documents.change(bert, "vs_1", number, b"mine"),
         lambda: documents.delete(bert, "vs_1", "file-1"),
         lambda: stored.delete(bert, "vs_1"),
         lambda: stored.members(bert, "vs_1"),
@@ -181,6 +183,58 @@ def test_a_document_is_read_by_one(world: World, anna: str) -> None:
     assert (ended.parts, ended.sealed_bytes) == (1, len(b"passagesread"))
     listed = stored.listed(anna, "vs_1", None, 10, newest_first=True, batch_id=None)
     assert [one.file_id for one in listed] == ["file-1"]
+
+
+def test_a_document_is_searched_until_it_is_read_again(world: World, anna: str) -> None:
+    stored, collections = world.accounts.stored_documents, world.accounts.stored_collections
+    first = _filled(world, anna)
+
+    def searched() -> list[tuple[int, str]]:
+        found = stored.listed(anna, "vs_1", None, 10, newest_first=False, only="searched")
+        assert all(stored.passages(anna, "vs_1", one.number, -1) for one in found)
+        return [(one.number, one.state) for one in found]
+
+    def begin(batch: str | None = None) -> int:
+        [one] = stored.add(anna, "vs_1", batch, [NewDocument("file-1", b"again")])
+        stored.add_passages(anna, "vs_1", one.number, [PassagesPart(0, b"newer")])
+        assert (one.former, searched()) == (
+            stored.listed(anna, "vs_1", None, 1, True, None, "searched")[0].sealed,
+            before,
+        )
+        assert collections.get(anna, "vs_1").counts == DocumentCounts(in_progress=1)
+        return one.number
+
+    before = [(first, "completed")]
+    ended = stored.end(anna, "vs_1", begin(), "failed", b"not again")
+    assert (ended.number, ended.state, ended.sealed, searched()) == (first, "completed", b"not again", before)
+    assert collections.get(anna, "vs_1").sealed_bytes == len(b"namenot againpassages 0")
+    begin("vsfb_1")
+    assert stored.cancel(anna, "vs_1", "vsfb_1").counts == DocumentCounts(completed=1)
+    assert searched() == before
+    begin()
+    world.clock.now_s += READ_LEASE_S
+    second = begin()  # its ingress had died
+    stored.end(anna, "vs_1", second, "completed", b"read")
+    assert searched() == [(second, "completed")]
+    with _refused("not_found"):
+        stored.passages(anna, "vs_1", first, -1)
+    assert collections.get(anna, "vs_1").sealed_bytes == len(b"namereadnewer")
+    before = searched()
+    begin()
+    stored.delete(anna, "vs_1", "file-1")
+    assert (searched(), collections.get(anna, "vs_1").sealed_bytes) == ([], len(b"name"))
+
+
+def test_what_is_known_of_a_document_changes(world: World, anna: str) -> None:
+    stored, number = world.accounts.stored_documents, _filled(world, anna)
+    before = world.accounts.stored_collections.get(anna, "vs_1")
+    changed = stored.change(anna, "vs_1", number, b"read, and more")
+    assert (changed.number, changed.state, changed.sealed) == (number, "completed", b"read, and more")
+    after = world.accounts.stored_collections.get(anna, "vs_1")
+    assert (after.changes > before.changes, after.sealed_bytes) == (True, before.sealed_bytes + len(b", and more"))
+    [number] = _added(world, anna, "file-2")
+    with _refused("conflict"):
+        stored.change(anna, "vs_1", number, b"")
 
 
 def test_a_batch_is_counted_cancelled_and_read_again(world: World, anna: str) -> None:

@@ -103,19 +103,19 @@ class DocumentReading:
                     return
                 async with self._metered(caller) as metered:
                     about = await self._passages(metered, held)
-                await held.end("completed", about)
+                await held.complete(about)
         except AccountsError as error:
             code = error.refusal.code
             if code in ("not_found", "insufficient_quota", "rate_limit_exceeded"):
-                await _failed(held, code, _NO_QUOTA if code == "insufficient_quota" else error.refusal.message)
+                await held.fail(code, _NO_QUOTA if code == "insufficient_quota" else error.refusal.message)
             elif code != "conflict":  # deleted or cancelled, or another one reads it
                 raise
         except ApiError as error:
-            await _failed(held, error.code or "server_error", error.message)
+            await held.fail(error.code or "server_error", error.message)
         except DocumentError as error:
-            await _failed(held, "unsupported_file", str(error))
+            await held.fail("unsupported_file", str(error))
         except EngineError as error:
-            await _failed(held, "server_error", str(error))
+            await held.fail("server_error", str(error))
         finally:
             unread.discard(number)
 
@@ -178,7 +178,3 @@ async def _kept(collections: Collections, collection: Collection, unread: set[in
         except AccountsError as error:
             if error.refusal.code != "service_unavailable":
                 return  # the reading hears the same
-
-
-async def _failed(held: ReadDocument, code: str, message: str) -> None:
-    await held.end("failed", {"error": {"code": code, "message": message}})

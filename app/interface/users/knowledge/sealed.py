@@ -51,6 +51,8 @@ class CollectedDocument:
     about: Mapping[str, Any] = field(repr=False)
     """`attributes`; once it was read `name`, `notes`, `pages`, `passages` and `encoder`, the identity of what made its
     vectors; if it could not be, `error`, a code and a message, and `name` if its file was found."""
+    former: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Of one that was just added: what is known of the document in whose place it comes once it is read."""
 
     @property
     def name(self) -> str:
@@ -142,9 +144,9 @@ class Collections:
         return await self._store.cancel_file_batch(self._secret, collection_id, batch_id)
 
     async def read_documents(self, collection: Collection) -> AsyncGenerator[CollectedDocument, None]:
-        """Yields all documents whose passages can be searched, oldest first."""
+        """Yields all documents that have passages, oldest first."""
         after: str | None = None
-        while some := await self.documents(collection, after, AT_ONCE, newest_first=False, only="completed"):
+        while some := await self.documents(collection, after, AT_ONCE, newest_first=False, only="searched"):
             for each in some:
                 yield each
             after = some[-1].stored.file_id
@@ -152,6 +154,14 @@ class Collections:
     async def document(self, collection: Collection, file_id: str) -> CollectedDocument:
         stored = await self._store.document(self._secret, collection.stored.id, file_id)
         return self._opened_document(collection, stored)
+
+    async def change_document(
+        self, collection: Collection, document: CollectedDocument, attributes: Mapping[str, Any]
+    ) -> CollectedDocument:
+        stored, number = collection.stored, document.stored.number
+        sealed = _sealed_document(stored, document.stored.file_id, {**document.about, "attributes": attributes})
+        changed = await self._store.change_document(self._secret, stored.id, number, sealed)
+        return self._opened_document(collection, changed)
 
     async def delete_document(self, collection_id: str, file_id: str, *, with_file: bool) -> None:
         await self._store.delete_document(self._secret, collection_id, file_id, with_file=with_file)
@@ -174,8 +184,9 @@ class Collections:
 
     @staticmethod
     def _opened_document(collection: Collection, stored: StoredDocument) -> CollectedDocument:
-        what = _document_of(collection.stored, stored.file_id)
-        return CollectedDocument(stored, orjson.loads(_open(collection.stored.key, stored.sealed, what)))
+        key, what = collection.stored.key, _document_of(collection.stored, stored.file_id)
+        former = None if stored.former is None else orjson.loads(_open(key, stored.former, what))
+        return CollectedDocument(stored, orjson.loads(_open(key, stored.sealed, what)), former)
 
 
 class ReadDocument:
@@ -201,9 +212,22 @@ class ReadDocument:
             await self._store.add_passages(self._secret, stored.id, number, [part])
             self._parts += 1
 
-    async def end(self, state: DocumentState, about: Mapping[str, Any]) -> None:
+    async def complete(self, about: Mapping[str, Any]) -> None:
+        await self._end("completed", {**self.document.about, **self.known, **about})
+
+    async def fail(self, code: str, message: str) -> None:
+        """Ends it unread. A former document of the file stays, and has a note of that."""
+        former = self.document.former
+        if former is None:
+            about = {**self.document.about, **self.known, "error": {"code": code, "message": message}}
+        else:
+            note = f"It could not be read again, and is as before: {message}"
+            about = {**former, "notes": [*dict.fromkeys([*(former.get("notes") or ()), note])]}
+        await self._end("failed", about)
+
+    async def _end(self, state: DocumentState, about: Mapping[str, Any]) -> None:
         stored, document = self.collection.stored, self.document.stored
-        sealed = _sealed_document(stored, document.file_id, {**self.document.about, **self.known, **about})
+        sealed = _sealed_document(stored, document.file_id, about)
         await self._store.end_document(self._secret, stored.id, document.number, state, sealed)
 
 

@@ -95,9 +95,8 @@ class KnowledgeSearch:
                 await self._reading.go_on(caller, collections, collection)
                 async for each in collections.read_documents(collection):
                     number = each.stored.number
-                    documents[number] = former.get(number) or await self._open(
-                        caller, collections, collection, each, encoder
-                    )
+                    document = former.get(number) or await self._open(caller, collections, collection, each, encoder)
+                    documents[number] = replace(document, attributes=each.about.get("attributes") or {})
                 size_bytes = sum(document.size_bytes for document in documents.values())
                 opened = _Opened(collection.stored.changes, documents, encoder, size_bytes)
             self._keep(collection_id, opened)
@@ -125,7 +124,6 @@ class KnowledgeSearch:
             passages,
             lexicon,
             Vectors.joined(vectors) if vectors else None,
-            document.about.get("attributes") or {},
         )
 
     def _keep(self, collection_id: str, opened: _Opened) -> None:

@@ -20,6 +20,7 @@ from app.interface.users.routes.users import body_of, id_of, user_of
 from app.interface.wire.vector_stores import (
     CollectedFile,
     DeletedVectorStore,
+    DocumentChange,
     DocumentRequest,
     FileBatch,
     FileBatchRequest,
@@ -138,12 +139,24 @@ class VectorStoreRoutes:
 
     async def document(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files/{file_id}`."""
+        _, collection, document = await self._found(request)
+        return json_response(_document(collection, document))
+
+    async def change_document(self, request: Request) -> Response:
+        """`POST /v1/vector_stores/{id}/files/{file_id}`."""
+        body = await body_of(request, DocumentChange)
+        collections, collection, document = await self._found(request)
+        changing = collections.change_document(collection, document, body.attributes or {})
+        return json_response(_document(collection, await self._gate.to_the_end(changing)))
+
+    async def _found(self, request: Request) -> tuple[Collections, Collection, CollectedDocument]:
+        """Returns the document that is asked for; if nobody reads it any more, that begins again."""
         caller, collections = self._collections(request)
         collection = await collections.get(id_of(request))
         document = await collections.document(collection, _file_id(request))
         if document.stored.is_abandoned:
             await self._reading.go_on(caller, collections, collection)
-        return json_response(_document(collection, document))
+        return collections, collection, document
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files/{file_id}/content`."""

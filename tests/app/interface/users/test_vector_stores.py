@@ -166,6 +166,25 @@ async def test_files_and_attributes_from_the_beginning(world: World) -> None:
     assert await world.found(made.id, "zebra") == []
 
 
+async def test_attributes_change_without_reading(world: World) -> None:
+    files, collection_id = world.client.vector_stores.files, await world.collection()
+    where: Any = {"vector_store_id": collection_id}
+    [file] = [one async for one in files.list(collection_id)]
+    floor: Any = {"type": "eq", "key": "floor", "value": 2}
+    assert await world.found(collection_id, "deposit", filters=floor) == []
+    changed = await files.update(file.id, attributes={"floor": 2}, **where)
+    assert (changed.status, changed.attributes) == ("completed", {"floor": 2})
+    assert await world.found(collection_id, "deposit", filters=floor)
+    # its file is gone: what was read of it stays
+    await world.client.files.delete(file.id)
+    await files.create(file_id=file.id, attributes={"floor": 3}, **where)
+    again = await world.read(collection_id, file.id)
+    assert (again.status, again.attributes, again.last_error) == ("completed", {"floor": 2}, None)
+    assert [note.split(":")[0] for note in more(again)["notes"]] == ["It could not be read again, and is as before"]
+    assert await world.found(collection_id, "deposit", filters=floor)
+    assert (await files.update(file.id, attributes=None, **where)).attributes == {}
+
+
 async def test_what_can_not_be_read(world: World) -> None:
     collection_id = await world.collection({})
     for name, content in (("empty.txt", b"  "), ("broken.pdf", b"%PDF-1.7 nothing")):
@@ -197,6 +216,7 @@ async def test_another_user_finds_none_of_it(world: World) -> None:
         stores.files.retrieve(file.id, **where),
         stores.files.content(file.id, **where),
         stores.files.delete(file.id, **where),
+        stores.files.update(file.id, attributes={}, **where),
         stores.files.create(file_id=file.id, **where),
         stores.file_batches.create(file_ids=[file.id], **where),
         stores.file_batches.retrieve(batch.id, **where),

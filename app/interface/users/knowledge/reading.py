@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -48,6 +49,8 @@ class DocumentReading:
         self._encoders = encoders
         self._file = file
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._turns_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By users: each has one document in the queue of all, so that no batch is before everybody else's."""
 
     async def begin(
         self,
@@ -84,21 +87,24 @@ class DocumentReading:
 
     async def _read_all(self, caller: Caller, collections: Collections, held: Sequence[ReadDocument]) -> None:
         """Reads documents of a collection, each in its turn; all leases are kept until then."""
+        assert caller.identity is not None
+        turn = self._turns_of.setdefault(caller.identity.user_id, asyncio.Lock())
         unread = {one.document.stored.number for one in held}
         keeping = asyncio.create_task(_kept(collections, held[0].collection, unread))
         try:
-            ended = await asyncio.gather(*(self._read(caller, one, unread) for one in held), return_exceptions=True)
+            reading = (self._read(caller, one, unread, turn) for one in held)
+            ended = await asyncio.gather(*reading, return_exceptions=True)
         finally:
             keeping.cancel()
         for failure in ended:
             if failure is not None:
                 raise failure
 
-    async def _read(self, caller: Caller, held: ReadDocument, unread: set[int]) -> None:
-        """Reads a document, unless it is not `unread` any more when its turn comes."""
+    async def _read(self, caller: Caller, held: ReadDocument, unread: set[int], turn: asyncio.Lock) -> None:
+        """Reads a document, unless it is not `unread` any more when its turn comes. turn: of its user."""
         number = held.document.stored.number
         try:
-            async with self._turns:
+            async with turn, self._turns:
                 if number not in unread:
                     return
                 async with self._metered(caller) as metered:

@@ -36,7 +36,7 @@ class OpenDocument:
     def size_bytes(self) -> int:
         """About what it takes in memory."""
         numbers = 0 if self.vectors is None else self.vectors.codes.nbytes + self.vectors.scales.nbytes
-        return numbers + sum(4 * len(passage.text) + 400 for passage in self.passages)
+        return numbers + self.lexicon.size_bytes + sum(4 * len(passage.text) + 400 for passage in self.passages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 _WORD: Final = re.compile(r"\w+")
 _K1: Final = 1.2
 _B: Final = 0.75
+_WORD_BYTES: Final = 500
+"""About what a word takes in a lexicon besides its places: a string, a tuple and two arrays in a dictionary."""
 
 
 def words_of(text: str) -> list[str]:
@@ -40,6 +42,9 @@ class Lexicon:
             word: (np.array([place for place, _ in places]), np.array([count for _, count in places], np.float32))
             for word, places in found.items()
         }
+        places_bytes = sum(place.nbytes + count.nbytes for place, count in self._places.values())
+        self.size_bytes: Final = self.lengths.nbytes + places_bytes + _WORD_BYTES * len(found)
+        """About what it takes in memory."""
 
     def places(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Returns the passages with the word, and how often each has it; None: none has it."""

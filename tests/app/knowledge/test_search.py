@@ -1,6 +1,7 @@
 """Passages: cut, written and read, and searched by words and vectors."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -144,3 +145,11 @@ def test_many_passages_give_the_best() -> None:
     assert hits[0].index == 123
     expected = np.argsort(-(vectors @ vectors[123]))[:5]
     assert {hit.index for hit in hits[:5]} == set(expected.tolist())
+
+
+def test_the_size_of_a_lexicon() -> None:
+    tracemalloc.start()
+    lexicon = Lexicon([" ".join(f"word{number}" for number in range(page, page + 300)) for page in range(0, 9000, 100)])
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken / 1.5 < lexicon.size_bytes < taken * 1.5

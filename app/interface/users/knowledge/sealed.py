@@ -171,7 +171,9 @@ class Collections:
     ) -> AsyncGenerator[tuple[list[Passage], Vectors | None], None]:
         """Yields a read document's passages, a part at a time."""
         stored, number, after = collection.stored, document.stored.number, -1
-        while parts := await self._store.passages(self._secret, stored.id, number, after):
+        while after + 1 < document.stored.parts:
+            if not (parts := await self._store.passages(self._secret, stored.id, number, after)):
+                raise damaged(_part_of(stored, number, after + 1))
             for part in parts:
                 yield await asyncio.to_thread(_opened_part, stored, number, part)
             after = parts[-1].seq

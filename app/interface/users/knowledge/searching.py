@@ -14,6 +14,7 @@ from app.interface.wire.vector_stores import Filter, RankingOptions
 from app.knowledge.index import CANDIDATES, Hit, OpenDocument, search
 from app.knowledge.lexical import Lexicon
 from app.knowledge.passages import Passage, Vectors
+from app.messages.accounts import AccountsError
 
 _MOST_BYTES: Final = 512 << 20
 """Of all opened collections of an ingress; the least recently searched go first."""
@@ -24,11 +25,12 @@ _IDLE_S: Final = 600.0
 class _Opened:
     """A collection whose passages are open."""
 
-    changes: int
-    documents: dict[int, OpenDocument] = field(repr=False)
-    """By their numbers."""
     encoder: str | None
-    size_bytes: int
+    changes: int = -1
+    """Of the collection when all of it was opened; -1: it never was."""
+    documents: dict[int, OpenDocument] = field(default_factory=dict, repr=False)
+    """By their numbers."""
+    size_bytes: int = 0
     closing: asyncio.TimerHandle | None = None
 
 
@@ -87,20 +89,32 @@ class KnowledgeSearch:
         """Returns the collection's read documents, opened."""
         collection_id = collection.stored.id
         async with self._opening.setdefault(collection_id, asyncio.Lock()):
-            opened = self._opened.get(collection_id)
             encoder = self._encoders.model().identity if self._encoders.default is not None else None
-            if opened is None or (opened.changes, opened.encoder) != (collection.stored.changes, encoder):
-                former = {} if opened is None or opened.encoder != encoder else opened.documents
-                documents = dict[int, OpenDocument]()
-                await self._reading.go_on(caller, collections, collection)
-                async for each in collections.read_documents(collection):
-                    number = each.stored.number
-                    document = former.get(number) or await self._open(caller, collections, collection, each, encoder)
-                    documents[number] = replace(document, attributes=each.about.get("attributes") or {})
-                size_bytes = sum(document.size_bytes for document in documents.values())
-                opened = _Opened(collection.stored.changes, documents, encoder, size_bytes)
-            self._keep(collection_id, opened)
+            opened = self._opened.get(collection_id)
+            if opened is None or opened.encoder != encoder:
+                opened = _Opened(encoder)
+            try:
+                if opened.changes != collection.stored.changes:
+                    await self._update(caller, collections, collection, opened)
+            finally:  # what was opened for a question that was given up is there for the next one
+                self._keep(collection_id, opened)
             return list(opened.documents.values())
+
+    async def _update(self, caller: Caller, collections: Collections, collection: Collection, opened: _Opened) -> None:
+        """Opens what is new in a collection, and closes what is gone."""
+        await self._reading.go_on(caller, collections, collection)
+        found = await _read_documents(collections, collection)
+        there = opened.documents
+        try:
+            for each in found:
+                number = each.stored.number
+                document = there.get(number) or await self._open(caller, collections, collection, each, opened.encoder)
+                if document is not None:
+                    there[number] = replace(document, attributes=each.about.get("attributes") or {})
+            numbers = [each.stored.number for each in found if each.stored.number in there]
+            opened.documents, opened.changes = {number: there[number] for number in numbers}, collection.stored.changes
+        finally:
+            opened.size_bytes = sum(document.size_bytes for document in opened.documents.values())
 
     async def _open(
         self,
@@ -109,14 +123,19 @@ class KnowledgeSearch:
         collection: Collection,
         document: CollectedDocument,
         encoder: str | None,
-    ) -> OpenDocument:
+    ) -> OpenDocument | None:
+        """Returns a document, opened; None: it was taken out meanwhile."""
         passages, vectors = list[Passage](), list[Vectors]()
-        async for some, codes in collections.passages(collection, document):
-            passages += some
-            if document.about.get("encoder") != encoder:  # another one is served by now
-                codes = await vectors_of(self._encoders, caller, some)
-            if codes is not None:
-                vectors.append(codes)
+        try:
+            async for some, codes in collections.passages(collection, document):
+                passages += some
+                if document.about.get("encoder") != encoder:  # another one is served by now
+                    codes = await vectors_of(self._encoders, caller, some)
+                if codes is not None:
+                    vectors.append(codes)
+        except AccountsError as error:
+            await _check_collection(error, collections, collection)
+            return None
         lexicon = await asyncio.to_thread(Lexicon, [passage.searched for passage in passages])
         return OpenDocument(
             document.stored.file_id,
@@ -144,3 +163,18 @@ class KnowledgeSearch:
         lock = self._opening.get(collection_id)
         if lock is not None and not lock.locked():
             del self._opening[collection_id]
+
+
+async def _read_documents(collections: Collections, collection: Collection) -> list[CollectedDocument]:
+    try:
+        return [each async for each in collections.read_documents(collection)]
+    except AccountsError as error:  # the last document of a part may be taken out before the next part is asked for
+        await _check_collection(error, collections, collection)
+        return [each async for each in collections.read_documents(collection)]
+
+
+async def _check_collection(error: AccountsError, collections: Collections, collection: Collection) -> None:
+    """Raises AccountsError unless the error is that a document was taken out, and its collection is still there."""
+    if error.refusal.code != "not_found":
+        raise error
+    await collections.get(collection.stored.id)

@@ -164,8 +164,9 @@ class VectorStoreRoutes:
         collection = await collections.get(id_of(request))
         document = await collections.document(collection, _file_id(request))
         passages = list[PassageText]()
-        async for some, _ in collections.passages(collection, document):
-            passages += [PassageText(text=passage.text, page=passage.page) for passage in some]
+        if document.stored.state == "completed":
+            async for some, _ in collections.passages(collection, document):
+                passages += [PassageText(text=passage.text, page=passage.page) for passage in some]
         return json_response(FileContent(data=passages).model_dump())
 
     async def remove(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ from openai import APIStatusError, AsyncOpenAI
 
 from app.interface.encode.encoders import Embedded, Encoders, Scored
 from app.interface.users import collection_routes
-from app.interface.users.knowledge import reading
+from app.interface.users.checks import caller_as
+from app.interface.users.knowledge import reading, sealed
+from app.interface.users.knowledge.sealed import Collections
+from app.interface.users.knowledge.searching import KnowledgeSearch
 from app.messages.accounts import AccountsError
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.routes.test_responses import tokens_of
@@ -199,6 +203,64 @@ async def test_what_can_not_be_read(world: World) -> None:
     for wrong in wrongs:
         asked = world.client.post(f"/vector_stores/{collection_id}/search", body=wrong, cast_to=object)
         assert (await refusal(asked))[0] == 400
+
+
+async def test_a_document_is_taken_out_while_a_question_opens_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU, "note.md": b"No deposit."})
+    passages, documents = Collections.passages, Collections.documents
+
+    async def listed(self: Collections, collection: Any, after: str | None, *rest: Any, **named: Any) -> Any:
+        if after is not None and len(await documents(self, collection, None, 9, newest_first=False)) == 3:
+            await self.delete_document(collection_id, after, with_file=False)
+        return await documents(self, collection, after, *rest, **named)
+
+    async def opened(self: Collections, collection: Any, document: Any) -> Any:
+        if document.name == "menu.md":
+            await self.delete_document(collection_id, document.stored.file_id, with_file=False)
+        if document.name == "last.md":
+            await self.delete(collection_id, with_files=False)
+        async for part in passages(self, collection, document):
+            yield part
+
+    monkeypatch.setattr(sealed, "AT_ONCE", 1)
+    monkeypatch.setattr(Collections, "documents", listed)
+    monkeypatch.setattr(Collections, "passages", opened)
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
+    answer = await world.client.responses.create(model="tiny", input="deposit?", tools=tools)
+    searched: Any = answer.output[0]
+    assert [one.filename for one in searched.results] == ["note.md"]
+    await world.add(collection_id, "last.md", b"The last deposit.")
+    asked = world.client.responses.create(model="tiny", input="deposit?", tools=tools)
+    assert await refusal(asked) == (400, "invalid_value", "tools.vector_store_ids")
+
+
+async def test_what_a_question_that_was_given_up_has_opened_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
+    identity = await world.site.gate.identify(world.secret)
+    collections = Collections(world.site.gate.collections, identity, world.secret)
+    none_served: Any = SimpleNamespace(default=None)
+    unused: Any = None
+    search = KnowledgeSearch(none_served, reading.DocumentReading(world.site.gate, unused, none_served, unused))
+    passages, names = Collections.passages, list[str]()
+
+    async def given_up(self: Collections, collection: Any, document: Any) -> Any:
+        names.append(document.name)
+        if names == ["lease.md", "menu.md"]:
+            raise asyncio.CancelledError
+        async for part in passages(self, collection, document):
+            yield part
+
+    monkeypatch.setattr(Collections, "passages", given_up)
+    asking = search.documents(caller_as(identity, world.secret), collections, [collection_id], None)
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    world.site.accounts.calls.clear()
+    found = await search.documents(caller_as(identity, world.secret), collections, [collection_id], None)
+    assert [one.name for one in found] == ["lease.md", "menu.md"]
+    assert names == ["lease.md", "menu.md", "menu.md"]
+    assert world.site.accounts.calls.count("passages") == 1  # it is known how many parts there are
 
 
 async def test_another_user_finds_none_of_it(world: World) -> None:

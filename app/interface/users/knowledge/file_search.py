@@ -12,7 +12,7 @@ from app.interface.generate.reception import Reception
 from app.interface.request import errors
 from app.interface.request.callers import Caller
 from app.interface.users.knowledge.sealed import Collections
-from app.interface.users.knowledge.searching import KnowledgeSearch
+from app.interface.users.knowledge.searching import MOST_QUESTION_CHARACTERS, KnowledgeSearch
 from app.interface.wire.response_items import MOST_WHOLE, InputMessage
 from app.interface.wire.response_tools import FileSearchTool
 from app.interface.wire.responses import FoundPassage, OutputFileSearch, ResponseRequest
@@ -24,7 +24,6 @@ from app.messages.knowledge import CollectionStore
 USUAL_RESULTS = 6
 _CONTEXT_SHARE = 2
 """Documents that are read whole take at most this part of the context, together with the question."""
-_MOST_QUESTION_CHARACTERS = 2000
 
 
 class FileSearch:
@@ -98,12 +97,13 @@ def tool_of(request: ResponseRequest) -> FileSearchTool | None:
 def _questions(request: ResponseRequest) -> list[str]:
     """Returns what to search for: the question, and the question with the one before, which it may refer to."""
     if isinstance(request.input, str):
-        return [request.input[:_MOST_QUESTION_CHARACTERS]]
+        return [request.input[:MOST_QUESTION_CHARACTERS]]
     users = [item for item in request.input if isinstance(item, InputMessage) and item.role == "user"]
     if not users or users[-1] is not _last_message(request.input):
         return []
-    texts = [text for text in (_text(item)[:_MOST_QUESTION_CHARACTERS].strip() for item in users[-2:]) if text]
-    return [texts[-1], "\n".join(texts)] if len(texts) > 1 else texts
+    texts = [text for text in (_text(item)[:MOST_QUESTION_CHARACTERS].strip() for item in users[-2:]) if text]
+    both = "\n".join(text[: MOST_QUESTION_CHARACTERS // 2 - 1] for text in texts)
+    return [texts[-1], both] if len(texts) > 1 else texts
 
 
 def _last_message(items: Sequence[object]) -> object:

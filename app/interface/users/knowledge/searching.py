@@ -19,6 +19,8 @@ from app.messages.accounts import AccountsError
 _MOST_BYTES: Final = 512 << 20
 """Of all opened collections of an ingress; the least recently searched go first."""
 _IDLE_S: Final = 600.0
+MOST_QUESTION_CHARACTERS: Final = 2000
+"""What is searched of a question: each of its words visits every document."""
 
 
 @dataclass(slots=True)
@@ -52,10 +54,11 @@ class KnowledgeSearch:
         ranking: RankingOptions | None = None,
     ) -> list[Hit]:
         """Returns the best passages of `documents` for the questions, best first. Raises as they do."""
+        questions = [question[:MOST_QUESTION_CHARACTERS] for question in questions]
         least_score = (ranking.score_threshold if ranking else None) or 0.0
         vectors = None
         if self._encoders.default is not None and documents:
-            vectors = (await self._encoders.embed(list(questions), caller=caller, kind="query")).vectors
+            vectors = (await self._encoders.embed(questions, caller=caller, kind="query")).vectors
         reranker = self._encoders.reranker
         best: dict[tuple[str, int], Hit] = {}
         for at, question in enumerate(questions):

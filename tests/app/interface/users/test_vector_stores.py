@@ -168,6 +168,7 @@ async def test_files_and_attributes_from_the_beginning(world: World) -> None:
     assert {hit.filename for hit in await world.found(made.id, "deposit", filters=other)} == {"lease.md"}
     assert len(await world.found(made.id, "deposit", max_num_results=1)) == 1
     assert await world.found(made.id, "zebra") == []
+    assert await world.found(made.id, f"{'zebra ' * 400}deposit") == []  # its first 2,000 characters are searched
 
 
 async def test_attributes_change_without_reading(world: World) -> None:

@@ -118,11 +118,14 @@ class StoredCollections:
         with self._store.transaction() as connection:
             known = self.known(connection, secret)
             row = self.owned(connection, known, collection_id)
-            check_admin(Actor(row.user_id, known.identity.role))
-            key = self._opened_key(known, row)
+            key, members = self._opened_key(known, row), tables.collection_members.c
+            of_now = select(members.user_id).where(members.collection_id == row.id)
+            there = connection.execute(of_now).scalars().all()
             wanted = dict[str, bytes]()
             for name in names:
                 user = self._store.user_of_name(connection, normalized_name(name))
+                if user is None or user.id not in there:
+                    check_admin(Actor(row.user_id, known.identity.role))
                 if user is None:
                     raise AccountsError("invalid_value", f"There is no user {name}.", param="users")
                 if user.sharing_key is None:
@@ -130,7 +133,6 @@ class StoredCollections:
                     raise AccountsError("conflict", message, param="users")
                 if user.id != row.user_id:
                     wanted[user.id] = sealed_for(user.sharing_key, key, _context(row.id, user.id))
-            members = tables.collection_members.c
             others = (members.collection_id == row.id) & (members.user_id != row.user_id)
             connection.execute(delete(tables.collection_members).where(others))
             for user_id, wrapped in wanted.items():

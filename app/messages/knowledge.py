@@ -123,7 +123,7 @@ class CollectionStore(Protocol):
         """Returns the names of the users with whom it is shared."""
 
     async def share_collection(self, secret: str, collection_id: str, names: Sequence[str]) -> Sequence[str]:
-        """Shares it with these users and no others. For administrators.
+        """Shares it with these users and no others. Only administrators share it with somebody new.
 
         Refuses a name that no user has with `invalid_value`, and a user without a key to share with by `conflict`; the
         message names the user.

@@ -33,6 +33,7 @@ from app.interface.wire.vector_stores import (
 )
 
 _OWNER = "It is shared with you: only its owner may change it."
+_OWNER_OR_ADMIN = f"{_OWNER} Only administrators share theirs with more users."
 _LIST = {name: LIST[name] for name in ("after", "limit", "order")}
 
 
@@ -86,8 +87,7 @@ def collection_routes(stores: VectorStoreRoutes) -> Sequence[Route]:
             "Shares it with these users and no others.",
             Members,
             MembersRequest,
-            admin=True,
-            refuses={**mine, 409: "A user has no key to share with yet."},
+            refuses={**mine, 403: _OWNER_OR_ADMIN, 409: "A user has no key to share with yet."},
         ),
         Route(
             "POST",

@@ -9,7 +9,7 @@ from sqlalchemy import event, select
 
 from app.accounts import tables
 from app.accounts.passwords import new_password
-from app.messages.accounts import AccountsError
+from app.messages.accounts import AccountsError, UserChange
 from app.messages.knowledge import READ_LEASE_S, DocumentCounts, NewDocument, PassagesPart
 from app.settings.accounts import BatchSettings
 from tests.app.accounts.world import CHEAP, FIRST, World, choose, prepare
@@ -137,6 +137,18 @@ def test_who_shares_and_with_whom(world: World, anna: str, bert: str) -> None:
     with pytest.raises(AccountsError, match="no user zoe"):
         stored.share(anna, "vs_1", ["bert", "zoe"])
     assert stored.members(anna, "vs_1") == []
+    # an administrator no more: withdraws, and shares with nobody new
+    world.log_in("carl")
+    stored.share(anna, "vs_1", ["bert", "carl"])
+    users, actor = world.accounts.users, world.accounts.actor(anna)
+    users.change(actor, "carl", UserChange(role="admin"))
+    users.change(actor, "anna", UserChange(role="user"))
+    assert stored.share(anna, "vs_1", ["bert"]) == ["bert"]
+    assert stored.get(bert, "vs_1").key == KEY
+    for name in ("carl", "zoe"):  # nor does she learn who is a user
+        with _refused("admin_only"):
+            stored.share(anna, "vs_1", ["bert", name])
+    assert stored.share(anna, "vs_1", []) == []
 
 
 def test_a_new_key_of_the_user_opens_nothing_shared(world: World, anna: str, bert: str) -> None:

@@ -100,7 +100,7 @@ class VectorStoreRoutes:
         return json_response(_members(request, await collections.members(id_of(request))))
 
     async def share(self, request: Request) -> Response:
-        """`POST /v1/vector_stores/{id}/members`: for administrators."""
+        """`POST /v1/vector_stores/{id}/members`: only administrators share with more users."""
         _, collections = self._collections(request)
         body = await body_of(request, MembersRequest)
         shared = await self._gate.to_the_end(collections.share(id_of(request), body.users))

@@ -312,7 +312,7 @@ async def test_a_shared_one_is_searched(world: World) -> None:
     [first, *_] = (await bob.vector_stores.search(collection_id, query="deposit")).data
     assert "three monthly rents" in first.content[0].text
     assert (await refusal(bob.vector_stores.update(collection_id, name="mine")))[:2] == (403, "owner_only")
-    assert (await refusal(bob.post(path, body={"users": []}, cast_to=object)))[:2] == (403, "admin_only")
+    assert (await refusal(bob.post(path, body={"users": []}, cast_to=object)))[:2] == (403, "owner_only")
     await world.client.post(path, body={"users": []}, cast_to=object)
     assert (await refusal(bob.vector_stores.search(collection_id, query="deposit")))[0] == 404
 

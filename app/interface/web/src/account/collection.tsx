@@ -120,7 +120,7 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
             <label>Name<input name="name" required maxLength={256} autocomplete="off" defaultValue={name} /></label>
             <div><button aria-disabled={isBusy}>Rename</button></div>
           </form>
-          {isAdmin && <Members id={id} />}
+          <Members id={id} isAdmin={isAdmin} />
           {asking === "delete" ? (
             <Confirm of="delete-collection" label={`Delete ${name || "Unnamed"}`} yes="Destroy its key" no="Keep it" isBusy={isBusy} onYes={() => void destroy()} onNo={() => setAsking("")}>
               This destroys the key of the collection, and deletes its documents and their files. Nobody can open them again, also not from a copy of the disk.

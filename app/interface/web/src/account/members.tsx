@@ -1,4 +1,4 @@
-// With whom a collection is shared, for administrators.
+// With whom a collection is shared, for its owner: everybody withdraws, and administrators share.
 import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
@@ -11,7 +11,7 @@ interface Shared {
   users: string[];
 }
 
-export function Members({ id }: { id: string }) {
+export function Members({ id, isAdmin }: { id: string; isAdmin: boolean }) {
   const [users, setUsers] = useState<string[]>([]);
   const { isBusy, outcome, run, dismiss } = useAction();
   const path = at(id, "/members");
@@ -53,10 +53,12 @@ export function Members({ id }: { id: string }) {
           </li>
         ))}
       </ul>
-      <form onSubmit={invite}>
-        <label>Share with (names of users, with commas between)<input name="users" required autocomplete="off" /></label>
-        <div><button aria-disabled={isBusy}>Share</button></div>
-      </form>
+      {isAdmin && (
+        <form onSubmit={invite}>
+          <label>Share with (names of users, with commas between)<input name="users" required autocomplete="off" /></label>
+          <div><button aria-disabled={isBusy}>Share</button></div>
+        </form>
+      )}
       <Told outcome={outcome} dismiss={dismiss} />
     </>
   );

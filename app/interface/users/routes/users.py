@@ -45,9 +45,9 @@ from app.messages.accounts import AccountsError, ChangedPassword, Identity, KeyI
 MAX_BODY_BYTES = 64 << 10
 
 
-async def body_of(request: Request, kind: type[Body]) -> Body:
+async def body_of(request: Request, kind: type[Body], most_bytes: int = MAX_BODY_BYTES) -> Body:
     """Reads and validates the body. Raises ApiError (400, 413, 415)."""
-    return parse(kind, await read_body(request, MAX_BODY_BYTES))
+    return parse(kind, await read_body(request, most_bytes))
 
 
 def id_of(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from fastapi import Request
@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.callers import Caller
+from app.interface.request.errors import ApiError
 from app.interface.users.gate import AccountsGate
 from app.interface.users.knowledge.reading import DocumentReading
 from app.interface.users.knowledge.sealed import CollectedDocument, Collection, Collections
@@ -39,8 +40,11 @@ from app.interface.wire.vector_stores import (
     VectorStoreRequest,
 )
 from app.knowledge.index import Hit
+from app.messages.accounts import AccountsError
 from app.messages.knowledge import DocumentCounts, DocumentState, StoredFileBatch
 
+_MOST_BATCH_BYTES = 4 << 20
+"""A thousand files with what people write into attributes; with all that they may have, about 400."""
 _STATES: tuple[DocumentState, ...] = get_args(DocumentState)
 
 
@@ -61,7 +65,11 @@ class VectorStoreRoutes:
         about = {"name": body.name or "", "description": body.description, "metadata": body.metadata or {}}
         collection = await self._gate.to_the_end(collections.new(about))
         if body.file_ids:
-            await self._reading.begin(caller, collections, collection, {file_id: {} for file_id in body.file_ids})
+            try:
+                await self._reading.begin(caller, collections, collection, {file_id: {} for file_id in body.file_ids})
+            except AccountsError:  # clients try again: each time would leave an empty one
+                await self._gate.to_the_end(collections.delete(collection.stored.id, with_files=False))
+                raise
             collection = await collections.get(collection.stored.id)
         return json_response(_shown(collection))
 
@@ -182,7 +190,12 @@ class VectorStoreRoutes:
     async def add_batch(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/file_batches`."""
         caller, collections = self._collections(request)
-        body = await body_of(request, FileBatchRequest)
+        try:
+            body = await body_of(request, FileBatchRequest, _MOST_BATCH_BYTES)
+        except ApiError as error:
+            if error.status != 413:
+                raise
+            raise replace(error, message=f"{error.message} Send fewer files at once.") from None
         collection = await collections.get(id_of(request))
         batch_id = f"vsfb_{uuid.uuid4().hex}"
         await self._reading.begin(caller, collections, collection, _new_documents(body), batch_id=batch_id)

@@ -190,6 +190,34 @@ async def test_attributes_change_without_reading(world: World) -> None:
     assert (await files.update(file.id, attributes=None, **where)).attributes == {}
 
 
+async def test_a_refused_collection_is_not_left_empty(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = await world.upload("lease.md", LEASE)
+
+    checks = list[int]()
+
+    def only_for_the_collection(_: Any, known: Any, more_bytes: int) -> None:
+        checks.append(more_bytes)
+        if len(checks) == 2:
+            raise AccountsError("insufficient_quota", "It is full.")
+
+    monkeypatch.setattr(world.site.inside.stored_files, "check_room", only_for_the_collection)
+    assert (await refusal(world.client.vector_stores.create(file_ids=[lease])))[:2] == (429, "insufficient_quota")
+    assert [one async for one in world.client.vector_stores.list()] == []
+
+
+async def test_many_files_with_attributes(world: World) -> None:
+    attributes = {f"attribute {number}": "x" * 100 for number in range(16)}
+    files: Any = [{"file_id": f"file-{number}", "attributes": attributes} for number in range(50)]
+    batches, collection_id = world.client.vector_stores.file_batches, await world.collection({})
+    batch = await batches.create(collection_id, files=files)
+    assert batch.file_counts.total == 50
+    await batches.cancel(batch.id, vector_store_id=collection_id)
+    files[0]["attributes"] = {"long": "x" * (4 << 20)}
+    with pytest.raises(APIStatusError, match="Send fewer files at once") as error:
+        await batches.create(collection_id, files=files)
+    assert error.value.status_code == 413
+
+
 async def test_what_can_not_be_read(world: World) -> None:
     collection_id = await world.collection({})
     for name, content in (("empty.txt", b"  "), ("broken.pdf", b"%PDF-1.7 nothing")):

@@ -184,7 +184,7 @@ def _messages(request: ResponseRequest) -> list[Message]:
                 calls.append(_call(item.call_id, alias_of(item.name, item.namespace), arguments))
             case FunctionCallOutputItem() | CustomToolCallOutputItem():
                 end_turn()
-                messages.append(Message(role="tool", tool_call_id=item.call_id, content=_text(item.output)))
+                messages.append(Message(role="tool", tool_call_id=item.call_id, content=shown_text(item.output)))
             case ReasoningItem():
                 if calls or assistant_text is not None:
                     end_turn()
@@ -192,14 +192,16 @@ def _messages(request: ResponseRequest) -> list[Message]:
             case InputMessage(role="assistant"):
                 if calls or assistant_text is not None:
                     end_turn()
-                assistant_text = _text(item.content)
+                assistant_text = shown_text(item.content)
             case InputMessage(role="system" | "developer") if not (messages or calls or assistant_text):
-                system.append(_text(item.content))
+                system.append(shown_text(item.content))
             case InputMessage():
                 end_turn()
-                messages.append(Message(role=item.role, content=_text(item.content)))
+                messages.append(Message(role=item.role, content=shown_text(item.content)))
             case FileSearchCallItem() if item.whole and are_whole:
                 pass  # the documents stand before the first question, once
+            case FileSearchCallItem(results=[_, *_]) if not any(one.text for one in item.results or ()):
+                pass  # the answer cited none of the documents that were read for it
             case FileSearchCallItem() if item.results is not None and messages and messages[-1].role == "user":
                 messages[-1] = _followed(messages[-1], framed_passages(item.results))
             case _:  # another service's record of a tool that it ran
@@ -217,7 +219,8 @@ def _call(call_id: str, name: str, arguments: str) -> ToolCall:
     return ToolCall(id=call_id, function=FunctionCall(name=name, arguments=arguments))
 
 
-def _text(content: str | Sequence[InputTextPart | InputFilePart]) -> str:
+def shown_text(content: str | Sequence[InputTextPart | InputFilePart]) -> str:
+    """Returns a message with its files, as the model sees it."""
     if isinstance(content, str):
         return content
     return "\n".join(part.shown if isinstance(part, InputFilePart) else part.text for part in files_first(content))

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 from app.interface.generate.planning.passages import whole_documents
+from app.interface.generate.planning.responses import shown_text
 from app.interface.generate.reception import Reception
 from app.interface.request import errors
 from app.interface.request.callers import Caller
@@ -23,7 +24,7 @@ from app.messages.knowledge import CollectionStore
 
 USUAL_RESULTS = 6
 _CONTEXT_SHARE = 2
-"""Documents that are read whole take at most this part of the context, together with the question."""
+"""Documents that are read whole take at most this part of the context, together with the question and its files."""
 
 
 class FileSearch:
@@ -52,7 +53,7 @@ class FileSearch:
             field = "tools.vector_store_ids"
             message = "There is no such collection: it was deleted, or it is not shared with you any more."
             raise errors.invalid(message, field, "invalid_value") from None
-        if (whole := await self._whole(request, tool, documents, questions[0])) is not None:
+        if (whole := await self._whole(request, tool, documents)) is not None:
             return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=[], results=whole, whole=True)
         most = tool.max_num_results or USUAL_RESULTS
         hits = await self._search.search(caller, documents, questions, most, tool.ranking_options)
@@ -60,7 +61,7 @@ class FileSearch:
         return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results)
 
     async def _whole(
-        self, request: ResponseRequest, tool: FileSearchTool, documents: Sequence[OpenDocument], question: str
+        self, request: ResponseRequest, tool: FileSearchTool, documents: Sequence[OpenDocument]
     ) -> list[FoundPassage] | None:
         """Returns all of the documents; None: there are too many, or the request says how to search."""
         if tool.max_num_results is not None or tool.ranking_options is not None:
@@ -69,7 +70,7 @@ class FileSearch:
             return None
         found = [_found(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
         model = self._reception.service.model(request.model).chat
-        asked = f"{whole_documents(found)}{question}"
+        asked = f"{whole_documents(found)}{_asked(request)}"
         tokens = await self._reception.in_thread(lambda: model.question_tokens(asked))
         return found if tokens <= model.context_tokens // _CONTEXT_SHARE else None
 
@@ -94,6 +95,14 @@ def tool_of(request: ResponseRequest) -> FileSearchTool | None:
     return tools[0] if tools and request.tool_choice != "none" else None
 
 
+def _asked(request: ResponseRequest) -> str:
+    """Returns the question with its files, as the model sees it."""
+    if isinstance(request.input, str):
+        return request.input
+    message = _last_message(request.input)
+    return "" if message is None else shown_text(message.content)
+
+
 def _questions(request: ResponseRequest) -> list[str]:
     """Returns what to search for: the question, and the question with the one before, which it may refer to."""
     if isinstance(request.input, str):
@@ -106,7 +115,7 @@ def _questions(request: ResponseRequest) -> list[str]:
     return [texts[-1], both] if len(texts) > 1 else texts
 
 
-def _last_message(items: Sequence[object]) -> object:
+def _last_message(items: Sequence[object]) -> InputMessage | None:
     return next((item for item in reversed(items) if isinstance(item, InputMessage)), None)
 
 

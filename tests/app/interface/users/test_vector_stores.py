@@ -1,6 +1,7 @@
 """Collections with OpenAI's client, over accounts in this process and a worker without an engine."""
 
 import asyncio
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -542,6 +543,30 @@ async def test_documents_that_do_not_fit_are_searched(world: World) -> None:
     assert "whole" not in more(answer.output[0])
     searched: Any = answer.output[0]
     assert searched.results[0].filename == "rent.md"
+
+
+async def test_documents_are_not_read_whole_beside_a_long_question(world: World) -> None:
+    collection_id = await world.collection({"rent.md": b"The rent is 900."})
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
+    text = base64.b64encode(b"Rents. " * 35).decode()
+    for content in (
+        [{"type": "input_text", "text": "How high is the rent?"}],
+        [{"type": "input_file", "filename": "note.txt", "file_data": text}, {"type": "input_text", "text": "Rent?"}],
+    ):
+        asked: Any = [{"role": "user", "content": content}]
+        answer = await world.client.responses.create(model="tiny", input=asked, tools=tools)
+        assert ("whole" in more(answer.output[0])) == (len(content) == 1)
+
+
+async def test_an_answer_that_cited_nothing_leaves_no_passages(world: World) -> None:
+    collection_id = await world.collection({"rent.md": b"The rent is 900."})
+    world.answer = "I do not know."
+    asked: Any = {"model": "tiny", "conversation": (await world.client.conversations.create()).id}
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
+    await world.client.responses.create(input="Who?", tools=tools, **asked)
+    await world.client.responses.create(input="Sure?", **asked)
+    assert "Who?" in world.prompt()
+    assert "passages" not in world.prompt()
 
 
 async def test_vectors_and_scores_choose(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,9 +189,8 @@ documents = Table(
     Column("collection_id", _ItemId, ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("file_id", _ItemId, nullable=False),  # no foreign key: the file may be deleted
-    Column(
-        "state", String(16), nullable=False
-    ),  # in_progress, completed, former (and read again), failed, cancelled or deleted
+    # in_progress, completed, former (it is searched until a newer one was read), failed, cancelled or deleted
+    Column("state", String(16), nullable=False),
     Column("created_us", BigInteger, nullable=False),
     Column("leased_until", _Seconds, nullable=False),
     Column("parts", BigInteger, nullable=False),

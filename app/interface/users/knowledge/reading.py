@@ -49,8 +49,8 @@ class DocumentReading:
         self._encoders = encoders
         self._file = file
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._turns_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By users: each has one document in the queue of all, so that no batch is before everybody else's."""
+        self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By users: each has so many documents in the queue of all, so that no batch is before everybody else's."""
 
     async def begin(
         self,
@@ -88,7 +88,7 @@ class DocumentReading:
     async def _read_all(self, caller: Caller, collections: Collections, held: Sequence[ReadDocument]) -> None:
         """Reads documents of a collection, each in its turn; all leases are kept until then."""
         assert caller.identity is not None
-        turn = self._turns_of.setdefault(caller.identity.user_id, asyncio.Lock())
+        turn = self._turns_of.setdefault(caller.identity.user_id, asyncio.Semaphore(_AT_ONCE))
         unread = {one.document.stored.number for one in held}
         keeping = asyncio.create_task(_kept(collections, held[0].collection, unread))
         try:
@@ -100,7 +100,7 @@ class DocumentReading:
             if failure is not None:
                 raise failure
 
-    async def _read(self, caller: Caller, held: ReadDocument, unread: set[int], turn: asyncio.Lock) -> None:
+    async def _read(self, caller: Caller, held: ReadDocument, unread: set[int], turn: asyncio.Semaphore) -> None:
         """Reads a document, unless it is not `unread` any more when its turn comes. turn: of its user."""
         number = held.document.stored.number
         try:

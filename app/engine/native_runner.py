@@ -159,11 +159,11 @@ class NativeRunner:
             depth=1,
             samplers=list(map(self._native_sampler, samplers)),
         )
-        tokens: list[int] = drafted[:, 0].tolist()
-        for sampler, token in zip(samplers, tokens, strict=True):
+        drawn: list[int] = drafted[:, 0].tolist()
+        for sampler, token in zip(samplers, drawn, strict=True):
             if isinstance(sampler, _ConstrainedSampler) and token >= 0:
                 sampler.constraint.accept(token)
-        return tokens, chances[:, 0].tolist()
+        return drawn, chances[:, 0].tolist()
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return self._make_sampler(prompt_token_ids, sampling, seed)

@@ -26,7 +26,8 @@ from app.messages.failures import EngineError
 from app.messages.knowledge import READ_LEASE_S
 from app.messages.requests import Priority
 
-_AT_ONCE: Final = 2
+_AT_ONCE: Final = 3
+_OF_ONE_USER: Final = 2
 """Documents that an ingress reads at the same time."""
 _EMBEDDED_AT_ONCE: Final = 256
 _BUSY_S: Final = 1.0
@@ -88,7 +89,7 @@ class DocumentReading:
     async def _read_all(self, caller: Caller, collections: Collections, held: Sequence[ReadDocument]) -> None:
         """Reads documents of a collection, each in its turn; all leases are kept until then."""
         assert caller.identity is not None
-        turn = self._turns_of.setdefault(caller.identity.user_id, asyncio.Semaphore(_AT_ONCE))
+        turn = self._turns_of.setdefault(caller.identity.user_id, asyncio.Semaphore(_OF_ONE_USER))
         unread = {one.document.stored.number for one in held}
         keeping = asyncio.create_task(_kept(collections, held[0].collection, unread))
         try:

@@ -28,8 +28,8 @@ class Sampler;
 // What a step that drafts gives: of each sequence, a token and how likely it is to be the next one.
 struct DraftOutputs {
   Sampler* const* samplers;  // [sequences]: each draws the token; null: the likeliest is taken
-  int32_t* tokens;  // [sequences]
-  float* chances;   // [sequences]
+  int32_t* tokens;           // [sequences]
+  float* chances;            // [sequences]
 };
 
 struct StepContext {

@@ -11,7 +11,8 @@
 namespace redoubt {
 namespace {
 
-// Moves logits of some rising tokens to the places that they have in the vocabulary; all others get -infinity.
+// Moves logits of some rising tokens to the places that they have in the vocabulary; all others get
+// -infinity.
 void spread(const std::vector<int32_t>& tokens, int32_t vocab_size, float* logits) {
   float* end = logits + vocab_size;
   for (size_t i = tokens.size(); i-- > 0;) {

@@ -37,11 +37,8 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     void look().catch((error: unknown) => run(() => Promise.reject(error)));
   }, []);
   const unread = documents?.filter((one) => one.status === "in_progress").length ?? 0;
-  useEffect(() => {
-    changed();
-    if (!unread) return undefined;
-    return poll(look, LOOK_AGAIN_MS, () => undefined);
-  }, [unread]);
+  useEffect(() => changed(), [unread]);
+  useEffect(() => (unread ? poll(look, LOOK_AGAIN_MS, () => undefined) : undefined), [unread > 0]);
 
   const choose = (input: HTMLInputElement) => {
     const files = meant([...(input.files ?? [])]);

@@ -226,7 +226,7 @@ async def test_long_texts_are_worked_on_off_the_event_loop(
     assert (await talk.ask("POST", f"{talk.path}/items", {"items": items})).status_code == 200
     threads: set[threading.Thread] = set()
     for module, name in (
-        (conversations, "text_of"),
+        (conversations, "searched_texts"),
         (conversations, "as_markdown"),
         (conversations, "json_response"),
         (stored_answers, "_with_history"),

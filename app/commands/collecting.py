@@ -65,7 +65,7 @@ def _take_out_replaced(client: OpenAI, collection_id: str) -> None:
     """Takes out documents of which a newer one with the same path has been read."""
     read = set[str]()
     for document in list(client.vector_stores.files.list(collection_id)):  # the newest first
-        path = str((document.attributes or {}).get(_PATH) or "")
+        path = _path_of(document)
         if path in read and document.status != "in_progress":
             _take_out(client, collection_id, document.id)
         if path and document.status == "completed":
@@ -117,8 +117,12 @@ def _files_in(path: Path) -> Iterator[tuple[Path, str]]:
         raise ChatError(f"{path}: there is no such file or folder")
 
 
+def _path_of(document: Any) -> str:
+    return str((document.attributes or {}).get(_PATH) or "")
+
+
 def _shown_name(document: Any) -> str:
-    return str((document.attributes or {}).get(_PATH) or (document.model_extra or {}).get("filename") or "")
+    return _path_of(document) or str((document.model_extra or {}).get("filename") or "")
 
 
 def _notes(document: Any) -> list[str]:

@@ -38,7 +38,7 @@ class PredictingRunner(ModelRunner, Protocol):
         """For each sequence, the token after its last one and its probability; -1 where it can't be drafted.
 
         tokens: the last token of each, which no step has computed, or the draft of the call before. samplers: draw the
-        tokens, and keep log-probabilities; None: the likeliest is taken.
+        drafts; None: the likeliest is taken.
         """
 
 

@@ -141,8 +141,8 @@ def test_a_document_is_its_text(client: anthropic.Anthropic, asked: dict[str, An
         client.messages.create(**(asked | {"messages": elsewhere}))
 
 
-def test_models(client: anthropic.Anthropic, model: str) -> None:
-    assert model in [entry.id for entry in client.models.list(limit=1)]
+def test_models(client: anthropic.Anthropic, model: str, encoder: str) -> None:
+    assert [entry.id for entry in client.models.list(limit=1)] == [model, encoder]
     assert client.models.retrieve(model).type == "model"
 
 

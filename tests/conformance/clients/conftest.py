@@ -23,6 +23,12 @@ def model() -> str:
 
 
 @pytest.fixture(scope="session")
+def encoder() -> str:
+    """What the service has beside the model."""
+    return os.environ["REDOUBT_ENCODER"]
+
+
+@pytest.fixture(scope="session")
 def work() -> Path:
     """What run.py has prepared for this client."""
     return Path(os.environ["REDOUBT_WORK"])

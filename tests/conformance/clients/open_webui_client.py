@@ -22,13 +22,12 @@ START_S = 240
 
 
 @pytest.fixture(scope="module")
-def webui(base_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def webui(base_url: str, encoder: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of a new Open WebUI, logged in as its first user."""
     folder = tmp_path_factory.mktemp("webui")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    encoder = os.environ["REDOUBT_ENCODER"]
     settings = {
         "DATA_DIR": str(folder / "data"), "WEBUI_SECRET_KEY": "x", "OFFLINE_MODE": "true", "ENABLE_OLLAMA_API": "false",
         "OPENAI_API_BASE_URL": base_url, "OPENAI_API_KEY": "none",

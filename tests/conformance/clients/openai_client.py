@@ -47,8 +47,8 @@ def asked(model: str) -> dict[str, Any]:
     return {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 24}
 
 
-def test_models(client: openai.OpenAI, model: str) -> None:
-    assert model in [entry.id for entry in client.models.list()]
+def test_models(client: openai.OpenAI, model: str, encoder: str) -> None:
+    assert [entry.id for entry in client.models.list()] == [model, encoder]
     assert client.models.retrieve(model).object == "model"
 
 

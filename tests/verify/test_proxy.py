@@ -37,7 +37,8 @@ MESSAGES: Any = [{"role": "user", "content": CANARY}]
 
 @pytest.fixture
 def proxy(service: FakeService, policy: Policy) -> Iterator[Proxy]:
-    made = Proxy(Verifier(service.url, policy), "127.0.0.1", 0)
+    now_s = time.time()  # stands still: the tests compare moments in whole seconds
+    made = Proxy(Verifier(service.url, policy, clock=lambda: now_s), "127.0.0.1", 0)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield made

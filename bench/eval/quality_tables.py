@@ -4,21 +4,24 @@
         [--only TEXT,...] [--limit SET=N]... [--threads N] [--results bench/results] [--page docs/quality.md]
 
 Each measurement is a run of `redoubt eval`; its result is kept in WORK/results and the conversions in WORK, so that the
-same command goes on after an interruption. --data names a folder with the sets' own files, under the names in DATA. A
-set that is missing is said and left out, and so is a conversion that the model's shape does not allow.
+same command goes on after an interruption; --again measures all of it anew. --data names a folder with the sets' own
+files, under the names in DATA. A set that is missing is said and left out, and so is a conversion that the model's
+shape does not allow; but nothing is written where all sets are missing, or one that the comparison there has.
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from bench.common import OneLineParser, at_least, json_text
 from bench.eval import command
-from bench.eval.comparison import compare, measured_here, read_results
+from bench.eval.comparison import compare, measured_here, read_comparison, read_results
 from bench.eval.comparison_page import with_comparison
 from bench.eval.errors import EvalError
 from quant.conversion.convert import convert
@@ -100,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--windows", type=at_least(1), default=24, help="of 512 tokens (default %(default)s)")
     parser.add_argument("--long-tokens", type=at_least(2), default=1024, help="of each long text (default %(default)s)")
     parser.add_argument("--threads", type=at_least(1), help="compute threads (default: all CPUs)")
+    parser.add_argument("--again", action="store_true", help="measure also what --work keeps; conversions stay")
     parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="what readers should know")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write the comparisons there (default: WORK)")
     parser.add_argument("--page", type=Path, metavar="FILE", help="put the tables into this page")
@@ -123,6 +127,10 @@ def _limit(text: str) -> tuple[str, int]:
 
 def _make(name: str, options: argparse.Namespace) -> None:
     table, left_out = TABLES[name], []
+    out = (options.results or options.work) / f"quality-{name}-{options.name}.json"
+    data = {what: _data(options.data, what) for what in table.measurements}
+    missing = [what for what in table.measurements if data[what] is None and what != "weights"]
+    _check_data(name, missing, out, options)
     models: dict[str, Path] = {}
     for each in table.conversions:
         if any(text in each for text in options.only):
@@ -130,24 +138,40 @@ def _make(name: str, options: argparse.Namespace) -> None:
                 models[each] = converted(options.checkpoint, options.work, each)
             except TensorError as error:
                 left_out.append(f"{each}: {error}")
-    files = []
+    left_out += [_lack(what, options) for what in missing]
+    began_s, files = time.time(), []
     for what in table.measurements:
-        found = None if what == "weights" else _data(options.data, what)
-        if found is None and what != "weights":
-            left_out.append(f"{what}: {options.data} has no {' or '.join(DATA[what])}")
-            continue
-        files += list(_measured(name, what, found, models, options))
+        if what not in missing:
+            files += list(_measured(name, what, data[what], models, options))
     for text in left_out:
         print(f"redoubt: left out of {name}: {text}", file=sys.stderr)
-    notes = [*options.note, *(f"left out: {text}" for text in left_out)]
+    notes = [*options.note, *(f"left out: {text}" for text in left_out), *_kept(files, began_s)]
     result = {"model": options.checkpoint.name, **measured_here(), "notes": notes, **compare(read_results(files))}
     order = [UNQUANTIZED, *table.conversions]
     result["rows"].sort(key=lambda row: order.index(row["name"]) if row["name"] in order else len(order))
-    out = (options.results or options.work) / f"quality-{name}-{options.name}.json"
     out.write_text(json_text(result), encoding="utf-8")
     if options.page is not None:
         page = with_comparison(options.page.read_text(encoding="utf-8"), out.stem, result)
         options.page.write_text(page, encoding="utf-8")
+
+
+def _check_data(name: str, missing: Sequence[str], out: Path, options: argparse.Namespace) -> None:
+    """Raises EvalError if too little is there to measure, or less than what the comparison has."""
+    lost = [what for what in missing if out.exists() and what in read_comparison(out).get("settings", {})]
+    if lost or list(missing) == list(TABLES[name].measurements):
+        lacks = "; ".join(_lack(what, options) for what in lost or missing)
+        raise EvalError(f"{out.name} is not written: {lacks}; docs/quality.md, Measuring, says where sets are found")
+
+
+def _lack(what: str, options: argparse.Namespace) -> str:
+    return f"{what}: {options.data} has no {' or '.join(DATA[what])}"
+
+
+def _kept(files: Sequence[Path], began_s: float) -> list[str]:
+    """A note on results that an earlier run has measured."""
+    older = {path.stem: path.stat().st_mtime for path in files if path.stat().st_mtime < began_s}
+    days = sorted({datetime.fromtimestamp(at, UTC).date().isoformat() for at in older.values()})
+    return [f"kept from an earlier run ({', '.join(days)}): {', '.join(older)}"] if older else []
 
 
 def converted(checkpoint: Path, work: Path, name: str) -> Path:
@@ -164,13 +188,13 @@ def converted(checkpoint: Path, work: Path, name: str) -> Path:
 
 
 def _data(folder: Path, what: str) -> Path | None:
-    return next((folder / name for name in DATA[what] if (folder / name).exists()), None)
+    return next((folder / name for name in DATA.get(what, ()) if (folder / name).exists()), None)
 
 
 def _measured(
     table: str, what: str, data: Path | None, models: Mapping[str, Path], options: argparse.Namespace
 ) -> Iterator[Path]:
-    """The files of a measurement's results; those that are there are not measured again."""
+    """The files of a measurement's results; those that are there are measured again with --again only."""
     base = options.checkpoint
     if what in ("kl", "weights"):
         # All models at once: the baseline's logits are computed once for all.
@@ -191,7 +215,7 @@ def _measured(
 def _run(options: argparse.Namespace, name: str, arguments: Sequence[object]) -> Path:
     """Runs `redoubt eval` unless its result is there. Raises EvalError if it fails, KeyboardInterrupt."""
     path: Path = options.work / "results" / f"{name}.jsonl"
-    if path.exists():
+    if path.exists() and not options.again:
         return path
     path.parent.mkdir(exist_ok=True)
     threads = [] if options.threads is None else ["--threads", options.threads]

@@ -58,6 +58,29 @@ def test_tables_are_made_once_and_name_what_is_missing(
 
     monkeypatch.setattr(command, "main", not_again)
     assert quality_tables.main(arguments) == 0
+    (kept,) = json.loads((tmp_path / "work/quality-groups-tiny.json").read_text())["notes"][-1:]
+    assert kept.startswith("kept from an earlier run (20")
+    with pytest.raises(AssertionError):
+        quality_tables.main([*arguments, "--again"])
+
+
+def test_without_the_sets_nothing_is_written_and_what_is_there_stays(
+    checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    arguments = [str(checkpoint), "--name", "tiny", "--work", str(work), "--data", str(tmp_path / "nowhere")]
+    assert quality_tables.main([*arguments, "--tables", "ceval"]) == 2
+    said = capsys.readouterr().err
+    assert f"quality-ceval-tiny.json is not written: ceval: {tmp_path}/nowhere has no ceval" in said
+    assert "docs/quality.md, Measuring" in said
+    assert not work.exists()
+    work.mkdir()
+    before = json.dumps({"rows": [], "settings": {"kl": {}, "lambada": {"tasks": 400}}})
+    (work / "quality-methods-tiny.json").write_text(before)
+    arguments[-1] = str(data)
+    assert quality_tables.main([*arguments, "--tables", "methods"]) == 2
+    assert "lambada: " in capsys.readouterr().err
+    assert (work / "quality-methods-tiny.json").read_text() == before
 
 
 def test_a_run_that_fails_leaves_no_result(

@@ -7,12 +7,14 @@ The weights are random, so one of `redoubt synth`'s shapes is all it takes. Each
 the model, answers once to warm up, and then each input length, up to the longest of the output lengths that --seconds
 allow: the time until token n is the response time of an answer of n tokens. `torch-*` is transformers' `generate` on
 torch, of a checkpoint in bf16, which is what such models are published in. The JSON is written after each type, and the
-same command goes on with the types that it lacks.
+same command goes on with the types that it lacks. What it keeps of an earlier run keeps that run's day, commit and
+command, which each type has: `measured_at`, `commit`, `command`; those of the whole are the newest run's.
 
 - `load_s`: until the model can answer, files in the page cache; ours maps its weights, transformers reads its own.
 - `resident_bytes`: what the process grew by, after loading and the first answer. Mapped weights count.
 - `stages_s`: where a step of ours spends its time, after the shortest input; `barriers` are part of the stages.
-- `first_token_s`, `next_token_s` (median over an answer), `response_s` (by output tokens), by input tokens.
+- `first_token_s`, `next_token_s` (median over an answer), `response_s` (by output tokens), by input tokens;
+  `first_times_s`: of the first 11 tokens, the time that each took.
 """
 
 import argparse
@@ -61,6 +63,8 @@ BYTES_PER_WEIGHT: Final = {
 }  # fmt: skip
 OTHERWISE_BYTES: Final = 2 << 30
 """Memory for everything but the weights."""
+FIRST_TOKENS: Final = 11
+"""As many as published curves have."""
 _WARM_UP: Final = (32, 9)
 _SHORT_S: Final = 2.0
 _STAGE_ROUNDS, _STAGE_TOKENS = 5, 16
@@ -81,14 +85,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     settings = {name: getattr(options, name) for name in ("shape", "layers", "threads", "seconds")}
     settings |= {name: list(getattr(options, name)) for name in ("inputs", "outputs")}
-    result: dict[str, Any] = {
-        **settings, **machine(), "machine": machine_facts(this_processor()),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "command": _command(arguments), "types": {},
+    here = machine()
+    run = {
+        "commit": here["commit"], "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": _command(arguments),
     }  # fmt: skip
-    if options.out.exists() and not options.again:
+    result: dict[str, Any] = {**settings, **here, "machine": machine_facts(this_processor()), **run, "types": {}}
+    if options.out.exists():
         kept = json.loads(options.out.read_text(encoding="utf-8"))
         if all(kept.get(name) == value for name, value in settings.items()):
-            result["types"] = {name: one for name, one in kept["types"].items() if "inputs" in one}
+            result["types"] = _kept(kept, options.types if options.again else ())
     weights = weights_of(of_layers(SHAPES[options.shape], options.layers))
     for name in options.types:
         if name not in result["types"]:
@@ -98,13 +104,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"redoubt: {name} is left out: {lacks}", file=sys.stderr)
                 result["types"][name] = {"left_out": lacks}
             else:
-                result["types"][name] = _child(name, options)
+                result["types"][name] = _child(name, options) | run
             result["types"] = {each: result["types"][each] for each in TYPES if each in result["types"]}
             options.out.write_text(json_text(result), encoding="utf-8")
     failed = [name for name in options.types if "failed" in result["types"][name]]
     for name in failed:
         print(f"redoubt: {name}: {result['types'][name]['failed']}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _kept(result: Mapping[str, Any], again: Sequence[str]) -> dict[str, Any]:
+    """The types of an earlier result but `again`, each with the run that it is of."""
+    run = {name: result[name] for name in ("commit", "measured_at", "command") if name in result}
+    types = result["types"].items()
+    return {name: run | one for name, one in types if "inputs" in one and name not in again}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=at_least(1), default=60, help="most of an answer (default %(default)s)")
     parser.add_argument("--work", type=Path, default=Path("build/original"), help="keeps the weights (%(default)s)")
     parser.add_argument("--drop", action="store_true", help="delete a type's weights when it is measured")
-    parser.add_argument("--again", action="store_true", help="also what the JSON has already")
+    parser.add_argument("--again", action="store_true", help="measure also those of --types that the JSON has")
     parser.add_argument("--out", type=Path, help="the JSON")
     parser.add_argument("--one", choices=TYPES, help=argparse.SUPPRESS)
     return parser
@@ -260,6 +273,7 @@ def _answers(before_bytes: int, answer: Answer, options: argparse.Namespace) -> 
             "first_token_s": round(times[0], 5),
             "next_token_s": round(statistics.median(np.diff(times).tolist()), 5),
             "response_s": {str(n): round(times[n - 1], 4) for n in fit},
+            "first_times_s": [round(taken, 5) for taken in np.diff(times[:FIRST_TOKENS], prepend=0).tolist()],
         }
     return {"resident_bytes": resident_bytes, "inputs": inputs}
 

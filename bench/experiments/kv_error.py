@@ -1,4 +1,4 @@
-"""Measures the error of rounding keys and values: integers with a scale per token and head, coarser scales, and bf16.
+"""Measures the error of rounding keys and values: integers and FP8 with a scale per token and head, others, and bf16.
 
 A NumPy forward pass of a Llama (the packed file's weights, everything else in fp32) rounds its keys and values with
 each scheme, over windows of a text. By scheme: the relative error of keys, values and attention outputs (root mean
@@ -28,6 +28,7 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 INT16_LARGEST = 4079
 """kernels/contract/attention.h, largest_code"""
+_E4M3_LARGEST, _E4M3_LEAST_EXPONENT = 448, -6
 Rounding = Callable[[F32], F32]
 """Keys or values of one layer [tokens, kv_heads, head_dim] -> the same, rounded."""
 
@@ -64,10 +65,21 @@ def to_integers(x: F32, axes: tuple[int, ...], largest: int = 127) -> F32:
     return np.rint(x / np.where(scale == 0, np.float32(1), scale)) * scale
 
 
+def to_e4m3(x: F32, axes: tuple[int, ...]) -> F32:
+    """Rounded to FP8 E4M3 (3 bits of fraction, smallest exponent -6, largest value 448), scaled as int8 is."""
+    scale = to_bf16(np.abs(x).max(axes, keepdims=True) / np.float32(_E4M3_LARGEST))
+    scaled = x / np.where(scale == 0, np.float32(1), scale)
+    exponent = np.maximum(np.frexp(scaled)[1] - 1, _E4M3_LEAST_EXPONENT)
+    step = np.ldexp(np.float32(1), exponent - 3)
+    rounded = np.clip(np.rint(scaled / step) * step, -_E4M3_LARGEST, _E4M3_LARGEST)
+    return np.asarray(rounded * scale, np.float32)
+
+
 SCHEMES: Mapping[str, Rounding] = {
     "bf16": to_bf16,
     "int16 per token and head": lambda x: to_integers(x, (2,), INT16_LARGEST),
     "int8 per token and head": lambda x: to_integers(x, (2,)),
+    "FP8 E4M3 per token and head": lambda x: to_e4m3(x, (2,)),
     "int8 per token": lambda x: to_integers(x, (1, 2)),
     "int8 per head": lambda x: to_integers(x, (0, 2)),
     "int8 per tensor": lambda x: to_integers(x, (0, 1, 2)),

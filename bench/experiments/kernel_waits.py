@@ -11,7 +11,7 @@ that pickles each message, so that another thread wants the interpreter's lock a
     python -m bench.experiments.kernel_waits MODEL --threads 2
 
 With `--against FOLDER`, another checkout whose engine is built, each case runs in turns in both. Prints one JSON
-object.
+object, and writes it to `--out`: by receivers, streams and checkout, medians over the rounds.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,9 @@ from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner
 from app.engine.stream import AsyncEngine
 from app.messages.requests import GenerateRequest, SamplingParams
-from bench.common import OneLineParser, at_least, machine, number_list
+from bench.common import OneLineParser, at_least, json_text, machine, number_list
+from bench.places import shown_command
+from bench.processor import machine_facts, this_processor
 
 PROMPT_TOKENS: Final = 32
 WARM_STEPS: Final = 16
@@ -201,6 +204,7 @@ def main() -> None:
     parser.add_argument("--steps", type=positive, default=200, help="decode steps of a round (default %(default)s)")
     parser.add_argument("--rounds", type=positive, default=3, help="(default %(default)s)")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout")
+    parser.add_argument("--out", type=Path, help="a file for the result as JSON")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     receivers = parsed.receivers or RECEIVERS
@@ -208,6 +212,7 @@ def main() -> None:
         one = measure(parsed.model, parsed.threads, receivers[0], parsed.streams[0], parsed.steps)
         print(json.dumps(one))
         return
+    began_at = datetime.now(UTC).isoformat(timespec="seconds")
     checkouts = {"this": Path(__file__).parents[2]}
     if parsed.against is not None:
         checkouts["against"] = parsed.against
@@ -223,7 +228,13 @@ def main() -> None:
     for (name, receiver, streams), rounds in taken.items():
         medians = {figure: round(statistics.median(each[figure] for each in rounds), 4) for figure in rounds[0]}
         results.setdefault(receiver, {}).setdefault(str(streams), {})[name] = medians
-    print(json.dumps({**machine(), "model": parsed.model.name, "threads": parsed.threads, "results": results}))
+    about = {**machine(), "machine": machine_facts(this_processor()), "measured_at": began_at}
+    command = shown_command(["python", "-m", "bench.experiments.kernel_waits", *sys.argv[1:]])
+    sizes = {name: getattr(parsed, name) for name in ("threads", "steps", "rounds")}
+    result = {**about, "command": command, "model": parsed.model.name, **sizes, "results": results}
+    if parsed.out is not None:
+        parsed.out.write_text(json_text(result), encoding="utf-8")
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

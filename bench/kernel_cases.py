@@ -82,6 +82,7 @@ MODEL_CASES = (
     LinearCase("int8", 4096, 4096, 64),
     LinearCase("int8", 4096, 4096, 128),
     LinearCase("int8", 49152, 576, 32),
+    LinearCase("fp16", 4096, 4096, 0),
     LinearCase("fp16", 2048, 5632, 0),
     LinearCase("bf16", 2048, 5632, 0),
     LinearCase("fp32", 2048, 2048, 0),

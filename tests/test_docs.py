@@ -17,7 +17,6 @@ from app.settings.applications import ServiceSettings
 from app.settings.knobs import validated
 from bench.eval.comparison import read_comparison
 from bench.eval.comparison_page import with_comparison
-from bench.published.command import COMMANDS
 from bench.published.page import written
 from bench.published.results import Results
 from tests.conformance.table import with_table
@@ -71,7 +70,7 @@ def test_the_tables_of_quality_are_those_of_their_files() -> None:
 
 def test_the_tables_beside_published_figures_are_those_of_their_files() -> None:
     page = (DOCS / "published.md").read_text(encoding="utf-8")
-    assert page == written(page, Results(ROOT / "bench" / "results"), COMMANDS), (
+    assert page == written(page, Results(ROOT / "bench" / "results")), (
         "run `redoubt bench published --page-only`"
     )
 

@@ -4,32 +4,40 @@
         [--conversations FILE]
     redoubt bench published --list | --page-only
 
-Each result is a command of its own with a JSON in --results, called NAME-MACHINE. What is there is not measured again,
-unless --again or --since asks for it; an interrupted run goes on with the same command. What fails or lacks its data
-is said, and the page says what it lacks. All of it takes hours.
+Each result is a command of its own with a JSON in --results, called NAME-MACHINE, or NAME where machines make no
+difference. What this machine has there is not measured again, unless --again or --since asks for it; an interrupted run
+goes on with the same command, but with --again from the start. What fails or lacks its data is said, and leaves what is
+there as it is. The page shows the results of all machines. All of it takes hours.
 """
 
 import argparse
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals
+from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals, json_text, machine
 from bench.cores import default_threads
 from bench.models import EMBEDDED_NAME
-from bench.processor import this_processor
+from bench.places import shown_command
+from bench.processor import machine_facts, this_processor
 from bench.published.page import written
-from bench.published.results import File, Results
+from bench.published.results import ANYWHERE, Results
 
 _BENCH: Final = ("redoubt", "bench")
 _TABLES: Final = (
     "python", "-m", "bench.eval.quality_tables", "CHECKPOINT", "--name", "smollm2-135m", "--work", "build/quality",
     "--data", "DATA", "--results", "RESULTS", "--tables",
 )  # fmt: skip
+_TASKS: Final = (
+    *("--limit", "hellaswag=400", "--limit", "winogrande=600", "--limit", "piqa=400", "--limit", "lambada=400"),
+)
 _GEMMA: Final = (
     "python", "-m", "bench.eval.quality_tables", "DATA/gemma-3-270m-q4_k_m.gguf", "--name", "gemma3-270m", "--work",
     "build/quality-gemma", "--data", "DATA", "--results", "RESULTS", "--tables",
@@ -38,6 +46,11 @@ _ORIGINAL: Final = ("python", "-m", "bench.original")
 _END: Final = ("--threads", "THREADS", "--out", "OUT")
 _LARGE: Final = ("--inputs", "32,1024", "--outputs", "32,256", "--drop", *_END)
 _LOADS: Final = (*_BENCH, "loads")
+_FIRST: Final = (*_LOADS, "first-token", "--model", "embedded")
+_PROGRAMS: Final = {"python": [sys.executable], "redoubt": [sys.executable, "-m", "app.cli"]}
+_KEEPING: Final = {"bench.original", "bench.eval.quality_tables"}
+"""Commands that keep what they have measured unless told `--again`."""
+_WHERE: Final = "docs/quality.md, Measuring, says where data are found, and docs/published.md names the options"
 COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "original-1.1b": (*_ORIGINAL, "tinyllama-1.1b", "--drop", *_END),
     "original-7b": (*_ORIGINAL, "llama2-7b", *_LARGE),
@@ -45,7 +58,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "original-13b": (*_ORIGINAL, "llama2-13b", *_LARGE),
     "original-13b-4-layers": (*_ORIGINAL, "llama2-13b", "--layers", "4", *_LARGE),
     "original-135m": (*_ORIGINAL, "smollm2-135m", "--inputs", "17", "--outputs", "32", *_END),
-    "quality-methods-smollm2-135m": (*_TABLES, "methods"),
+    "quality-methods-smollm2-135m": (*_TABLES, "methods", *_TASKS),
     "quality-longbench-smollm2-135m": (*_TABLES, "longbench"),
     "quality-ceval-smollm2-135m": (*_TABLES, "ceval", "--limit", "ceval=2"),
     "quality-ceval-gemma3-270m": (*_GEMMA, "ceval", "--limit", "ceval=3"),
@@ -57,35 +70,31 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
         *("--hellaswag", "DATA/hellaswag_val_full.txt", "--work", "build/report", "--out", "OUT"),
     ),
     "gains-embedded": (*_BENCH, "gains", "MODEL", "--data", "CONVERSATIONS", *_END),
-    "loads-first-token-embedded": (*_LOADS, "first-token", "--model", "embedded", *_END),
+    "answers-smollm2-135m": ("python", "-m", "bench.eval.answers", "CHECKPOINT", "--work", "build/quality"),
+    "loads-first-token-embedded": (*_FIRST, "--prompts", "8,32,128,512,1024,2048", "--users", "1,4,16", *_END),
+    "loads-first-token-embedded-768-users": (*_FIRST, "--prompts", "8", "--users", "768", *_END),
+    "loads-first-token-embedded-80-users": (*_FIRST, "--prompts", "1024", "--users", "80", *_END),
     "loads-concurrency-embedded": (*_LOADS, "concurrency", "--model", "embedded", *_END),
     "loads-start-embedded": (*_LOADS, "start", "--model", "embedded", *_END),
     "loads-lengths-embedded": (*_LOADS, "lengths", "--model", "embedded", *_END),
     "loads-lengths-1.1b": (*_LOADS, "lengths", "--model", "1.1b", *_END),
     "stages-embedded": (
-        *(
-            *_BENCH,
-            "engine",
-            "MODEL",
-            "--threads",
-            "THREADS",
-            "--stages",
-            "--prompt",
-            "512",
-            "--batch",
-            "1,16,64",
-            "--json",
-        ),
+        *(*_BENCH, "engine", "MODEL", "--threads", "THREADS", "--stages", "--prompt", "512", "--batch", "1,16,64"),
+        *("--generate", "32", "--repeats", "2", "--json"),
     ),
     "stages-17-embedded": (
         *(*_BENCH, "engine", "MODEL", "--threads", "THREADS", "--stages", "--prompt", "17", "--decode-context", "17"),
-        *("--batch", "1", "--json"),
+        *("--batch", "1", "--generate", "48", "--repeats", "5", "--json"),
     ),
-    "confidential-embedded": (*_BENCH, "confidential", "MODEL", "--repeats", "5", "--json", "--threads", "THREADS"),
+    "confidential-embedded": (
+        *(*_BENCH, "confidential", "MODEL", "--prompt", "1024", "--generate", "256", "--streams", "1"),
+        *("--repeats", "5", "--json", "--threads", "THREADS"),
+    ),
     "kernels-4096x4096": (
-        *("python", "-m", "bench.kernels", "--only", "4096x4096-g", "--batch", "1,2,4,8,16,32,64,128,512"),
+        *("python", "-m", "bench.kernels", "--only", "4096x4096", "--batch", "1,2,4,8,16,32,64,128,512"),
         *("--seconds", "0.3", "--json", "--threads", "THREADS"),
     ),
+    "kernel-waits-embedded": ("python", "-m", "bench.experiments.kernel_waits", "MODEL", "--threads", "THREADS"),
     "kv-error-embedded": ("python", "-m", "bench.experiments.kv_error", "MODEL", "DATA/wikitext2-valid.txt", "--json"),
 }
 """By the beginning of the JSON's name. Those without OUT or RESULTS print the JSON."""
@@ -107,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 status = max(status, _run(name, command, options))
         if not options.list and options.page.exists():  # an installed package has no documentation
             text = options.page.read_text(encoding="utf-8")
-            options.page.write_text(written(text, results, COMMANDS), encoding="utf-8")
+            options.page.write_text(written(text, results), encoding="utf-8")
     except KeyboardInterrupt:
         print("redoubt: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
@@ -144,54 +153,79 @@ def _day(text: str) -> str:
 
 
 def _reason(name: str, results: Results, options: argparse.Namespace) -> str:
-    """Why a result is to be measured; empty if it is there."""
-    files: list[File] = results.of(name)
-    if not files:
-        return "is not there"
-    if options.since and str(files[-1].result.get("measured_at", "")) < options.since:
+    """Why a result is to be measured; empty if this machine's is there."""
+    files = results.of(name)
+    here = files if name.startswith(ANYWHERE) else [one for one in files if one.processor == this_processor().name]
+    if not here:
+        return "is there of other machines only" if files else "is not there"
+    if options.since and str(here[-1].result.get("measured_at", "")) < options.since:
         return f"was measured before {options.since}, or does not say when"
     return "again" if options.again else ""
 
 
 def _out(name: str, options: argparse.Namespace) -> Path:
-    """Where the result goes: quality's names are their own."""
-    if name.startswith("quality-"):
+    """Where the result goes."""
+    if name.startswith(ANYWHERE):
         return Path(options.results / f"{name}.json")
-    machine = re.sub(r"[^a-z0-9]+", "-", this_processor().name.lower().replace("zen ", "zen")).strip("-")
-    return Path(options.results / f"{name}-{machine}.json")
+    slug = re.sub(r"[^a-z0-9]+", "-", this_processor().name.lower().replace("zen ", "zen")).strip("-")
+    return Path(options.results / f"{name}-{slug}.json")
 
 
 def _filled(name: str, options: argparse.Namespace) -> list[str]:
-    """The command with this machine's files and threads."""
+    """The command with this machine's files and threads, its program as COMMANDS has it."""
     places = {
         "MODEL": options.model, "CHECKPOINT": options.model.with_suffix(".gguf"), "THREADS": options.threads,
         "DATA": options.data, "CONVERSATIONS": options.conversations, "RESULTS": options.results,
         "OUT": _out(name, options),
     }  # fmt: skip
-    programs = {"python": [sys.executable], "redoubt": [sys.executable, "-m", "app.cli"]}
-    words = []
-    for place, word in enumerate(COMMANDS[name]):
-        first, slash, rest = word.partition("/")
-        if place == 0:
-            words += programs[word]
-        else:
-            words.append(f"{places[first]}{slash}{rest}" if first in places else word)
-    return words
+    first, *rest = COMMANDS[name]
+    words = [first]
+    for word in rest:
+        place, slash, below = word.partition("/")
+        words.append(f"{places[place]}{slash}{below}" if place in places else word)
+    keeps = _KEEPING & set(COMMANDS[name])
+    return [*words, *(["--again"] if keeps and (options.again or options.since) else [])]
+
+
+def _lacking(name: str, options: argparse.Namespace) -> Path | None:
+    """A file of data that the command names and that is not there."""
+    words = zip(COMMANDS[name], _filled(name, options), strict=False)
+    files = [Path(word) for asked, word in words if asked == "CONVERSATIONS" or asked.startswith("DATA/")]
+    return next((file for file in files if not file.exists()), None)
 
 
 def _run(name: str, command: Sequence[str], options: argparse.Namespace) -> int:
-    """Runs one; a failure is said, and the others go on."""
-    prints = not {"OUT", "RESULTS"} & set(COMMANDS[name])
+    """Runs one; a failure is said, and the others go on. Returns 0 or 1. Raises OSError, KeyboardInterrupt."""
+    if (file := _lacking(name, options)) is not None:
+        print(f"redoubt: {name} is not measured: there is no {file}; {_WHERE}", file=sys.stderr)
+        return 1
+    program, *rest = command
+    words = [*_PROGRAMS[program], *rest]
     out = _out(name, options)
+    prints = not {"OUT", "RESULTS"} & set(COMMANDS[name])
     partial = out.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        ended = subprocess.run(command, stdout=file if prints else sys.stderr, check=False)
-    if ended.returncode == 0 and prints:
-        partial.replace(out)
-    partial.unlink(missing_ok=True)
-    if ended.returncode:
+    began_at = datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        with partial.open("w", encoding="utf-8") if prints else nullcontext(sys.stderr) as file_or_stderr:
+            ended = subprocess.run(words, stdout=file_or_stderr, check=False)
+        if ended.returncode == 0:
+            _keep(partial if prints else out, out, {"measured_at": began_at, "command": shown_command(command)})
+            return 0
         print(f"redoubt: {name}: ended with status {ended.returncode}; what it said is above", file=sys.stderr)
-    return min(ended.returncode, 1) if ended.returncode > 0 else 1 if ended.returncode else 0
+    except ValueError as error:
+        print(f"redoubt: {name}: what it printed is no JSON ({error})", file=sys.stderr)
+    finally:
+        if prints:
+            partial.unlink(missing_ok=True)
+    return 1
+
+
+def _keep(found: Path, out: Path, run: Mapping[str, Any]) -> None:
+    """Writes the result with what it does not say of its machine and its run. Raises ValueError if it is no JSON."""
+    result = json.loads(found.read_text(encoding="utf-8"))
+    about = {**machine(), "machine": machine_facts(this_processor()), **run}
+    if found != out or about.keys() - result.keys():
+        out.write_text(json_text({**about, **result}), encoding="utf-8")
 
 
 if __name__ == "__main__":

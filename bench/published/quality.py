@@ -8,8 +8,7 @@ from bench.eval.comparison import METRICS
 from bench.eval.comparison_page import conversion, share
 from bench.eval.paired import paired_accuracy
 from bench.eval.published import LONGBENCH_PERPLEXITY
-from bench.published.results import NONE, File, Json, Results, table
-from bench.published.thesis import UNMEASURED
+from bench.published.results import NONE, UNMEASURED, File, Json, Results, table
 
 Lines = list[str]
 ABILITY: Final = ("quality-ceval-gemma3-270m", "quality-ceval-smollm2-135m")
@@ -26,7 +25,7 @@ _DESTROYED: Final = 10
 
 def perplexity(results: Results) -> Lines:
     rows = []
-    files = results.of("quality-longbench-smollm2-135m")
+    files = results.shown("quality-longbench-smollm2-135m")
     measured = files[-1].result["rows"] if files else ()
     ours = {each["name"]: each["results"]["longbench-perplexity"] for each in measured}
     for name, qtype in (
@@ -40,16 +39,25 @@ def perplexity(results: Results) -> Lines:
         paired = ours[name].get("against_baseline") if name in ours else None
         rise = "" if paired is None else f" ({paired['rise']:+.2%} ± {100 * paired['rise_stderr']:.2f})"
         rows.append([*cells, f"{ours[name]['perplexity']:.3f}{rise}" if name in ours else NONE])
-    return table(
-        ["weights", *(f"published: {name}" for name in LONGBENCH_PERPLEXITY), "ours: SmolLM2-135M, part of the texts"],
-        rows,
-    )
+    heads = [f"published: {name}" for name in LONGBENCH_PERPLEXITY]
+    return table(["weights", *heads, f"ours: SmolLM2-135M{_texts(ours.get('unquantized'))}"], rows)
+
+
+def _texts(found: Json | None) -> str:
+    """What was read of the sets."""
+    if found is None:
+        return ""
+    lengths = found["by_window"]["tokens"]
+    each = f"{min(lengths):,}" if min(lengths) == max(lengths) else f"{min(lengths):,} to {max(lengths):,}"
+    sets, texts = len(found["sets"]), len(lengths)
+    what = "one text of each set" if sets == texts else f"{texts:,} texts"
+    return f", {what}, {each} tokens of each, {found['tokens']:,} in all"
 
 
 def ability(results: Results) -> Lines:
     """C-Eval by category with standard errors; the published bars have no numbers."""
     rows, names = [], []
-    for file in (file for name in ABILITY for file in results.of(name)[-1:]):
+    for file in (file for name in ABILITY for file in results.shown(name)):
         for each in (row for row in file.result["rows"] if "ceval" in row["results"]):
             found = each["results"]["ceval"]
             names = list(found["categories"])
@@ -62,15 +70,32 @@ def ability(results: Results) -> Lines:
     return table(["ours", "weights", *names, "against unquantized, points"], rows, left=1) if rows else UNMEASURED
 
 
+def answers(results: Results) -> Lines:
+    """Two prompts, what they were answered, and our answers, greedy."""
+    published = {"讲一个笑话": "(a joke, in English)", "What is AI?": "(a definition, in one sentence)"}
+    rows = [[prompt, "published: Llama-2, `sym_int4`", text] for prompt, text in published.items()]
+    files = results.shown("answers-smollm2-135m")
+    if not files:
+        return UNMEASURED
+    for file in files:
+        rows += [
+            [each["prompt"], f"ours: SmolLM2-135M, {conversion(name)}", " ".join(text.split()).replace("|", "\\|")]
+            for each in file.result["rows"]
+            for name, text in each["answers"].items()
+        ]
+    rows.sort(key=lambda row: list(published).index(row[0]) if row[0] in published else len(published))
+    return table(["prompt", "model", "answer"], rows, left=2)
+
+
 def weights(results: Results) -> Lines:
     """Relative error of the rounded weights, by type."""
     zeroed = {
         each["name"]: each["results"]["weights"]["zeroed"]
-        for file in results.of("quality-weights-smollm2-135m")[-1:]
+        for file in results.shown("quality-weights-smollm2-135m")
         for each in file.result["rows"]
     }
     rows = []
-    for file in results.of("quality-smollm2-135m"):
+    for file in results.shown("quality-smollm2-135m"):
         for each in file.result["variants"]:
             qtype, group, method = each["variant"].split(" ")
             if method == "rtn":
@@ -87,7 +112,7 @@ def granularity(results: Results) -> Lines:
     """What shares a scale, by method: the rise of perplexity and the divergence from the unquantized model."""
     rows = []
     for model, title in MODELS.items():
-        files = [file for each in ("methods", "groups") for file in results.of(f"quality-{each}-{model}")[-1:]]
+        files = [file for each in ("methods", "groups") for file in results.shown(f"quality-{each}-{model}")]
         found = {each["name"]: each["results"].get("kl") for file in files for each in file.result["rows"]}
         for qtype, method in (*(("sym_int4", method) for method in _METHODS), ("asym_int4", "rtn")):
             cells = [_divergence(found.get(f"{qtype}-g{grain}-{method}")) for grain in _GRAINS]
@@ -106,29 +131,34 @@ def _divergence(found: Json | None) -> str:
 
 def accuracy(results: Results) -> Lines:
     """Mean of four sets, int4 over fp32, and how methods differ from fp32 and from the default on the same tasks."""
+    found = means(results)
+    base = next((each for name, each, _, _ in found if name == "unquantized"), None)
+    default = next((each for name, each, _, _ in found if name == _DEFAULT), None)
     rows = []
-    for file in results.of("quality-methods-smollm2-135m"):
-        found = {each["name"]: each["results"] for each in file.result["rows"]}
-        base = found["unquantized"]
-        for name, each in found.items():
-            if all(one in each and one in base for one in _SETS):
-                mean = _mean(each)
-                against = [
-                    NONE if name == other else _paired(found[other], each) for other in ("unquantized", _DEFAULT)
-                ]
-                rows.append([conversion(name), f"{mean:.1%}", f"{mean / _mean(base):.3f}", *against])
-    head = [
-        "ours: SmolLM2-135M",
-        "mean of the four sets",
-        "over fp32",
-        "against fp32, points",
-        "against `quick`, points",
+    for name, each, mean, against in found:
+        over = [f"{mean / _mean(base):.3f}", f"{_mean(each, 'acc') / _mean(base, 'acc'):.3f}"] if base else [NONE] * 2
+        beside = _paired(default, each) if default and name != _DEFAULT else NONE
+        rows.append([conversion(name), f"{mean:.1%}", *over, against or NONE, beside])
+    heads = ["ours: SmolLM2-135M", "mean of the four sets", "over fp32", "over fp32, all by acc",
+             "against fp32, points", "against `quick`, points"]  # fmt: skip
+    return table(heads, rows) if rows else UNMEASURED
+
+
+def means(results: Results) -> list[tuple[str, Json, float, str]]:
+    """Of each conversion: its name, its results, the mean of the four sets, and its points against the unquantized."""
+    files = results.shown("quality-methods-smollm2-135m")
+    found = {each["name"]: each["results"] for file in files for each in file.result["rows"]}
+    whole = {name: each for name, each in found.items() if all(one in each for one in _SETS)}
+    base = whole.get("unquantized")
+    return [
+        (name, each, _mean(each), _paired(base, each) if base and each is not base else "")
+        for name, each in whole.items()
     ]
-    return table(head, rows)
 
 
-def _mean(found: Json) -> float:
-    return statistics.fmean(found[name][METRICS[name]] for name in _SETS)
+def _mean(found: Json, metric: str | None = None) -> float:
+    """metric: of all sets, in place of each one's usual."""
+    return statistics.fmean(found[name][metric or METRICS[name]] for name in _SETS)
 
 
 def _paired(base: Json, other: Json) -> str:

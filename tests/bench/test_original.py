@@ -24,6 +24,8 @@ def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pyt
             times = one["inputs"][tokens]
             assert 0 < times["response_s"]["4"] < times["response_s"]["12"]
             assert times["next_token_s"] < times["response_s"]["12"]
+            assert len(times["first_times_s"]) == 11
+            assert times["first_times_s"][0] == times["first_token_s"]
 
     stages = result["types"]["sym_int4"]["stages_s"]
     assert stages["prompt"]["gate_up"] > 0
@@ -34,7 +36,20 @@ def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(original, "_child", not_again)
     assert original.main([*arguments, "--types", "sym_int4"]) == 0
-    assert json.loads(out.read_text())["types"] == result["types"]
+    assert json.loads(out.read_text()) == result
+
+    monkeypatch.setattr(original, "_child", lambda *_: {"inputs": {}, "load_s": 1.0})
+    assert original.main([*arguments, "--types", "int8,torch-bf16"]) == 0
+    types = json.loads(out.read_text())["types"]
+    assert types["sym_int4"] == result["types"]["sym_int4"], "an earlier run's command and day stay with its types"
+    assert "--types torch-bf16,sym_int4" in types["torch-bf16"]["command"]
+    assert "--types int8,torch-bf16" in types["int8"]["command"]
+    assert original.main([*arguments, "--types", "torch-bf16", "--again"]) == 0
+    types = json.loads(out.read_text())["types"]
+    assert types["torch-bf16"]["command"].endswith("--types torch-bf16 --again")
+    assert "int8" in types, "what was not asked for again stays"
+    out.write_text(json.dumps(result))
+    monkeypatch.setattr(original, "_child", not_again)
 
     monkeypatch.setattr(original, "available_memory_bytes", lambda: 2 << 30)
     assert original.main([*arguments, "--types", "fp32"]) == 0
@@ -47,4 +62,4 @@ def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pyt
     times = {name: result["types"][name]["inputs"]["16"]["response_s"]["12"] for name in ("sym_int4", "torch-bf16")}
     (row,) = (line for line in thesis.response(results) if line.startswith("| 16 in, 12 out |"))
     assert row.endswith(f"| — | {times['sym_int4'] / times['torch-bf16']:.2f} |")
-    assert any("without fp32, for lack of memory" in line for line in sources(results.of("original-1.1b"), {}))
+    assert any("without fp32, for lack of memory" in line for line in sources(results.of("original-1.1b")))

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -17,6 +16,7 @@ from app.messages.failures import EngineError, EngineStoppedError
 from app.messages.outputs import TokenDelta
 from tests.engine.test_engine import TIMEOUT_S, Gate, make_request
 from tests.fakes import FakeRunner
+from tests.streams import with_the_loop
 
 
 @pytest.fixture
@@ -78,14 +78,7 @@ class Reader:
 @pytest.mark.parametrize("on_the_way", [0, 3])
 async def test_streams_of_one_reader_share_messages(streams: AsyncEngine, runner: FakeRunner, on_the_way: int) -> None:
     reader = Reader(streams, "ingress", on_the_way)
-    loop = asyncio.get_running_loop()
-
-    async def take_what_came() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    # Every step waits for the loop: a model faster than its readers would have one message for all of an output.
-    runner.before_step = lambda batch: asyncio.run_coroutine_threadsafe(take_what_came(), loop).result(TIMEOUT_S)
+    runner.before_step = with_the_loop()
     await asyncio.gather(*(reader.read(f"{n}", 60 + n) for n in range(12)))
     for n in range(12):
         assert tuple(reader.outputs[f"{n}"]) == runner.expected_tokens(make_request(f"{n}", 5, 60 + n))
@@ -193,6 +186,12 @@ async def test_nothing_is_kept_of_a_reader_without_streams(streams: AsyncEngine)
     assert not streams._readers
 
 
+async def settled() -> None:
+    """What the event loop has is read, and what follows from it."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Mailboxes:
     """Mailboxes of one reader, each read as its stream does it, and what was read of all of them."""
 
@@ -214,10 +213,10 @@ class Mailboxes:
             mailbox.close()
 
     async def step(self, token: int, names: str) -> None:
-        await asyncio.sleep(0.001)
+        await settled()
         for name in names:
             self.by_name[name].put(TokenDelta((token,)))
-        await asyncio.sleep(0.001)
+        await settled()
 
     def own(self, name: str) -> list[int]:
         return [token for stream, part in self.parts for token in part.delta.token_ids if name == stream == part[0]]
@@ -241,7 +240,7 @@ async def test_an_error_comes_after_the_tokens_before_it() -> None:
         await boxes.step(token, "ab")
     assert boxes.own("b") == [0]
     boxes.by_name["b"].put(EngineStoppedError("it has stopped"))
-    await asyncio.sleep(0.001)
+    await settled()
     assert boxes.own("b") == [0, 1, 2, 3, 4]
     assert set(boxes.errors) == {"b"}
     boxes.tasks["a"].cancel()
@@ -249,8 +248,7 @@ async def test_an_error_comes_after_the_tokens_before_it() -> None:
 
 async def test_an_unread_delivery_stream_is_replaced(streams: AsyncEngine, runner: FakeRunner) -> None:
     """The others then get a message for nearly every token; if they waited to their ends they would get 4."""
-    # Steps take a while, as a model's do, so that the reader keeps up with them on a slow machine too.
-    runner.before_step = lambda batch: time.sleep(0.002)
+    runner.before_step = with_the_loop()
     unread = streams.stream(make_request("unread", 5, 3000), reader="ingress")
     await anext(unread)
     reader = Reader(streams, "ingress", 0)
@@ -274,24 +272,20 @@ async def test_a_closed_request_sends_nothing() -> None:
 
 async def test_one_step_is_one_message(runner: FakeRunner) -> None:
     gate = Gate()
-    engine = Engine(FakeRunner(before_step=gate))
+    gate.engine = engine = Engine(FakeRunner(before_step=gate))
     engine.start()
     streams = AsyncEngine(engine)
     reader = Reader(streams, "ingress", 0)
     tasks = [asyncio.ensure_future(reader.read(f"{n}", 30)) for n in range(3)]
     await asyncio.to_thread(gate.wait)
     await asyncio.to_thread(gate.let_run, 8)
-    while min(len(output) for output in reader.outputs.values()) < 5:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.02)
+    await settled()
+    assert min(len(output) for output in reader.outputs.values()) >= 5
     before = reader.messages
     for number in range(1, 11):
         await asyncio.to_thread(gate.let_run, 1)
-        async with asyncio.timeout(TIMEOUT_S):
-            while reader.messages < before + number:
-                await asyncio.sleep(0.001)
-    await asyncio.sleep(0.02)
-    assert reader.messages - before == 10
+        await settled()
+        assert reader.messages == before + number
     gate.open()
     await asyncio.gather(*tasks)
     await asyncio.to_thread(engine.stop)

@@ -13,6 +13,7 @@ from app.messages.outputs import TokenDelta
 from tests.engine.test_engine import Gate, make_request
 from tests.engine.test_shared_messages import Reader, keep_pace, runner, streams
 from tests.fakes import FakeRunner
+from tests.streams import with_the_loop
 
 __all__ = ["runner", "streams"]  # fixtures
 
@@ -71,6 +72,7 @@ def assert_complete(reader: Reader, runner: FakeRunner, lengths: dict[str, int])
 async def test_with_a_line_streams_send_only_the_beginning_and_the_end(
     streams: AsyncEngine, runner: FakeRunner, late: bool
 ) -> None:
+    runner.before_step = with_the_loop()
     reader = Reader(streams, "ingress", 0)
     line = FakeLine(reader, late=late)
     streams.attach("ingress", line)

@@ -5,7 +5,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from app.workers.machine_memory import NoRoomError
 from app.workers.numa import Slot
 from app.workers.worker import Worker
 from tests.fakes import FakeRunner
+from tests.streams import with_the_loop
 
 SETTINGS: dict[str, Any] = {
     "model": {"folder": "models/some-model"},
@@ -49,7 +50,7 @@ class Model:
         self.gate = threading.Event()
         self.gate.set()
         self.broken = False
-        self.step_s = 0.0
+        self.pace: Callable[[Batch], None] = lambda batch: None
         self.threads = 0
         self.options: dict[str, int] = {}
 
@@ -64,7 +65,7 @@ class Model:
 
     def before_step(self, batch: Batch) -> None:
         self.gate.wait()
-        time.sleep(self.step_s)
+        self.pace(batch)
         if self.broken:
             raise RuntimeError("the model is broken")
 
@@ -124,7 +125,7 @@ async def test_streams_what_the_engine_makes(worker: Worker) -> None:
 async def test_an_ingress_on_this_machine_gets_tokens_by_a_direct_line(
     worker: Worker, model: Model, tmp_path: Path
 ) -> None:
-    model.step_s = 0.003
+    model.pace = with_the_loop()
     by_line: list[Part] = []
     by_stream: list[Part] = []
     lines = Lines(tmp_path / LINES_FOLDER / "ingress", by_line.extend)
@@ -200,7 +201,7 @@ async def test_two_requests_run_one_waits_one_is_refused(worker: Worker, model: 
 
 
 async def test_a_batch_gives_its_place_back_with_all_of_its_tokens(worker: Worker, model: Model) -> None:
-    model.step_s = 0.003
+    model.pace = with_the_loop()
     chat = replace(request("line", new_tokens=100), sampling=SamplingParams(seed=3))
     line = replace(chat, priority=Priority.BATCH)
     got: list[int] = []
@@ -240,7 +241,7 @@ async def test_where_states_of_fewer_requests_fit_the_others_wait(machine: None,
 
 
 async def test_a_request_that_waits_for_a_place_is_told_so_if_it_asks(worker: Worker, model: Model) -> None:
-    model.step_s = 0.003
+    model.pace = with_the_loop()
     running = [asyncio.create_task(read(worker, name, new_tokens=100)) for name in "ab"]
     await asyncio.sleep(0)
     asks = GenerateRequest("asks", (1, 2, 3), 3, tenant=b"", reports_progress=True)

@@ -33,6 +33,12 @@ PROMPT = tuple(range(100, 130))  # 7 pages of 4, and 2 tokens
 FILE_BYTES = file_bytes(FakeRunner().gathered_page_bytes)
 
 
+@pytest.fixture(autouse=True)
+def patient_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved pages are waited for, on a machine that has other work too."""
+    monkeypatch.setattr("app.engine.memory.loads._ALWAYS_DEADLINE_S", 600.0)
+
+
 def make_store(settings: ModelApplicationSettings, files: ModelFolder, runner: ModelRunner) -> FolderStore:
     return store_of(settings.memory, runner, FINGERPRINT)
 

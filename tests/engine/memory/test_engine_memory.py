@@ -303,6 +303,7 @@ def test_a_slow_store_is_asked_again_only_after_a_while(store: DictStore) -> Non
         finds = store.calls["find"]
         service.memory.clear(ADA.owner).result(TIMEOUT_S)
         loads = service.memory.loads
+        loads._seconds_per_token = lambda: 1.0  # not what this machine takes just now
         loads._seconds_per_page = 1e6
         assert service.cost(PROMPT) == COLD
         assert store.calls["find"] == finds
@@ -317,9 +318,12 @@ def test_a_slow_store_is_asked_again_only_after_a_while(store: DictStore) -> Non
 
 
 def test_pages_are_saved_when_their_chat_is_idle(store: DictStore) -> None:
+    now_s = 0.0
     with serving(store, replace(NOW, save_after_s=0.2)) as service:
+        service.memory.saves._now_s = lambda: now_s
         service.cost(PROMPT)
         assert not store.pages
+        now_s = 0.3
         store.wait_until(lambda: len(store.pages) == 13)
         service.cost(PROMPT)
         assert service.flush() == SavedPages(13, 13 * PAGE_BYTES, 0), "they are there already"

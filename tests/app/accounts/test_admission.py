@@ -14,9 +14,10 @@ def admit(admissions: Admissions, ingress: str, user: str, limits: UserLimits, u
     return admissions.admit(ingress, identity, used, now_s)
 
 
-def test_requests_a_minute_over_all_ingresses() -> None:
+def test_requests_a_minute_over_all_ingresses(monkeypatch: pytest.MonkeyPatch) -> None:
     admissions, limits = Admissions(), UserLimits(requests_per_minute=2)
     now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
     first = admit(admissions, "i1", "ann", limits, 0, now_s)
     assert (first.refusal, first.rates.limit_requests, first.rates.remaining_requests) == (None, 2, 1)
     assert admit(admissions, "i2", "ann", limits, 0, now_s).rates.remaining_requests == 0

@@ -249,9 +249,10 @@ def test_login_while_logged_in(make_site: MakeSite, type_in: TypeIn, capsys: pyt
 
 def end_all_sessions(url: str) -> None:
     """Ann's, from another machine."""
-    token = httpx.post(f"{url}/v1/auth/login", json={"name": "ann", "password": PASSWORD}).json()["token"]
-    bearer = {"Authorization": f"Bearer {token}"}
-    assert httpx.post(f"{url}/v1/auth/logout", json={"everywhere": True}, headers=bearer).json()["sessions"] == 2
+    with httpx.Client(base_url=url, timeout=60) as client:
+        token = client.post("/v1/auth/login", json={"name": "ann", "password": PASSWORD}).json()["token"]
+        bearer = {"Authorization": f"Bearer {token}"}
+        assert client.post("/v1/auth/logout", json={"everywhere": True}, headers=bearer).json()["sessions"] == 2
 
 
 def test_a_session_that_ended_between_two_chats(

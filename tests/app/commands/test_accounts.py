@@ -184,7 +184,7 @@ def test_users_and_keys_over_http(site: tuple[Site, str]) -> None:
 def test_the_audit_tells_from_where_a_login_was_refused(site: tuple[Site, str]) -> None:
     _, url = site
     wrong = {"name": "root", "password": "not it"}
-    answer = httpx.post(f"{url}/v1/auth/login", json=wrong, headers={"X-Redoubt-Client": "192.0.2.7"})
+    answer = httpx.post(f"{url}/v1/auth/login", json=wrong, headers={"X-Redoubt-Client": "192.0.2.7"}, timeout=60)
     assert answer.status_code == 401
     rows = done("audit", "--url", url, "--as", "root", lines=f"{PASSWORD}\n").splitlines()
     (refused,) = (row for row in rows if "refused" in row)

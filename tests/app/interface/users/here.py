@@ -89,6 +89,7 @@ class Site:
         http: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
+        settings = {"revocation_s": 60.0, **settings}  # an identity that is known stays so on a busy machine
         self.settings = AccountsSettings(database=database, key="file:/nowhere", guests=guests, **settings)
         self.worker = worker
         prepare(database)

@@ -105,12 +105,10 @@ class World:
         return str(made.id)
 
     async def until(self, batch_id: str, reached: Callable[[Any], bool]) -> Any:
-        for _ in range(1000):
-            found = await self.client.batches.retrieve(batch_id)
-            if reached(found):
-                return found
-            await asyncio.sleep(0.01)
-        raise AssertionError(found)
+        async with asyncio.timeout(120):
+            while not reached(found := await self.client.batches.retrieve(batch_id)):
+                await asyncio.sleep(0.01)
+        return found
 
     async def ended(self, batch_id: str) -> Any:
         return await self.until(batch_id, lambda batch: batch.status in ENDED)

@@ -243,12 +243,13 @@ async def test_two_turns_at_once(make_site: Callable[..., Site]) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     site.worker._hang_after = None
-    for _ in range(100):
-        try:
-            await ann.responses.create(model="tiny", input="fourth", conversation=made.id)
-            break
-        except ConflictError:
-            await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await ann.responses.create(model="tiny", input="fourth", conversation=made.id)
+                break
+            except ConflictError:
+                await asyncio.sleep(0.01)
     assert await texts_of(ann, made.id) == ["fourth", ANSWER]
 
 

@@ -138,7 +138,7 @@ async def test_an_answer_in_the_background_that_fails_is_told(site: Site) -> Non
     body = {"model": "tiny", "input": CANARY, "background": True, "max_output_tokens": 3}
     begun = await site.ask("POST", "/v1/responses", root, body)
     assert begun.json()["status"] in ("queued", "in_progress")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (failures := (await overview_of(site, root))["failures"]):
             await asyncio.sleep(0.01)
     assert [told(failure) for failure in failures] == [("POST", "/v1/responses", 500, "internal_error", True)]

@@ -87,12 +87,10 @@ class World:
 
     async def read(self, collection_id: str, file_id: str, client: AsyncOpenAI | None = None) -> Any:
         files = (client or self.client).vector_stores.files
-        for _ in range(1000):
-            found = await files.retrieve(file_id, vector_store_id=collection_id)
-            if found.status != "in_progress":
-                return found
-            await asyncio.sleep(0.01)
-        raise AssertionError(found)
+        async with asyncio.timeout(120):
+            while (found := await files.retrieve(file_id, vector_store_id=collection_id)).status == "in_progress":
+                await asyncio.sleep(0.01)
+        return found
 
     def prompt(self) -> str:
         """The last one."""
@@ -349,13 +347,15 @@ async def test_a_shared_one_is_searched(world: World) -> None:
 async def test_a_document_whose_ingress_died_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     collection_id, file_id = await world.collection({}), await world.upload("lease.md", LEASE)
     with monkeypatch.context() as dead:
+        has_died = asyncio.Event()
 
         async def died(*_: Any) -> None:
+            has_died.set()
             raise AccountsError("conflict", "It is dead.")
 
         dead.setattr(reading.DocumentReading, "_passages", died)
         await world.client.vector_stores.files.create(file_id=file_id, vector_store_id=collection_id)
-        await asyncio.sleep(0)
+        await has_died.wait()
     store = world.site.inside.store
     real = store.now
     store.now = lambda: real() + 60
@@ -414,8 +414,8 @@ async def test_a_cancelled_batch_is_not_read(world: World, monkeypatch: pytest.M
     collection_id = await world.collection({})
     batches = world.client.vector_stores.file_batches
     where: Any = {"vector_store_id": collection_id}
-    may_read, read = asyncio.Event(), list[str]()
-    passages = reading.DocumentReading._passages
+    may_read, read, hears = asyncio.Event(), list[str](), asyncio.Event()
+    passages, keep = reading.DocumentReading._passages, Collections.keep
 
     async def slow(self: Any, caller: Any, held: Any) -> Any:
         read.append(held.document.stored.file_id)
@@ -423,6 +423,13 @@ async def test_a_cancelled_batch_is_not_read(world: World, monkeypatch: pytest.M
         return await passages(self, caller, held)
 
     monkeypatch.setattr(reading.DocumentReading, "_passages", slow)
+
+    async def kept(self: Collections, *documents: Any) -> Sequence[int]:
+        if not (left := await keep(self, *documents)):
+            hears.set()
+        return left
+
+    monkeypatch.setattr(Collections, "keep", kept)
     monkeypatch.setattr(reading, "READ_LEASE_S", 0.1)
     files = [await world.upload(f"{number}.md", b"A text.") for number in range(5)]
     batch = await batches.create(file_ids=files, **where)
@@ -430,7 +437,7 @@ async def test_a_cancelled_batch_is_not_read(world: World, monkeypatch: pytest.M
         await asyncio.sleep(0.01)
     cancelled = await batches.cancel(batch.id, **where)
     assert (cancelled.status, cancelled.file_counts.cancelled) == ("cancelled", 5)
-    await asyncio.sleep(0.1)  # the ingress hears of it
+    await hears.wait()  # the ingress
     may_read.set()
     while world.site.gate._background_tasks:
         await asyncio.sleep(0.01)

@@ -56,7 +56,7 @@ def executable() -> str | None:
 @contextmanager
 def chromium(executable: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS, timeout=2 * WAIT_MS)
         try:
             yield browser
         finally:

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.app.accounts.world import FIRST
-from tests.browser import ask
+from tests.browser import WAIT_MS, ask
 from tests.listening import listening_addresses, open_files
 from tests.service.operator import ROOT_PASSWORD, choose_password, configure_accounts, done, log_in, redoubt
 from tests.service.running import RunningService, descendants, started_service, wait_until
@@ -214,6 +214,7 @@ def check_batch(site: RunningService, key: str) -> None:
 def check_page(site: RunningService, browser: Browser) -> None:
     """A user's chat in a browser: the tab is closed while it is answered, and its address opens it again."""
     context = browser.new_context(base_url=site.url, viewport={"width": 1100, "height": 800})
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     page.goto("/login")
     page.get_by_label("Name").fill("ann")

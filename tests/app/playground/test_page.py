@@ -47,7 +47,7 @@ def playground(browser: Browser, fake: FakeV1) -> Iterator[tuple[Page, Watch]]:
     finally:
         page.close()
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
@@ -100,7 +100,7 @@ def test_two_answers_to_one_question(browser: Browser) -> None:
 
 
 def test_stop_ends_the_work(browser: Browser) -> None:
-    fake = FakeV1(words=[f"word{i} " for i in range(3000)], pause_s=0.02)
+    fake = FakeV1(words=[f"word{i} " for i in range(3000)], pause_s=0.05)
     with running(fake), playground(browser, fake) as (page, _):
         ready(page)
         ask(page, "Count")

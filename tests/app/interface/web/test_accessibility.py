@@ -113,6 +113,7 @@ def test_account(page: Page) -> None:
 
 def test_what_is_wrong_is_found(browser: Browser, url: str) -> None:
     page = browser.new_page(base_url=url, color_scheme="light")
+    page.set_default_timeout(WAIT_MS)
     page.goto("/login")
     page.get_by_role("button", name="Log in").wait_for()
     page.evaluate("""() => {

@@ -220,6 +220,7 @@ def test_collections(watched: tuple[Page, Watch], browser: Browser, site: Site, 
     share.press("Enter")
     expect(card.get_by_role("list", name="Shared with").get_by_role("listitem")).to_have_count(1)
     bob = browser.new_page(base_url=watch.url)
+    bob.set_default_timeout(WAIT_MS)
     bob.goto("/login?next=/account")
     log_in(bob, name="bob")
     his = bob.get_by_role("region", name="Collections")
@@ -230,6 +231,7 @@ def test_collections(watched: tuple[Page, Watch], browser: Browser, site: Site, 
     site.add("eve", role="admin")
     site.inside.users.change(OPERATOR_ACTS, "ann", UserChange(role="user"))  # who shares nothing more, and withdraws
     later = browser.new_page(base_url=watch.url)
+    later.set_default_timeout(WAIT_MS)
     later.goto("/login?next=/account")
     log_in(later)
     hers = later.get_by_role("region", name="Collections")

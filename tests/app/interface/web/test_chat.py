@@ -56,7 +56,7 @@ def test_a_model_that_cannot_chat_invites_nobody(browser: Browser) -> None:
 
 
 def test_text_streams_in_and_stop_ends_the_work(browser: Browser) -> None:
-    fake = FakeV1(words=MANY_WORDS, pause_s=0.01)
+    fake = FakeV1(words=MANY_WORDS, pause_s=0.05)
     with running(fake), open_page(browser, fake.url) as (page, watch):
         ask(page, "Count")
         expect(page.locator(".thread")).to_contain_text("word0")
@@ -203,7 +203,7 @@ def test_another_answer_and_another_question_are_versions(browser: Browser) -> N
 
 
 def test_a_stop_before_the_first_word_leaves_no_question_without_an_answer(browser: Browser) -> None:
-    fake = FakeV1(words=[""] * 5000, pause_s=0.01)
+    fake = FakeV1(words=[""] * 5000, pause_s=0.05)
     with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
         expect(page.locator(".waiting")).to_contain_text("Reading the prompt")

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.app.interface.web.test_chat import MANY_WORDS, wait_until
-from tests.browser import ask, open_page
+from tests.browser import WAIT_MS, ask, open_page
 from tests.fake_v1 import FakeV1, running
 
 pytestmark = pytest.mark.browser
@@ -110,6 +110,7 @@ def test_a_question_that_waits_can_be_taken_back(browser: Browser) -> None:
 def test_two_tabs_lose_no_turn_of_a_guests_chat(browser: Browser) -> None:
     fake = FakeV1()
     context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
     with running(fake):
         one, two = context.new_page(), context.new_page()
         one.goto(fake.url)
@@ -124,7 +125,7 @@ def test_two_tabs_lose_no_turn_of_a_guests_chat(browser: Browser) -> None:
         ask(one, "Two?")
         expect(two.locator(".bubble")).to_have_text(["One?", "Two?"])
         expect(two.locator(".answer[data-status=done]")).to_have_count(2)
-        fake.words, fake.pause_s = MANY_WORDS, 0.01
+        fake.words, fake.pause_s = MANY_WORDS, 0.05
         ask(one, "Three?")
         ask(two, "Four?")
         for page in (one, two):
@@ -150,7 +151,7 @@ def test_two_tabs_lose_no_turn_of_a_guests_chat(browser: Browser) -> None:
 
 
 def test_a_stopped_answer_goes_on_at_once(browser: Browser) -> None:
-    fake = FakeV1(words=MANY_WORDS, pause_s=0.01)
+    fake = FakeV1(words=MANY_WORDS, pause_s=0.05)
     with running(fake), open_page(browser, fake.url) as (page, _):
         ask(page, "Count")
         expect(page.locator(".answer .body")).to_contain_text("word3 ")

@@ -13,7 +13,7 @@ from tests.app.interface.users.here import Site
 from tests.app.interface.web.test_session import Served
 from tests.app.interface.web.test_stored_chats import logged_in
 from tests.app.service import MODEL, http_app, loopback_server
-from tests.browser import Watch, ask, open_page, violations
+from tests.browser import WAIT_MS, Watch, ask, open_page, violations
 from tests.fake_v1 import running
 
 pytestmark = pytest.mark.browser
@@ -173,6 +173,7 @@ def test_they_are_accessible(browser: Browser, colours: Any, width: int) -> None
     worker = FakeWorker(lambda _: deltas([5, 6]))
     with loopback_server(http_app(worker.generate)) as url:
         page = browser.new_page(color_scheme=colours, viewport={"width": width, "height": 560}, base_url=url)
+        page.set_default_timeout(WAIT_MS)
         watch = Watch(url)
         watch.attach(page)
         page.goto("/")

@@ -44,7 +44,7 @@ class Operated:
 
     def begin(self, url: str) -> None:
         """Requests of ann."""
-        with httpx2.Client(base_url=url) as client:
+        with httpx2.Client(base_url=url, timeout=60) as client:
             login = client.post("/v1/auth/login", json={"name": "ann", "password": PASSWORD})
             headers = {"Authorization": f"Bearer {login.json()['token']}"}
             statuses = [

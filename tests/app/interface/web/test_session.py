@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.users.here import PASSWORD, Site
-from tests.browser import ask
+from tests.browser import WAIT_MS, ask
 from tests.fake_v1 import FakeV1, running
 
 COOKIE = {"name": "ann", "password": PASSWORD, "cookie": True}
@@ -66,6 +66,7 @@ def test_guests_get_the_page_where_they_are_served(client: httpx.Client) -> None
 @pytest.mark.browser
 def test_a_user_chats_with_the_session(site: Site, client: httpx.Client, browser: Browser) -> None:
     page = browser.new_page(base_url=str(client.base_url))
+    page.set_default_timeout(WAIT_MS)
     page.goto("/")
     page.wait_for_url(re.compile("/login$"))
     page.get_by_label("Name").fill("ann")

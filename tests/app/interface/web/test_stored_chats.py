@@ -37,7 +37,7 @@ def page(site: Site, browser: Browser) -> Iterator[Page]:
     """Logged in, with short answers, since the model is tiny."""
     with running(Served(site)) as served:
         page = browser.new_context(base_url=served.url, viewport={"width": 1100, "height": 800}).new_page()
-        page.set_default_timeout(WAIT_MS)
+        page.context.set_default_timeout(WAIT_MS)
         page.goto("/login")
         page.get_by_label("Name").fill("ann")
         page.get_by_label("Password").fill(PASSWORD)
@@ -137,7 +137,7 @@ class SlowWorker(FakeWorker):
 
 def logged_in(site: Site, browser: Browser, url: str) -> Page:
     page = browser.new_context(base_url=url, viewport={"width": 1100, "height": 800}).new_page()
-    page.set_default_timeout(WAIT_MS)
+    page.context.set_default_timeout(WAIT_MS)
     page.goto("/login")
     page.get_by_label("Name").fill("ann")
     page.get_by_label("Password").fill(PASSWORD)

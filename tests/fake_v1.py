@@ -51,6 +51,8 @@ class FakeV1:
     words: list[str] = field(default_factory=lambda: ["Hello", " from", " the", " fake", "."])
     thoughts: list[str] = field(default_factory=list)
     """Come before the words, as reasoning_content."""
+    thinks_until: threading.Event | None = None
+    """Where given, the words come when it is set."""
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
@@ -127,6 +129,8 @@ class FakeV1:
             pieces = [{"reasoning_content": thought} for thought in self.thoughts]
             pieces += [{"reasoning_cut": self.reasoning_cut}] if self.reasoning_cut else []
             for piece in [*pieces, *({"content": word} for word in list(self.words))]:
+                while "content" in piece and self.thinks_until is not None and not self.thinks_until.is_set():
+                    await asyncio.sleep(0.01)
                 delta = {"index": 0, "delta": piece, "finish_reason": None}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
                 await asyncio.sleep(self.pause_s)
@@ -168,7 +172,7 @@ def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None, *, p
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive()
         assert time.monotonic() < deadline

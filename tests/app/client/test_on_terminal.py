@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,7 +86,7 @@ def test_lines_are_broken_and_come_back(chat: tuple[FakeV1, Terminal]) -> None:
 
 def test_ctrl_c_stops_and_the_chat_goes_on(chat: tuple[FakeV1, Terminal]) -> None:
     fake, on = chat
-    fake.words, fake.pause_s = [f"word{number} " for number in range(300)], 0.05
+    fake.words, fake.pause_s = [f"word{number} " for number in range(3000)], 0.05
     on.type("count\r")
     on.wait_for("word5 ")
     on.type("typed ahead")  # is not shown in the midst of the answer
@@ -104,16 +106,18 @@ def test_ctrl_c_stops_and_the_chat_goes_on(chat: tuple[FakeV1, Terminal]) -> Non
 def test_a_thought_is_folded(chat: tuple[FakeV1, Terminal]) -> None:
     fake, on = chat
     fake.thoughts, fake.words = ["Let me", " see.\n", "\x1b]0;title\x07", "Yes."], ["It is ", "**so**."]
-    fake.pause_s = 1.0
+    fake.thinks_until = threading.Event()
     answers = on.text().count(" remembered")
     on.type("is it?\r")
     on.wait_for("Let me see.")
+    time.sleep(1.1)
+    fake.thinks_until.set()
     on.wait_for("It is so.")
     on.wait_for(" remembered", answers + 1)
     assert re.search(r"Thought for [1-9]\d* s", on.text())
     assert "Let me see." not in on.text()
     assert b"\x1b]0;" not in on.written
-    fake.pause_s, fake.thoughts = 0, []
+    fake.thinks_until, fake.thoughts = None, []
 
 
 def test_ctrl_c_twice_leaves(chat: tuple[FakeV1, Terminal], folder: Path) -> None:

@@ -390,7 +390,7 @@ def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:
 def test_a_request_that_stops_coming_is_an_error_in_the_shape_of_the_api(
     backend: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool, expected: tuple[int, str]
 ) -> None:
-    monkeypatch.setattr("app.launch.reverse_proxy._LONGEST_HEAD_S", 1)
+    monkeypatch.setattr("app.launch.reverse_proxy._LONGEST_HEAD_S", 60 if is_closed else 1)
     configuration = serves_configuration(tmp_path, 8000, backend)
     write_error_files(tmp_path)
     configuration.write_text(confined(configuration.read_text(), f"unix@{tmp_path}/f", str(tmp_path)))

@@ -32,7 +32,8 @@ def test_lottery_over_two_real_workers(measured: dict[str, Any]) -> None:
     for worker_id, speed in speeds.items():
         probability = speed / sum(speeds.values())
         deviation = math.sqrt(LOTTERY_REQUESTS * probability * (1 - probability))
-        assert abs(counts[worker_id] - LOTTERY_REQUESTS * probability) < 4 * deviation
+        # By chance once in two million runs.
+        assert abs(counts[worker_id] - LOTTERY_REQUESTS * probability) < 5 * deviation
 
 
 def test_shortest_queue_over_two_real_workers(measured: dict[str, Any]) -> None:

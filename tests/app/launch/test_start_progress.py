@@ -1,5 +1,6 @@
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_a_file_gets_each_step_once_and_one_hint() -> None:
     assert out.getvalue().count("Ray's logs: /some/logs\n") == 1
 
 
-def test_a_terminals_line_is_rewritten_and_cleared() -> None:
+def test_a_terminals_line_is_rewritten_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.launch.start_progress.time", SimpleNamespace(monotonic=lambda: 0.0))  # stands still
     out = Terminal()
     with StartProgress(out, usual_s=1e9, logs="") as progress:
         progress.now("Starting Ray")

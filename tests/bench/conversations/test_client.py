@@ -140,11 +140,11 @@ def test_arrivals_do_not_wait_for_answers() -> None:
 
 def test_no_conversation_begins_late_in_a_bounded_loop() -> None:
     async def answer(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
         await chunked(writer, events("a"), 100)
 
-    job = {"conversations": [requests(number) for number in range(50)], "begin_within_s": 0.1}
+    job = {"conversations": [requests(number) for number in range(50)], "begin_within_s": 1.0}
     receipts, _ = asyncio.run(sent(answer, job))
     assert 1 <= len(receipts) <= 6
     assert [one.conversation for one in receipts] == list(range(len(receipts)))
-    assert all(one.error == "" and one.sent_s <= 5 for one in receipts)
+    assert all(one.error == "" and one.sent_s <= 60 for one in receipts)

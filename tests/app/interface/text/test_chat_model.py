@@ -339,10 +339,14 @@ def test_a_template_of_another_file(tmp_path: Path) -> None:
 async def test_a_long_text_lets_other_streams_go_on() -> None:
     """The GIL is free while a text is tokenized."""
     text = "The quick brown fox. " * 30_000
-    turns = 0
-    tokenizing = asyncio.create_task(asyncio.to_thread(TINY.raw_prompt, text, bounded=False))
-    while not tokenizing.done():
-        await asyncio.sleep(0.001)
-        turns += 1
-    assert len(await tokenizing) > 100_000
-    assert turns > 10
+    most = 0
+    for _ in range(10):  # other programs may have the cores meanwhile
+        turns = 0
+        tokenizing = asyncio.create_task(asyncio.to_thread(TINY.raw_prompt, text, bounded=False))
+        while not tokenizing.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert len(await tokenizing) > 100_000
+        if (most := max(most, turns)) > 10:
+            break
+    assert most > 10

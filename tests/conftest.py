@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import httpx
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.sizes import examples
 
@@ -30,7 +30,9 @@ EMBEDDED = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct"
 gc.set_threshold(20_000, 20, 10)
 
 # A machine may be busy: how long an example takes says nothing.
-settings.register_profile("redoubt", deadline=None, max_examples=examples(100))
+settings.register_profile(
+    "redoubt", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("redoubt")
 
 

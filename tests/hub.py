@@ -169,7 +169,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if path.suffix in LARGE and len(part) > 8:
                 if hub.stalls is not None:
                     self._send(status, headers, part[: len(part) // 2], len(part))
-                    hub.stalls.wait(60)
+                    hub.stalls.wait(300)
                     self.close_connection = True
                     return
                 if hub.cuts:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-_LONGEST_WAIT_S = 20.0
+_LONGEST_WAIT_S = 60.0
 
 
 def http_scope(method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:

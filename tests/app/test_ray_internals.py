@@ -141,7 +141,7 @@ async def test_a_replica_listens_on_a_port_that_is_held(monkeypatch: pytest.Monk
         task, server = await module.start_asgi_http_server(PlainTextResponse("here"), options, **common)
         while not server.started:
             await asyncio.sleep(0.01)
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             assert (await client.get(f"http://127.0.0.1:{options.port}")).text == "here"
         server.should_exit = True
         await task

@@ -47,7 +47,7 @@ class NoBar:
         pass
 
 
-def contender(kind: str, folder: Path, timeout_s: float = 60) -> Contender:
+def contender(kind: str, folder: Path, timeout_s: float = 240) -> Contender:
     one = Contender(kind, [sys.executable, "-c", PROCESS, kind], ROOT, folder / f"{kind}.log", timeout_s)
     one.start()
     return one

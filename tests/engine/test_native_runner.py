@@ -22,7 +22,7 @@ from kernels import _native
 from tests.kernels.tiny_model import LLAMA, write_random_model
 
 VOCAB_SIZE: int = LLAMA["vocab_size"]
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,6 @@ def choose_password(url: str, name: str, password: str) -> None:
 
 
 def log_in(site: RunningService, name: str, password: str) -> str:
-    answer = httpx.post(f"{site.url}/v1/auth/login", json={"name": name, "password": password}, timeout=30)
+    answer = httpx.post(f"{site.url}/v1/auth/login", json={"name": name, "password": password}, timeout=60)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["token"])

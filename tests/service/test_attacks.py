@@ -267,7 +267,7 @@ def test_hostile_files(service: RunningService, bystander: Bystander) -> None:
             assert (answer.status_code, said.startswith(f'"{name}" {reason}'), "/" in said) == (400, True, False), said
     with pytest.raises(httpx.ReadTimeout):
         read(service, "slow.odt", slow_odt(), timeout_s=3)
-    wait_until(lambda: not service.processes("app.documents.child"), "the reader of who has left ends", 10)
+    wait_until(lambda: not service.processes("app.documents.child"), "the reader of who has left ends", 25)
     assert read(service, "notes.txt", b"Still here.").json()["text"] == "Still here."
 
 

@@ -43,12 +43,12 @@ class User:
     def __init__(self, site: RunningService, root: str, name: str) -> None:
         as_root = {"Authorization": f"Bearer {root}"}
         body = {"name": name, "password": FIRST}
-        assert httpx.post(f"{site.url}/v1/admin/users", json=body, headers=as_root, timeout=30).status_code == 200
+        assert httpx.post(f"{site.url}/v1/admin/users", json=body, headers=as_root, timeout=60).status_code == 200
         self.name = name
         self.site = site
         choose_password(site.url, name, PASSWORD)
         session = {"Authorization": f"Bearer {log_in(site, name, PASSWORD)}"}
-        self.key = httpx.post(f"{site.url}/v1/keys", json={}, headers=session, timeout=30).json()["secret"]
+        self.key = httpx.post(f"{site.url}/v1/keys", json={}, headers=session, timeout=60).json()["secret"]
 
     def ask(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any:
         headers = {"Authorization": f"Bearer {key or self.key}"}

@@ -58,11 +58,11 @@ def small_service(config: Path) -> Iterator[RunningService]:
 
 
 def names(service: RunningService) -> list[str]:
-    return [model["id"] for model in httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"]]
+    return [model["id"] for model in httpx.get(f"{service.url}/v1/models", timeout=60).json()["data"]]
 
 
 def asleep(service: RunningService) -> list[str]:
-    models = httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"]
+    models = httpx.get(f"{service.url}/v1/models", timeout=60).json()["data"]
     return [model["id"] for model in models if model["asleep"]]
 
 

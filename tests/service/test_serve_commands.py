@@ -64,7 +64,7 @@ class Commands:
         environment = {**self.environment, "RAY_DASHBOARD_ADDRESS": self.dashboard}
         command = [sys.executable, "-m", "ray.serve.scripts", *arguments]
         done = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

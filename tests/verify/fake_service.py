@@ -197,7 +197,7 @@ class FakeService:
                 self.requests.append((target, body))
                 for index, part in enumerate(self._response(target, body, key)):
                     if index and self.step:
-                        self.step.wait(10)
+                        self.step.wait(60)
                         self.step.clear()
                     tls.send(part)
                 http = h11.Connection(h11.SERVER)

@@ -27,7 +27,7 @@ from tests.verify.fake_service import CANARY, KEY, FakeService, TlsKey, http_res
 Attack = Callable[[FakeService], None]
 
 
-def _attempt(service: FakeService, reason: str, timeout_s: float = 15.0, **policy: str) -> None:
+def _attempt(service: FakeService, reason: str, timeout_s: float = 60.0, **policy: str) -> None:
     """A client with a prompt in its hand is refused."""
     checked = parse(policy_text(service.tee, **policy), allow_insecure=True)
     verifier = connections.Verifier(service.url, checked, timeout_s=timeout_s)

@@ -356,7 +356,7 @@ def _in_threads(call: Callable[[], None], count: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
 
 
 def test_own_collateral_wins(service: FakeService, policy: Policy) -> None:

@@ -51,7 +51,7 @@ def _ask(
     proxy: Proxy, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """(status, headers in lower case, body). headers: with _ for -."""
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=60)
     connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()
     answer = response.read()
@@ -62,7 +62,7 @@ def _ask(
 def _raw(proxy: Proxy, rest: bytes, first: bytes = b"POST /v1/chat/completions HTTP/1.1") -> bytes:
     """The answer to a request of any bytes. rest: what comes behind its Host."""
     host = f"\r\nHost: 127.0.0.1:{proxy.server_port}\r\nConnection: close\r\n".encode()
-    with socket.create_connection(("127.0.0.1", proxy.server_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.server_port), timeout=60) as connection:
         connection.sendall(first + host + rest)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -79,7 +79,7 @@ def test_a_stock_client_chats_through_it(service: FakeService, proxy: Proxy) -> 
 
 def test_a_stream_is_not_buffered(service: FakeService, proxy: Proxy) -> None:
     service.step = threading.Event()
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=60)
     connection.request("POST", "/v1/chat/completions", json.dumps({"messages": MESSAGES, "stream": True}))
     response = connection.getresponse()
     assert WORDS[0].encode() in response.readline()

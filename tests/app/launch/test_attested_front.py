@@ -71,7 +71,7 @@ def configuration_of(folder: Path, model: Any, http_options: Any = None, **attes
 def test_it_shows_evidence_passes_requests_on_and_ends(tmp_path: Path, model: Path, service_port: int) -> None:
     config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
     with ExitStack() as stack, attested_front(config, model_digests(config), tmp_path) as front:
-        client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=10))
+        client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=60))
         wait_until(lambda: answers(client), "the front listens")
         answer = client.get("/v1/attestation", params={"nonce": "0" * 64}).json()
         said = json.loads(base64.b64decode(answer["statement"]))
@@ -97,7 +97,7 @@ def test_on_a_cluster_it_listens_on_the_pods_address_and_names_the_authority(
     cluster = {"host": "127.0.0.2", "cluster_ca_spki_sha256": authority, "soft_pki": str(keys)}
     with ExitStack() as stack, attested_front(config, model_digests(config), tmp_path, **cluster) as front:
         assert front.url.startswith("https://127.0.0.2:")
-        client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=10))
+        client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=60))
         wait_until(lambda: answers(client), "the front listens")
         answer = client.get("/v1/attestation", params={"nonce": "0" * 64}).json()
         assert json.loads(base64.b64decode(answer["statement"]))["cluster_ca_spki_sha256"] == authority

@@ -69,7 +69,7 @@ def test_any_other_line_is_a_message(text: str) -> None:
 
 def test_everything_that_a_process_and_its_children_print_is_json() -> None:
     """Also its last words; and a child that holds the pipe open keeps nobody from the end."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1, done.stderr
     out, errors = (
         [(line["levelname"], line["message"]) for line in map(json.loads, stream.splitlines())]

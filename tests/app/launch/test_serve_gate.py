@@ -53,7 +53,7 @@ class Gate:
         given = {} if token is None else {"x-ray-authorization": f"Bearer {token}"}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, target, content, given)
             response = connection.getresponse()
             return response.status, response.read().decode()
@@ -63,7 +63,7 @@ class Gate:
         line, _, rest = request.partition("\n")
         head = f"{line}\r\nHost: head\r\nAuthorization: Bearer {OPERATOR}\r\nConnection: close\r\n"
         head += rest.replace("\n", "\r\n") + "\r\n"
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(head.encode() + body)
             return int(connection.makefile("rb").readline().split()[1])
 

@@ -33,7 +33,7 @@ def test_neither_a_worker_nor_its_constraints_load_the_chat_stack(tmp_path: Path
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=240,
     )
     loaded = done.stdout.split()
     assert "app.workers.worker" in loaded

@@ -64,7 +64,7 @@ class Story:
         while True:
             try:
                 replica = await asyncio.wait_for(
-                    self.real._choose_replica_for_request(pending, is_retry=is_retry), timeout=5
+                    self.real._choose_replica_for_request(pending, is_retry=is_retry), timeout=60
                 )
             except QueueFullError:
                 return None

@@ -18,6 +18,7 @@ from app.messages.requests import GenerateRequest, Priority, Texts
 
 F32 = NDArray[np.float32]
 HEAD = Head("mean", normalized=False)
+TIMEOUT_S = 60
 
 
 class AddingModel:
@@ -35,7 +36,7 @@ class AddingModel:
 
     def encode(self, token_ids: Any, second: Any, lengths: Any, piece: Piece) -> F32 | None:
         self.has_begun.set()
-        assert self.may_go_on.wait(10)
+        assert self.may_go_on.wait(TIMEOUT_S)
         if self.fails:
             raise RuntimeError("no")
         self.calls.append((lengths.tolist(), piece))
@@ -88,7 +89,7 @@ class Result:
         self._done.set()
 
     def get(self) -> Any:
-        assert self._done.wait(10)
+        assert self._done.wait(TIMEOUT_S)
         if isinstance(self.value, EngineError):
             raise self.value
         return self.value
@@ -109,7 +110,7 @@ def test_callers_take_turns_and_batches_come_last(encoder: Encoder, model: Addin
     order: list[str] = []
     long = [[1] * 16] * 4
     results = [Result(encoder, request([9] * 16), order, "first")]
-    assert model.has_begun.wait(10)
+    assert model.has_begun.wait(TIMEOUT_S)
     results.append(Result(encoder, request(*long, tenant=b"b", priority=Priority.BATCH), order, "batch"))
     results.append(Result(encoder, request(*long, tenant=b"a"), order, "long"))
     results.append(Result(encoder, request([2], tenant=b"c"), order, "short"))
@@ -122,7 +123,7 @@ def test_callers_take_turns_and_batches_come_last(encoder: Encoder, model: Addin
 def test_nothing_is_delivered_of_an_aborted_request(encoder: Encoder, model: AddingModel) -> None:
     model.may_go_on.clear()
     first = Result(encoder, request([1]))
-    assert model.has_begun.wait(10)
+    assert model.has_begun.wait(TIMEOUT_S)
     second = Result(encoder, request([2]))
     second.abort()
     first.abort()
@@ -159,9 +160,11 @@ def test_what_does_not_fit_is_refused(encoder: Encoder) -> None:
 def test_a_stop_ends_what_waits(encoder: Encoder, model: AddingModel) -> None:
     model.may_go_on.clear()
     running, waiting = Result(encoder, request([1])), Result(encoder, request([2]))
-    assert model.has_begun.wait(10)
+    assert model.has_begun.wait(TIMEOUT_S)
     stopping = threading.Thread(target=encoder.stop)
     stopping.start()
+    while encoder.healthy:  # it would compute the second one before it hears of the stop
+        pass
     model.may_go_on.set()
     stopping.join()
     with pytest.raises(EngineStoppedError):
@@ -170,14 +173,14 @@ def test_a_stop_ends_what_waits(encoder: Encoder, model: AddingModel) -> None:
 
 
 def test_memory_is_given_back_only_when_nobody_asks(encoder: Encoder, model: AddingModel) -> None:
-    assert encoder.release_memory().result(10)
+    assert encoder.release_memory().result(TIMEOUT_S)
     model.may_go_on.clear()
     asked = Result(encoder, request([1]))
-    assert model.has_begun.wait(10)
+    assert model.has_begun.wait(TIMEOUT_S)
     releasing = encoder.release_memory()
     waiting = Result(encoder, request([2]))
     model.may_go_on.set()
-    assert not releasing.result(10)
+    assert not releasing.result(TIMEOUT_S)
     asked.get()
     waiting.get()
     assert model.released == 1

@@ -75,7 +75,7 @@ async def test_a_client_that_is_gone_closes_the_source_even_before_the_first_eve
         if hangs:
             await asyncio.Event().wait()
 
-    await asyncio.wait_for(EventStream(read(items), items)({"type": "http"}, gone, send), 10)
+    await asyncio.wait_for(EventStream(read(items), items)({"type": "http"}, gone, send), 60)
     assert source.closed
 
 

@@ -21,7 +21,7 @@ def test_a_node_leaves_no_core_files_and_ends_when_it_is_told_to() -> None:
         text=True,
     ) as node:
         try:
-            wait_until(lambda: listens("127.0.0.1", port), "the probes are answered", 60)
+            wait_until(lambda: listens("127.0.0.1", port), "the probes are answered", 240)
             limits = Path(f"/proc/{node.pid}/limits").read_text()
             node.send_signal(signal.SIGTERM)
             told, _ = node.communicate(timeout=240)

@@ -241,7 +241,7 @@ def test_a_lost_connection_is_made_anew(anywhere: World) -> None:
     anywhere.add("ann")
     if "://" in anywhere.settings.database:
         with psycopg.connect(anywhere.settings.database.replace("+psycopg", "")) as other:
-            other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            other.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     assert anywhere.log_in("ann")
     with pytest.raises(SettingsError, match="a running service has it open"):
         Database(anywhere.settings.database, make=False)

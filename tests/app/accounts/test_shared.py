@@ -61,7 +61,8 @@ class Site:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    monkeypatch.setattr(shared, "_START_TIMEOUT_S", 120.0)
     database = str(tmp_path / "accounts.db")
     if request.param == "postgres":
         database = request.getfixturevalue("postgres")

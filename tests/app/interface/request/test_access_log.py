@@ -261,7 +261,8 @@ async def test_a_full_disk_breaks_no_request(log: AccessLog, tmp_path: Path) -> 
     assert lines[-1]["route"] == "/health", "it goes on when there is space"
 
 
-def test_a_disk_that_hangs_costs_lines_only(log: AccessLog, tmp_path: Path) -> None:
+def test_a_disk_that_hangs_costs_lines_only(log: AccessLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.interface.request.access_log._LONGEST_STOP_S", 60.0)
     lost = []
     log.on_drop = lambda: lost.append(1)
     log._file.acquire()  # the writing thread waits, as for a disk

@@ -89,6 +89,7 @@ def _drafts_that_seem_cheap() -> Iterator[None]:
         patch.setattr(StepCost, "record", lambda *_: None)
         patch.setattr(DraftCost, "record", lambda *_: None)
         patch.setattr(NativeRunner, "predictor_share", 0.02)
+        patch.setattr("app.engine.memory.loads._ALWAYS_DEADLINE_S", 600.0)
         yield
 
 

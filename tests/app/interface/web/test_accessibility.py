@@ -167,7 +167,7 @@ def test_the_focus_stays_on_the_page(browser: Browser) -> None:
         expect(message).to_be_focused()
         page.locator(".answer").get_by_role("button", name="Previous version").press("Enter")
         expect(page.locator(".answer").get_by_role("button", name="Next version")).to_be_focused()
-        fake.words, fake.pause_s = MANY_WORDS, 0.01
+        fake.words, fake.pause_s = MANY_WORDS, 0.05
         ask(page, "Count")
         page.get_by_role("button", name="Stop").press("Enter")
         expect(page.get_by_role("button", name="Stop")).to_have_count(0)
@@ -186,7 +186,7 @@ def test_the_focus_stays_on_the_page(browser: Browser) -> None:
 def test_escape_closes_a_menu_and_no_answer(browser: Browser) -> None:
     with running(FakeV1()) as fake, open_page(browser, fake.url) as (page, _):
         answered(page, "Hello?")
-        fake.words, fake.pause_s = MANY_WORDS, 0.01
+        fake.words, fake.pause_s = MANY_WORDS, 0.05
         ask(page, "Count")
         expect(page.locator(".answer[data-status=writing]")).to_be_visible()
         page.locator("summary.bare").press("Enter")
@@ -328,7 +328,7 @@ def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dar
         expect(page.locator(".question .versions")).to_be_visible()
         expect(page.get_by_role("button", name="Continue")).to_be_visible()
         assert violations(page) == []
-        fake.words, fake.pause_s = MANY_WORDS, 0.01
+        fake.words, fake.pause_s = MANY_WORDS, 0.05
         ask(page, "Count")
         expect(page.locator(".answer[data-status=writing]")).to_be_visible()
         assert violations(page) == []

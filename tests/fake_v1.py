@@ -169,7 +169,7 @@ def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None, *, p
     app = fake.app()
     if prepare is not None:
         prepare(app)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_keep_alive=600))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60

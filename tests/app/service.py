@@ -146,7 +146,9 @@ def loopback_server(app: FastAPI) -> Iterator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(128)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        # A connection that stands idle while the machine pauses is kept.
+        config = uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_keep_alive=600)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -39,6 +39,13 @@ TOKEN = "Ray's own token"
 LARGE = (Event(0, b"virtual firmware"), Event(0, b"another VM size"), *DEFAULT_EVENTS[2:])
 
 
+@pytest.fixture(autouse=True)
+def patient_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause between two requests of a node, or within one, ends no connection."""
+    for name in ("_KEEP_ALIVE_S", "_BODY_TIMEOUT_S"):
+        monkeypatch.setattr(f"app.launch.small_server.{name}", 120)
+
+
 @pytest.fixture(scope="module")
 def machine() -> SoftTee:
     """Keys take a moment to make: one platform for all tests."""

@@ -52,7 +52,7 @@ class FakeV1:
     thoughts: list[str] = field(default_factory=list)
     """Come before the words, as reasoning_content."""
     thinks_until: threading.Event | None = None
-    """Where given, the words come when it is set."""
+    """Where given, spaces are thought until it is set, and the words come then."""
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
@@ -130,9 +130,9 @@ class FakeV1:
             pieces += [{"reasoning_cut": self.reasoning_cut}] if self.reasoning_cut else []
             for piece in [*pieces, *({"content": word} for word in list(self.words))]:
                 while "content" in piece and self.thinks_until is not None and not self.thinks_until.is_set():
-                    await asyncio.sleep(0.01)
-                delta = {"index": 0, "delta": piece, "finish_reason": None}
-                yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
+                    await asyncio.sleep(0.2)
+                    yield _piece(chunk, {"reasoning_content": " "})
+                yield _piece(chunk, piece)
                 await asyncio.sleep(self.pause_s)
             if self.finish_reason is None:
                 raise ConnectionError
@@ -155,6 +155,11 @@ class _Stream(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         async with aclosing(cast("AsyncGenerator[str, None]", self.body_iterator)):
             await super().stream_response(send)
+
+
+def _piece(chunk: dict[str, Any], delta: dict[str, Any]) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    return f"data: {json.dumps({**chunk, 'choices': [choice]})}\n\n"
 
 
 def _error(status: int, message: str, retry_after_s: int | None = None) -> JSONResponse:

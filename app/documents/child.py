@@ -1,7 +1,9 @@
 """The process that reads one file: without other files, network or secrets, and with bounds that the kernel keeps.
 
 `reader` starts it for each file. The file's name comes in a line of standard input, and then its bytes; what was read
-goes out as JSON. A library that a hostile file has taken over can do no more than answer for that file.
+goes out as JSON. Once all is imported `seal` leaves it memory, its two pipes and nothing else: a library that a hostile
+file has taken over answers for that file, and can reach neither files, other processes nor a network. A kernel with
+neither Landlock nor filters of system calls keeps it from opening anything, and from no more than that.
 """
 
 import codecs
@@ -14,6 +16,7 @@ from typing import Any
 from app.documents.document import MOST_CHARACTERS, DocumentError, clean_text
 from app.documents.kinds import reader_of
 from app.documents.plain import ENCODINGS
+from app.documents.sandbox import deny_files, deny_system_calls
 
 _NICE = 10
 """Answers that are being computed come first."""
@@ -43,18 +46,23 @@ def bound(seconds: int, memory_bytes: int) -> None:
         resource.setrlimit(which, (most, most))
 
 
-def seal() -> None:
-    """Lets the process open nothing more: without descriptors there are neither files nor connections."""
+def seal() -> bool:
+    """Lets the process open nothing more, and make no system call that reaches beyond it.
+
+    Returns False if the kernel can do the first alone, by leaving it no descriptors.
+    """
     for encoding in ENCODINGS.split():
         codecs.lookup(encoding)
+    without_files = deny_files()
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    return deny_system_calls() or without_files
 
 
 def answer(name: str, data: bytes) -> dict[str, Any]:
     """Returns what was read, or why nothing was."""
     try:
         kind, read = reader_of(name, data)
-        seal()  # all is imported
+        sealed = seal()  # all is imported
         content = read()
         sections = [
             {"text": clean_text(one.text), "page": one.page, "mark": _line(one.mark)} for one in content.sections
@@ -66,6 +74,7 @@ def answer(name: str, data: bytes) -> dict[str, Any]:
             "sections": sections,
             "notes": [_line(note) for note in content.notes],
             "pages": content.pages,
+            "sealed": sealed,
         }
     except DocumentError as error:
         return {"refusal": str(error)}

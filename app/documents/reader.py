@@ -4,6 +4,7 @@ It imports none of the libraries that read.
 """
 
 import asyncio
+import logging
 import signal
 import sys
 from collections import Counter
@@ -27,6 +28,8 @@ _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 16
 _MOST_OF_ONE: Final = 12
 
+_log = logging.getLogger(__name__)
+
 Load = Callable[[], Awaitable[tuple[str, bytes]]]
 """Returns a file's name and content."""
 
@@ -49,6 +52,7 @@ class DocumentReader:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._background = asyncio.Lock()
         self._open = Counter[bytes]()
+        self._has_warned = False
 
     async def read(self, load: Load, *, sender: bytes = b"", in_background: bool = False) -> Document:
         """Reads what `load` returns when it is this file's turn, so that those that wait are in no memory.
@@ -74,9 +78,13 @@ class DocumentReader:
 
     async def _read(self, name: str, data: bytes) -> Document:
         try:
-            return _document(name, await self._answer(name, data), self.bounds)
+            document, sealed = _document(name, await self._answer(name, data), self.bounds)
         except DocumentError as error:
             raise DocumentError(f'"{name}" {error}.') from None
+        if not (sealed or self._has_warned):
+            self._has_warned = True
+            _log.warning("this kernel has neither Landlock nor system call filters: files are read without them")
+        return document
 
     async def _answer(self, name: str, data: bytes) -> bytes:
         """Returns what the child says. Raises DocumentError."""
@@ -127,14 +135,17 @@ async def _received(stream: asyncio.StreamReader) -> bytes:
     return b"" if len(answer) > _MOST_ANSWER_BYTES else bytes(answer)
 
 
-def _document(name: str, answer: bytes, bounds: Bounds) -> Document:
-    """Returns what the child read. Nothing that it says is believed to have the right form. Raises DocumentError."""
+def _document(name: str, answer: bytes, bounds: Bounds) -> tuple[Document, bool]:
+    """Returns what the child read, and whether the kernel held it.
+
+    Nothing that it says is believed to have the right form. Raises DocumentError.
+    """
     try:
         found: dict[str, Any] = orjson.loads(answer)
         if "refusal" in found:
             raise DocumentError(found["refusal"] or _DAMAGED.format(bounds.memory_bytes >> 20))
         pages = found["pages"]
-        return Document(
+        document = Document(
             sections=[
                 Section(
                     str(one["text"]),
@@ -148,6 +159,7 @@ def _document(name: str, answer: bytes, bounds: Bounds) -> Document:
             name=name,
             kind=KINDS[KINDS.index(found["kind"])],
         )
+        return document, bool(found["sealed"])
     except DocumentError:
         raise
     except (KeyError, ValueError, TypeError, AttributeError):

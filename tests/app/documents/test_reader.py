@@ -236,7 +236,7 @@ async def test_files_that_wait_are_in_no_memory_and_those_that_nobody_waits_for_
 
 def test_the_process_can_open_neither_files_nor_connections() -> None:
     program = """
-import os, resource, socket
+import errno, os, socket
 from app.documents.child import bound, seal
 bound(5, 1 << 30)
 seal()
@@ -244,14 +244,14 @@ for attempt in (lambda: open("/etc/passwd"), socket.socket, os.pipe, lambda: ope
     try:
         attempt()
     except OSError as error:
-        print(error.strerror)
+        print(error.errno in (errno.EPERM, errno.EACCES, errno.EMFILE))
 try:
     bytes(2 << 30)
 except MemoryError:
     print("no memory")
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.split("\n") == ["Too many open files"] * 4 + ["no memory", ""]
+    assert run.stdout.split("\n") == ["True"] * 4 + ["no memory", ""]
 
 
 def test_a_documents_text_stays_within_its_frame() -> None:

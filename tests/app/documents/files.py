@@ -115,6 +115,28 @@ def pdf_of(pages: int) -> bytes:
         b"<</Length %d>>stream\n%b\nendstream" % (len(text), text),
         *[page] * pages,
     ]
+    return pdf_with(objects)
+
+
+def pdf_page(
+    content: bytes, page: bytes = b"", font: bytes = b"", more: tuple[bytes, ...] = (), root: bytes = b""
+) -> bytes:
+    """Returns a PDF of one page. page, font, root: more of their entries; more: objects from the sixth on."""
+    return pdf_with(
+        [
+            b"<</Type/Catalog/Pages 2 0 R%b>>" % root,
+            b"<</Type/Pages/Count 1/Kids[5 0 R]>>",
+            b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica%b>>" % font,
+            b"<</Length %d>>stream\n%b\nendstream" % (len(content), content),
+            b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F1 3 0 R>>>>/Contents 4 0 R%b>>"
+            % page,
+            *more,
+        ]
+    )
+
+
+def pdf_with(objects: list[bytes]) -> bytes:
+    """Returns a PDF of these objects, the first of which is its root."""
     made, places = bytearray(b"%PDF-1.4\n"), []
     for number, value in enumerate(objects, start=1):
         places.append(b"%010d 00000 n \n" % len(made))

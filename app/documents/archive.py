@@ -30,6 +30,7 @@ class Archive:
         except (BadZipFile, NotImplementedError, ValueError, OSError):
             raise DocumentError("is damaged, or was cut off: send it again") from None
         members = self._zip.infolist()
+        self._relations: Final[dict[str, list[Element]]] = {}
         self.names: Final = {member.filename for member in members}
         # A member yields no more than the size that it declares.
         size_bytes = sum(member.file_size for member in members if member.filename.endswith((".xml", ".rels")))
@@ -57,9 +58,28 @@ class Archive:
             resolve_entities=False, load_dtd=False, no_network=True, remove_comments=True, remove_pis=True
         )
         root = etree.fromstring(self.bytes(name), parser)
-        if root.getroottree().docinfo.doctype:
-            raise DocumentError("has a document type of its own in its XML, which may be an attack: save it again")
+        _refuse_document_type(root)
         return root
+
+    def elements(self, name: str, *tags: str) -> Iterator[Element]:
+        """Yields a part's elements of these names; each is empty when the next one comes. Raises as `xml` does."""
+        with self._zip.open(name) as part:
+            found = etree.iterparse(
+                part,
+                tag=[f"{{*}}{tag}" for tag in tags],
+                resolve_entities=False,
+                load_dtd=False,
+                no_network=True,
+                remove_comments=True,
+                remove_pis=True,
+            )
+            for index, (_, element) in enumerate(found):
+                if not index:
+                    _refuse_document_type(element)
+                yield element
+                element.clear()
+                while element.getprevious() is not None:
+                    del element.getparent()[0]
 
     def related(self, part: str, kind: str) -> dict[str, str]:
         """Returns the parts that a part refers to as of that kind, by id. part: empty: the whole file."""
@@ -67,8 +87,10 @@ class Archive:
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
         if relations not in self.names:
             return {}
+        if relations not in self._relations:
+            self._relations[relations] = list(self.xml(relations))
         found = {}
-        for one in self.xml(relations):
+        for one in self._relations[relations]:
             if one.get("Type", "").endswith(f"/{kind}") and one.get("TargetMode") != "External":
                 target = posixpath.normpath(posixpath.join("/", folder, one.get("Target", "")))
                 found[one.get("Id", "")] = target.lstrip("/")
@@ -77,6 +99,11 @@ class Archive:
     def main_part(self) -> str:
         """Returns the name of an Office Open XML file's main part."""
         return next(iter(self.related("", "officeDocument").values()))
+
+
+def _refuse_document_type(element: Element) -> None:
+    if element.getroottree().docinfo.doctype:
+        raise DocumentError("has a document type of its own in its XML, which may be an attack: save it again")
 
 
 def tag(element: Element) -> str:
@@ -92,6 +119,22 @@ def attribute(element: Element, name: str) -> str:
 def children(element: Element | None, name: str) -> Iterator[Element]:
     """Yields the children of that name."""
     return (child for child in (() if element is None else element) if tag(child) == name)
+
+
+def value(element: Element | None, *path: str) -> str:
+    """Returns the attribute `val` of a child found as `child` finds it; empty if there is none."""
+    found = child(element, *path)
+    return "" if found is None else attribute(found, "val")
+
+
+def number(text: str, otherwise: int) -> int:
+    """Returns a number of up to nine digits; `otherwise` if it is none."""
+    return int(text) if text.isdecimal() and len(text) < 10 else otherwise
+
+
+def is_on(element: Element | None) -> bool:
+    """Whether a switch such as `<w:vanish/>` is there, and not off."""
+    return element is not None and attribute(element, "val").lower() not in ("0", "false", "off", "none")
 
 
 def child(element: Element | None, *path: str) -> Element | None:

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from app.documents.document import MOST_CHARACTERS, DocumentError, clean_text
+from app.documents.encoding import CODECS
 from app.documents.kinds import reader_of
 from app.documents.plain import ENCODINGS
 from app.documents.sandbox import deny_files, deny_system_calls
@@ -51,7 +52,7 @@ def seal() -> bool:
 
     Returns False if the kernel can do the first alone, by leaving it no descriptors.
     """
-    for encoding in ENCODINGS.split():
+    for encoding in (*ENCODINGS.split(), *CODECS):
         codecs.lookup(encoding)
     without_files = deny_files()
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))

@@ -12,8 +12,10 @@ from zipfile import BadZipFile, ZipFile
 from app.documents.document import KINDS_SHOWN, Content, DocumentError, Kind, Section
 from app.documents.plain import csv_table, decoded
 
-_PDF: Final = b"%PDF-"
-_PDF_WITHIN: Final = 1024
+_PDF: Final = re.compile(rb"(?:\xef\xbb\xbf)?[\s\0]{0,1024}%PDF-")
+_PDF_WITHIN: Final = re.compile(rb".{0,1024}?%PDF-\d", re.DOTALL)
+_PDF_END: Final = re.compile(rb"startxref\s+\d+\s+%%EOF")
+"""Near the end of every PDF: a text that only mentions how one begins has it not there."""
 _OTHERS: Final = (
     (rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0\0\0\0|II\*\0|MM\0\*|RIFF.{4}WEBP", "is a picture, which no model here sees"),
     (
@@ -47,7 +49,7 @@ def reader_of(name: str, data: bytes) -> tuple[Kind, Read]:
     """Returns a file's kind, and what reads it; all that it needs is imported then. Raises DocumentError."""
     if not data.strip():
         raise DocumentError("is empty")
-    if _PDF in data[:_PDF_WITHIN]:
+    if _PDF.match(data) or (_PDF_WITHIN.match(data) and _PDF_END.search(data[-1024:])):
         from app.documents import pdf
 
         return "pdf", lambda: pdf.read(data)
@@ -61,14 +63,17 @@ def reader_of(name: str, data: bytes) -> tuple[Kind, Read]:
     if kind == "html" or (kind == "text" and _HTML.match(data[:4096])):
         from app.documents import web
 
-        return "html", lambda: Content([Section(web.read(data))])
+        return "html", lambda: web.read(data)
     if kind == "eml" or (kind == "text" and _MAIL.match(data[:16384])):
         from app.documents import mail
 
         return "eml", lambda: mail.read(data)
-    if kind == "csv":
-        return kind, lambda: Content([Section(csv_table(decoded(data)))])
-    return kind, lambda: Content([Section(decoded(data))])
+    return kind, lambda: _text(data, kind)
+
+
+def _text(data: bytes, kind: Kind) -> Content:
+    text, notes = decoded(data)
+    return Content([Section(csv_table(text) if kind == "csv" else text)], notes)
 
 
 def _in_zip(data: bytes) -> tuple[Kind, Read]:
@@ -92,7 +97,7 @@ def _in_zip(data: bytes) -> tuple[Kind, Read]:
     if "xl" in folders:
         from app.documents import sheets
 
-        return "xlsx", lambda: sheets.read(data)
+        return "xlsx", lambda: sheets.read(Archive(data))
     if is_text and "content.xml" in names:
         from app.documents import opendocument
 

@@ -22,6 +22,6 @@ def heading(level: int, text: str) -> str:
     return f"{'#' * min(level, 6)} {' '.join(text.split())}" if level and text.strip() else text
 
 
-def entry(level: int, text: str) -> str:
-    """Returns an entry of a list. level: from 0."""
-    return f"{'  ' * min(level, 8)}- {text}"
+def entry(level: int, text: str, mark: str = "-") -> str:
+    """Returns an entry of a list. level: from 0. mark: its number or bullet; empty: it has none."""
+    return f"{'  ' * min(level, 8)}{mark} {text}" if mark else text

@@ -2,16 +2,18 @@
 
 import codecs
 import csv
+import unicodedata
 from io import StringIO
 from typing import Final
 
 from app.documents.document import KINDS_SHOWN, DocumentError
+from app.documents.encoding import detected
 from app.documents.markdown import table
 
-ENCODINGS: Final = """ascii big5 cp1250 cp1251 cp1252 cp437 euc_jp euc_kr gb18030 gb2312 gbk iso2022_jp iso8859_1
-iso8859_2 iso8859_5 iso8859_7 iso8859_9 iso8859_15 koi8_r koi8_u latin_1 mac_roman shift_jis utf_16
+ENCODINGS: Final = """ascii big5 cp1250 cp1251 cp1252 cp437 cp850 cp866 euc_jp euc_kr gb18030 gb2312 gbk iso2022_jp
+iso8859_1 iso8859_2 iso8859_5 iso8859_7 iso8859_9 iso8859_15 koi8_r koi8_u latin_1 mac_roman shift_jis utf_16
 utf_16_be utf_16_le utf_32 utf_7 utf_8 utf_8_sig unicode_escape raw_unicode_escape"""
-"""Those that can still be had when no file can be opened any more."""
+"""Those that can still be had when no file can be opened any more, beside those that are detected."""
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -19,31 +21,67 @@ _BOMS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_CONTROLS: Final = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 _MOST_CONTROLS: Final = 0.01
 """The share of control characters from which on bytes are no text."""
+_NO_TEXT: Final = ("Cc", "Cn", "Co", "Cs")
+_MOST_DAMAGED: Final = 0.05
+"""The share of what is not ASCII up to which UTF-8 is damaged, and no other encoding."""
+_READ_AS: Final = "It does not say its encoding: it was read as {}."
 
 _SNIFFED: Final = 4096
 """Characters of CSV that say what separates its cells: the search takes cubic time where quotes are odd."""
 
 
-def decoded(data: bytes, declared: str | None = None) -> str:
-    """Returns bytes as text. declared: the encoding that the text itself names. Raises DocumentError."""
+def decoded(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
+    """Returns bytes as text, and notes. declared: the encoding that the text itself names. Raises DocumentError."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
-            return data.decode(encoding, "replace")
-    if b"\0" in data[:4096]:
-        evens, odds = data[:4096:2].count(0), data[1:4096:2].count(0)
-        if max(evens, odds) > 0.3 * min(len(data), 4096) / 2 and min(evens, odds) < max(evens, odds) / 4:
-            return data.decode("utf-16-le" if odds > evens else "utf-16-be", "replace")
-    controls = len(data) - len(data.translate(None, bytes([*range(9), *range(14, 27), *range(28, 32), 127])))
-    if controls > max(8, len(data) * _MOST_CONTROLS):
+            return data.decode(encoding, "replace"), []
+    controls = len(data) - len(data.translate(None, _CONTROLS))
+    is_binary = controls > max(8, len(data) * _MOST_CONTROLS)
+    if b"\0" in data and (is_binary or not _is_utf_8(data)):
+        text = _utf_16(data)
+        if text is not None:
+            return text, [_READ_AS.format("UTF-16")]
+    if is_binary:
         raise DocumentError(f"is no kind of document that is read here: {KINDS_SHOWN} are")
+    if b"\x1b$" in data and data.isascii():
+        return data.decode("iso2022_jp", "replace"), [_READ_AS.format("ISO-2022-JP")]
     for tried in ("utf-8", declared or "utf-8"):
         try:
-            return data.decode(tried)
+            return data.decode(tried), []
         except (UnicodeError, LookupError):
             continue
-    return data.decode("cp1252", "replace")
+    text = data.decode("utf-8", "replace")
+    beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    if text.count("\ufffd") <= _MOST_DAMAGED * beyond_ascii:
+        return text, ["Some of its characters are damaged."]
+    encoding_found = detected(data)
+    if encoding_found is None:
+        raise DocumentError("is text in an encoding that is not recognized: save it as UTF-8")
+    return data.decode(encoding_found.codec, "replace"), [_READ_AS.format(encoding_found.shown)]
+
+
+def _is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _utf_16(data: bytes) -> str | None:
+    """Returns text whose zeros are each one half of a character, the same of all; None: it is none."""
+    evens, odds = data[::2].count(0), data[1::2].count(0)
+    if min(evens, odds) > max(evens, odds) / 16:
+        return None
+    try:
+        text = data[: len(data) // 2 * 2].decode("utf-16-le" if odds > evens else "utf-16-be")
+    except UnicodeDecodeError:
+        return None
+    strange = sum(unicodedata.category(char) in _NO_TEXT and char not in "\t\n\r\f" for char in text[:_SNIFFED])
+    return None if strange > min(len(text), _SNIFFED) * _MOST_CONTROLS else text
 
 
 def csv_table(text: str) -> str:

@@ -1,44 +1,177 @@
-"""XLSX: each visible sheet as a table of the values that its cells show; formulas by their last result."""
+"""XLSX: each visible sheet as a table of what its cells show; formulas by their last result.
 
+Hidden sheets, rows and columns are left out, which notes say.
+"""
+
+import math
 from collections.abc import Iterator
-from datetime import datetime, time
-from io import BytesIO
-from typing import Any
+from dataclasses import dataclass
 
-from python_calamine import CalamineWorkbook, SheetTypeEnum, SheetVisibleEnum
-
-from app.documents.archive import Archive
+from app.documents.archive import Archive, Element, attribute, child, children, number, tag
 from app.documents.document import MOST_CHARACTERS, Content, DocumentError, Section
+from app.documents.drawings import is_hidden_shape, shape_text
+from app.documents.left_out import LeftOut
 from app.documents.markdown import table
+from app.documents.number_formats import BUILT_IN, NumberFormat, plain
+
+_MOST_COLUMNS = 16_384
+_SEPARATOR_CHARACTERS = 3
+_GENERAL = NumberFormat("")
 
 
-def read(data: bytes) -> Content:
+@dataclass(slots=True)
+class _Book:
+    """What all sheets share, and what was met in them."""
+
+    strings: list[str]
+    formats: list[NumberFormat]
+    is_1904: bool
+    without_result: int = 0
+    has_hidden: bool = False
+    """Of the sheet that is being read."""
+
+
+def read(archive: Archive) -> Content:
     """Returns the sheets. Raises DocumentError."""
-    Archive(data)  # refuses what is too large, or has macros
-    book = CalamineWorkbook.from_filelike(BytesIO(data))
-    sections, notes = [], []
-    for number, sheet in enumerate(book.sheets_metadata, start=1):
-        if sheet.visible != SheetVisibleEnum.Visible:
-            notes.append(f'The sheet "{sheet.name}" is hidden, and not read.')
-        elif sheet.typ == SheetTypeEnum.WorkSheet:
-            text = table(_rows(book.get_sheet_by_name(sheet.name)))
-            sections.append(Section(text, number, f'sheet "{sheet.name}"'))
-    return Content(sections, notes, len(book.sheet_names))
+    main = archive.main_part()
+    if main.endswith(".bin"):
+        raise DocumentError("is XLSB: save it as XLSX")
+    workbook = archive.xml(main)
+    days = child(workbook, "workbookPr")
+    is_1904 = days is not None and attribute(days, "date1904").lower() in ("1", "true")
+    book = _Book(_strings(archive, main), _formats(archive, main), is_1904)
+    parts = archive.related(main, "worksheet")
+    sections, notes, sheets = [], [], list(children(child(workbook, "sheets"), "sheet"))
+    for index, sheet in enumerate(sheets, start=1):
+        name = attribute(sheet, "name")
+        part = next((parts[value] for value in sheet.attrib.values() if value in parts), None)
+        if attribute(sheet, "state") not in ("", "visible"):
+            notes.append(f'The sheet "{name}" is hidden, and not read.')
+        elif part is not None:
+            book.has_hidden = False
+            blocks = [table(_rows(archive, part, book)), *_boxes(archive, part)]
+            sections.append(Section("\n\n".join(filter(None, blocks)), index, f'sheet "{name}"'))
+            if book.has_hidden:
+                notes.append(f'Hidden rows, columns or cells of the sheet "{name}" are not read.')
+    if book.without_result:
+        have = "1 formula has" if book.without_result == 1 else f"{book.without_result:,} formulas have"
+        notes.append(f"{have} no result in the file: open it in a spreadsheet program, and save it.")
+    pictures = LeftOut(pictures=sum(part.startswith("xl/media/") for part in archive.names))
+    return Content(sections, notes + pictures.notes(), len(sheets))
 
 
-def _rows(sheet: Any) -> Iterator[list[str]]:
-    characters = 0
-    for row in sheet.iter_rows():
-        shown = [_shown(value) for value in row]
-        characters += sum(map(len, shown))
-        if characters > MOST_CHARACTERS:
-            raise DocumentError(f"has more than {MOST_CHARACTERS:,} characters of text: send a part of it")
-        yield shown
+def _strings(archive: Archive, main: str) -> list[str]:
+    parts = archive.related(main, "sharedStrings").values()
+    return [_text(item) for part in parts for item in archive.elements(part, "si")]
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    if isinstance(value, datetime) and value.time() == time():
-        return str(value.date())
-    return str(value)
+def _text(item: Element) -> str:
+    """Returns a string, which may have pieces of several fonts, without how it is pronounced."""
+    pieces = [item, *children(item, "r")]
+    return "".join(text.text or "" for piece in pieces for text in children(piece, "t"))
+
+
+def _formats(archive: Archive, main: str) -> list[NumberFormat]:
+    """Returns the format of each style that cells refer to by its index."""
+    formats = []
+    for part in archive.related(main, "styles").values():
+        styles = archive.xml(part)
+        codes = dict(BUILT_IN)
+        for each in children(child(styles, "numFmts"), "numFmt"):
+            codes[number(attribute(each, "numFmtId"), 0)] = attribute(each, "formatCode")
+        made = {key: NumberFormat(code) for key, code in codes.items()}
+        used = (number(attribute(each, "numFmtId"), 0) for each in children(child(styles, "cellXfs"), "xf"))
+        formats += [made.get(key, _GENERAL) for key in used]
+    return formats
+
+
+def _rows(archive: Archive, part: str, book: _Book) -> Iterator[list[str]]:
+    characters, hidden = 0, set[int]()
+    for element in archive.elements(part, "col", "row"):
+        if tag(element) == "col":
+            if _is_hidden(element, "width"):
+                first, last = (number(attribute(element, name), 1) for name in ("min", "max"))
+                hidden.update(range(first - 1, min(last, _MOST_COLUMNS)))
+        elif tag(element.getparent()) == "sheetData":
+            cells = _cells(element, book, hidden)
+            characters += sum(map(len, cells)) + _SEPARATOR_CHARACTERS * len(cells)
+            if characters > MOST_CHARACTERS:
+                raise DocumentError(f"has more than {MOST_CHARACTERS:,} characters of text: send a part of it")
+            yield cells
+
+
+def _is_hidden(element: Element, size: str) -> bool:
+    """Whether a row or column is hidden, or of no height or width."""
+    if attribute(element, "hidden").lower() in ("1", "true"):
+        return True
+    try:
+        return float(attribute(element, size)) == 0
+    except ValueError:
+        return False
+
+
+def _cells(row: Element, book: _Book, hidden: set[int]) -> list[str]:
+    """Returns what a row's cells show, the hidden ones left out with their columns."""
+    shown: dict[int, str] = {}
+    column, is_hidden = -1, _is_hidden(row, "ht")
+    for cell in row:
+        column = _column(cell.get("r", ""), column + 1)
+        if column >= _MOST_COLUMNS:
+            raise DocumentError("can't be read: it has more columns than a sheet can have")
+        text, is_shown = _shown(cell, book)
+        if text.strip() and (is_hidden or not is_shown or column in hidden):
+            book.has_hidden = True
+        elif text:
+            shown[column] = text
+    columns = range(max(shown, default=-1) + 1)
+    return [shown.get(column, "") for column in columns if column not in hidden]
+
+
+def _column(reference: str, otherwise: int) -> int:
+    """Returns the column of a cell such as AB12, from 0."""
+    letters = reference.rstrip("0123456789").upper()
+    if not (letters.isascii() and letters.isalpha() and len(letters) <= 3):
+        return otherwise
+    column = 0
+    for letter in letters:
+        column = 26 * column + ord(letter) - ord("A") + 1
+    return column - 1
+
+
+def _shown(cell: Element, book: _Book) -> tuple[str, bool]:
+    """Returns what is in a cell, as it shows it, and whether it does."""
+    parts = {tag(each): each for each in cell}
+    text = parts["v"].text or "" if "v" in parts else ""
+    book.without_result += not text and "f" in parts
+    style = number(cell.get("s", ""), 0)
+    shape = book.formats[style] if style < len(book.formats) else _GENERAL
+    match cell.get("t", ""):
+        case "s":
+            index = number(text, -1)
+            text = book.strings[index] if 0 <= index < len(book.strings) else ""
+        case "inlineStr":
+            text = _text(parts["is"]) if "is" in parts else ""
+        case "b":
+            text = "TRUE" if text == "1" else "FALSE"
+        case "" | "n":
+            return _number(text, shape, book)
+    return text, not shape.hides_text
+
+
+def _number(text: str, shape: NumberFormat, book: _Book) -> tuple[str, bool]:
+    try:
+        value = float(text)
+    except ValueError:
+        return text, True
+    if not math.isfinite(value):
+        return text, True
+    shown = shape.shown(value, is_1904=book.is_1904)
+    return (shown, True) if shown or not value else (plain(value), False)
+
+
+def _boxes(archive: Archive, part: str) -> Iterator[str]:
+    """Yields the texts that lie over a sheet."""
+    for drawing in archive.related(part, "drawing").values():
+        for shape in archive.xml(drawing).iter():
+            if tag(shape) == "sp" and not is_hidden_shape(shape):
+                yield shape_text(child(shape, "txBody"))

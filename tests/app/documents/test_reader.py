@@ -68,7 +68,11 @@ async def test_each_kind_becomes_text(name: str) -> None:
         assert hidden not in document.text
     notes = {
         "contract.pdf": ["Page 2 has no text: pictures of text, such as scans, are not read."],
-        "costs.xlsx": ['The sheet "Secret" is hidden, and not read.'],
+        "costs.xlsx": [
+            'The sheet "Secret" is hidden, and not read.',
+            "1 formula has no result in the file: open it in a spreadsheet program, and save it.",
+        ],
+        "rules.html": ["Text that is hidden in it is not read."],
         "mail.eml": ['The attachment "menu.pdf" is not read: attach it itself.'],
     }
     assert list(document.notes) == notes.get(name, [])
@@ -87,7 +91,7 @@ async def test_names_within_a_file_hide_nothing() -> None:
     named = rezipped(COSTS, lambda _, part: part.replace(b'"Secret"', '"Se\u202ecr\u200bet"'.encode()))
     named = rezipped(named, lambda _, part: part.replace(b'"Costs"', '"Co\u202ests"'.encode()))
     document = await read("costs.xlsx", named)
-    assert list(document.notes) == ['The sheet "Secret" is hidden, and not read.']
+    assert document.notes[0] == 'The sheet "Secret" is hidden, and not read.'
     assert document.text.startswith('[sheet "Costs"]')
 
 
@@ -100,6 +104,9 @@ async def test_names_within_a_file_hide_nothing() -> None:
         ("page", BASES["rules.html"], "html", "# Rules"),
         ("message", BASES["mail.eml"], "eml", "From: Ada"),
         ("utf16.txt", "Größe".encode("utf-16"), "text", "Größe"),
+        ("kinds.py", b'"""Kinds."""\n\n_PDF: Final = b"%PDF-"\n', "code", "%PDF-"),
+        ("about.md", b"# PDF\n\nA file begins so:\n%PDF-1.7\n", "markdown", "%PDF-1.7"),
+        ("late.pdf", b"HTTP/1.1 200 OK\r\n\r\n" + CONTRACT, "pdf", "euros"),
         ("dos.txt", "Größe".encode("cp1252"), "text", "Größe"),
         ("controls.txt", "a\x1b[31mb\u202ec\U000e0041d".encode(), "text", "a[31mbcd"),
     ],

@@ -1,0 +1,89 @@
+"""What drawings in office files say: the texts of shapes, charts as tables of their values, and diagrams as lists."""
+
+from collections.abc import Iterator, Mapping
+
+from app.documents.archive import Archive, Element, attribute, child, children, number, tag
+from app.documents.markdown import entry, table
+from app.documents.number_formats import NumberFormat
+
+_SPACES = {"br": "\n", "tab": "\t"}
+_OF_LINES = ("pres", "parTrans", "sibTrans")
+"""Points of a diagram that are lines between its texts, and how these look."""
+
+
+def shape_text(body: Element | None) -> str:
+    """Returns the paragraphs of a shape's text, a line each."""
+    lines = []
+    for paragraph in children(body, "p"):
+        pieces = (each.text or "" if tag(each) == "t" else _SPACES.get(tag(each), "") for each in paragraph.iter())
+        lines.append("".join(pieces))
+    return "\n".join(lines)
+
+
+def is_hidden_shape(shape: Element) -> bool:
+    """Whether a shape, a picture or a frame is there, and not shown."""
+    first = next(iter(shape), None)
+    properties = child(first, "cNvPr")
+    return properties is not None and attribute(properties, "hidden").lower() in ("1", "true")
+
+
+def graphic(archive: Archive, part: str, element: Element) -> str | None:
+    """Returns what a chart or a diagram says to which an element of a part refers; None: it is neither."""
+    match tag(element):
+        case "chart":
+            name = archive.related(part, "chart").get(attribute(element, "id"))
+            return None if name is None else _chart(archive.xml(name))
+        case "relIds":
+            name = archive.related(part, "diagramData").get(attribute(element, "dm"))
+            return None if name is None else _diagram(archive.xml(name))
+    return None
+
+
+def _chart(root: Element) -> str:
+    chart = child(root, "chart")
+    title = child(chart, "title", "tx", "rich")
+    series = [] if chart is None else [each for each in chart.iter() if tag(each) == "ser"]
+    named = [" ".join(_points(child(each, "tx")).values()) for each in series]
+    values = [_points(child(each, "val")) or _points(child(each, "yVal")) for each in series]
+    categories: dict[int, str] = {}
+    for each in series:
+        for index, shown in (_points(child(each, "cat")) or _points(child(each, "xVal"))).items():
+            categories.setdefault(index, shown)
+    indexes = sorted({index for each in values for index in each} | set(categories))
+    rows = ([categories.get(at, str(at + 1)), *(each.get(at, "") for each in values)] for at in indexes)
+    heading = " ".join(["Chart:", *shape_text(title).split()]) if title is not None else "Chart:"
+    return f"{heading}\n\n{table([['', *named], *rows])}".strip()
+
+
+def _points(element: Element | None) -> Mapping[int, str]:
+    """Returns the values that a chart keeps of the cells to which it refers, by index."""
+    points: dict[int, str] = {}
+    if element is not None:
+        codes = [each.text or "" for each in element.iter() if tag(each) == "formatCode"]
+        shape = NumberFormat(codes[0] if codes else "")
+        for each in element.iter():
+            if tag(each) == "pt":
+                points.setdefault(number(attribute(each, "idx"), 0), _shown(child(each, "v"), shape, is_text=not codes))
+        direct = child(element, "v")
+        if direct is not None and not points:
+            points[0] = direct.text or ""
+    return points
+
+
+def _shown(element: Element | None, shape: NumberFormat, *, is_text: bool) -> str:
+    text = "" if element is None else element.text or ""
+    try:
+        return text if is_text else shape.shown(float(text))
+    except ValueError:
+        return text
+
+
+def _diagram(root: Element) -> str:
+    return "\n".join(_entries(root))
+
+
+def _entries(root: Element) -> Iterator[str]:
+    for point in children(child(root, "ptLst"), "pt"):
+        text = " ".join(shape_text(child(point, "t")).split())
+        if text and attribute(point, "type") not in _OF_LINES:
+            yield entry(0, text)

@@ -13,7 +13,7 @@ UNWANTED = [
     *("gradio", "gradio_client", "huggingface_hub", "PIL", "matplotlib", "openai", "typer", "prompt_toolkit"),
     *("torch", "transformers", "kernels", "quant", "bench", "app.engine", "app.workers", "app.accounts", "app.client"),
     *("sqlalchemy", "alembic", "limits", "threadpoolctl"),
-    *("pypdfium2", "lxml", "python_calamine", "markdownify", "bs4"),
+    *("pypdfium2", "lxml", "markdownify", "bs4"),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 Kind = Literal["text", "markdown", "code", "csv", "html", "pdf", "docx", "xlsx", "pptx", "odt", "eml"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 KINDS_SHOWN: Final = "text, Markdown, code, CSV, HTML, PDF, DOCX, XLSX, PPTX, ODT and EML"
+ANOTHER_ARCHIVE: Final = f"is an archive of another kind: send the files in it; {KINDS_SHOWN} are read"
 MOST_CHARACTERS: Final = 4_000_000
 """Of a document's text: more than the context of any model that is served on CPUs."""
 _MOST_NAME_CHARACTERS: Final = 128

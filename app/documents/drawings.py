@@ -1,23 +1,45 @@
 """What drawings in office files say: the texts of shapes, charts as tables of their values, and diagrams as lists."""
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from app.documents.archive import Archive, Element, attribute, child, children, number, tag
 from app.documents.markdown import entry, table
 from app.documents.number_formats import NumberFormat
+from app.documents.numbering import counted
 
 _SPACES = {"br": "\n", "tab": "\t"}
+_NUMBER: Final = re.compile("([a-z]+(?:Lc|Uc)?)(Period|ParenR|ParenBoth|Plain)")
+_FORMS: Final = {"alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman"}
+_AROUND: Final = {"Period": ("", "."), "ParenR": ("", ")"), "ParenBoth": ("(", ")")}
 _OF_LINES = ("pres", "parTrans", "sibTrans")
 """Points of a diagram that are lines between its texts, and how these look."""
 
 
 def shape_text(body: Element | None) -> str:
-    """Returns the paragraphs of a shape's text, a line each."""
-    lines = []
+    """Returns the paragraphs of a shape's text with their automatic numbers, a line each."""
+    lines, counts = [], dict[int, int]()
     for paragraph in children(body, "p"):
         pieces = (each.text or "" if tag(each) == "t" else _SPACES.get(tag(each), "") for each in paragraph.iter())
-        lines.append("".join(pieces))
+        text = "".join(pieces)
+        lines.append(f"{_numbered(child(paragraph, 'pPr'), counts)}{text}" if text.strip() else text)
     return "\n".join(lines)
+
+
+def _numbered(properties: Element | None, counts: dict[int, int]) -> str:
+    """Counts a paragraph, and returns what stands before it: indents and its number; nothing if it has none."""
+    level = 0 if properties is None else number(attribute(properties, "lvl"), 0)
+    for deeper in [one for one in counts if one > level]:
+        del counts[deeper]
+    automatic = child(properties, "buAutoNum")
+    found = None if automatic is None else _NUMBER.fullmatch(attribute(automatic, "type"))
+    if automatic is None or found is None:
+        counts.pop(level, None)
+        return ""
+    counts[level] = counts[level] + 1 if level in counts else number(attribute(automatic, "startAt"), 1)
+    before, behind = _AROUND.get(found[2], ("", ""))
+    return f"{'  ' * min(level, 8)}{before}{counted(counts[level], _FORMS.get(found[1], 'decimal'))}{behind} "
 
 
 def is_hidden_shape(shape: Element) -> bool:

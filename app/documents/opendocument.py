@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from app.documents.archive import Archive, Element, attribute, child, children, number, tag
-from app.documents.document import Content, DocumentError, Section
+from app.documents.document import ANOTHER_ARCHIVE, Content, DocumentError, Section
 from app.documents.left_out import LeftOut
 from app.documents.markdown import entry, heading, table
 from app.documents.opendocument_lists import Lists
@@ -18,6 +18,8 @@ _MOST_PARENTS = 16
 
 def read(archive: Archive) -> Content:
     """Returns the text. Raises DocumentError."""
+    if not archive.bytes("mimetype").strip().endswith(b"opendocument.text"):
+        raise DocumentError(ANOTHER_ARCHIVE)
     if "META-INF/manifest.xml" in archive.names:
         manifest = archive.xml("META-INF/manifest.xml")
         if any(tag(each) == "encryption-data" for each in manifest.iter()):

@@ -27,6 +27,8 @@ _MOST_CONTROLS: Final = 0.01
 _NO_TEXT: Final = ("Cc", "Cn", "Co", "Cs")
 _MOST_DAMAGED: Final = 0.05
 """The share of what is not ASCII up to which UTF-8 is damaged, and no other encoding."""
+_MOST_STRAY: Final = 0.01
+"""The share of all characters up to which bytes are damage where they are in no encoding."""
 _READ_AS: Final = "It does not say its encoding: it was read as {}."
 
 _SNIFFED: Final = 4096
@@ -54,13 +56,13 @@ def decoded(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
         except (UnicodeError, LookupError):
             continue
     text = data.decode("utf-8", "replace")
-    beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
-    if text.count("\ufffd") <= _MOST_DAMAGED * beyond_ascii:
-        return text, ["Some of its characters are damaged."]
-    encoding_found = detected(data)
-    if encoding_found is None:
+    damaged, beyond_ascii = text.count("\ufffd"), len(text) - len(text.encode("ascii", "ignore"))
+    encoding_found = detected(data) if damaged > _MOST_DAMAGED * beyond_ascii else None
+    if encoding_found is not None:
+        return data.decode(encoding_found.codec, "replace"), [_READ_AS.format(encoding_found.shown)]
+    if damaged > max(_MOST_DAMAGED * beyond_ascii, _MOST_STRAY * len(text)):
         raise DocumentError("is text in an encoding that is not recognized: save it as UTF-8")
-    return data.decode(encoding_found.codec, "replace"), [_READ_AS.format(encoding_found.shown)]
+    return text, ["Some of its characters are damaged."]
 
 
 def _is_utf_8(data: bytes) -> bool:

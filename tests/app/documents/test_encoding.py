@@ -46,7 +46,9 @@ def test_what_is_in_no_known_encoding_is_refused() -> None:
 
 def test_one_damaged_byte_makes_no_other_encoding() -> None:
     text = "Größe und Übung, schöne Grüße aus Köln. " * 9
-    assert decoded(text.encode() + b"\xff") == (f"{text}\ufffd", ["Some of its characters are damaged."])
+    notes = ["Some of its characters are damaged."]
+    assert decoded(text.encode() + b"\xff") == (f"{text}\ufffd", notes)
+    assert decoded(b"Plain words. " * 30 + b"\x81\x81") == ("Plain words. " * 30 + "\ufffd\ufffd", notes)
     assert decoded(f"{text}\0".encode()) == (f"{text}\0", [])
     assert decoded(RUSSIAN.encode("koi8_r"), "koi8-r") == (RUSSIAN, [])
 

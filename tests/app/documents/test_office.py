@@ -262,6 +262,31 @@ def test_slides_have_their_charts_and_diagrams_and_hidden_ones_are_left_out() ->
     ]
 
 
+def test_paragraphs_of_a_slide_have_their_automatic_numbers() -> None:
+    line = b'<a:p><a:pPr lvl="%d">%b</a:pPr><a:r><a:t>%b</a:t></a:r></a:p>'
+    digits, letters = b'<a:buAutoNum type="arabicPeriod" startAt="3"/>', b'<a:buAutoNum type="alphaLcParenR"/>'
+    lines = [
+        line % (0, digits, b"three"),
+        line % (1, letters, b"inner"),
+        line % (1, letters, b"next"),
+        line % (0, digits, b"four"),
+        line % (1, letters, b"anew"),
+        line % (0, b"", b"none"),
+        line % (0, b'<a:buAutoNum type="romanUcParenBoth"/>', b"one"),
+    ]
+    slide = b"<p:sld %b><p:cSld><p:spTree><p:sp><p:txBody>%b</p:txBody></p:sp></p:spTree></p:cSld></p:sld>"
+    found = read("plan.pptx", {"ppt/slides/slide2.xml": slide % (_DRAWINGS, b"".join(lines))}, {})
+    assert found.sections[1].text.split("\n") == [
+        "3. three",
+        "  a) inner",
+        "  b) next",
+        "4. four",
+        "  a) anew",
+        "none",
+        "(I) one",
+    ]
+
+
 def xlsx(rows: bytes, columns: bytes = b"", more: Mapping[str, bytes] | None = None) -> Content:
     sheet = b'<worksheet xmlns="urn:s"><cols>%b</cols><sheetData>%b</sheetData></worksheet>' % (columns, rows)
     styles = (

@@ -157,6 +157,10 @@ REFUSED = {
     "cat.png": (b"\x89PNG\r\n\x1a\n" + b"\0" * 99, "is a picture, which no model here sees"),
     "tool.bin": (bytes(range(256)) * 9, "is no kind of document that is read here"),
     "files.zip": (rezipped(LEASE, lambda _, part: part).replace(b"word/", b"xord/"), "is an archive of another kind"),
+    "rows.ods": (
+        rezipped(BASES["minutes.odt"], lambda name, part: part + b"x" if name == "mimetype" else part),
+        "is an archive of another kind",
+    ),
     "cut.docx": (LEASE[:9000], "is damaged, or was cut off: send it again"),
     "cut.pdf": (b"%PDF-1.7\n1 0 obj", "can't be read: it is damaged, or not what its name says"),
     "macros.docx": (rezipped(LEASE, lambda _, part: part, **{"word/vbaProject.bin": b"x"}), "has macros"),
@@ -164,6 +168,14 @@ REFUSED = {
     "bomb.docx": (_bomb(), "inflates to more than 256 MiB"),
     "lying.xlsx": (_lying_bomb(), "can't be read: it is damaged"),
     "entities.docx": (_with_entities(), "has a document type of its own in its XML"),
+    "old.xlsb": (
+        rezipped(COSTS, lambda name, part: part.replace(b"workbook.xml", b"workbook.bin")),
+        "is XLSB: save it as XLSX",
+    ),
+    "russian.txt": (
+        "Договор аренды".encode("cp866"),
+        "is text in an encoding that is not recognized: save it as UTF-8",
+    ),
     "long.txt": (b"0123456789 " * 400_000, "has more than 4,000,000 characters of text: send a part of it"),
 }
 

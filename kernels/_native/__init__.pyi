@@ -598,6 +598,12 @@ class Model:
     def clear_page(self, page: int) -> None:
         """Overwrites one page, which no step uses, with zeros. Raises ValueError for a page that is not there."""
 
+    def forget_slot(self, slot: int) -> None:
+        """Overwrites what drafts of the slot's sequence need, which leaves it: hidden states, and the page for drafts.
+
+        Does nothing if the model doesn't predict. Raises ValueError for a slot that is not there.
+        """
+
     def release_memory(self) -> None:
         """Gives the memory of keys, values, states, activations and mapped weights back to the system.
 

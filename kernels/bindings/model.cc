@@ -372,6 +372,11 @@ class BoundModel {
 
   void clear_page(int32_t page) { model_.kv_cache().clear_page(page); }
 
+  void forget_slot(int32_t slot) {
+    const Exclusive exclusive(busy_);
+    model_.forget_slot(slot);
+  }
+
   void copy_state_page(int32_t source, int32_t target) {
     const nb::gil_scoped_release unlocked;
     const Exclusive exclusive(busy_);
@@ -584,6 +589,7 @@ void bind_model(nb::module_& module) {
       .def("gather_page", &BoundModel::gather_page, nb::arg("page"), nb::arg("out").noconvert())
       .def("scatter_page", &BoundModel::scatter_page, nb::arg("page"), nb::arg("gathered").noconvert())
       .def("clear_page", &BoundModel::clear_page, nb::arg("page"))
+      .def("forget_slot", &BoundModel::forget_slot, nb::arg("slot"))
       .def("copy_state_page", &BoundModel::copy_state_page, nb::arg("source"), nb::arg("target"))
       .def("clear_state_page", &BoundModel::clear_state_page, nb::arg("page"))
       .def_prop_ro("gathered_page_bytes",

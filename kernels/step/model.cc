@@ -237,6 +237,17 @@ void Model::release_memory() {
   draft_hidden_.forget();
 }
 
+void Model::forget_slot(int32_t slot) {
+  if (slot < 0 || slot >= options_.max_sequences) {
+    reject("slot", std::to_string(slot) + " is not in 0 .. " + std::to_string(options_.max_sequences));
+  }
+  if (!config_.predictor) return;
+  // A slot that has drafted nothing has an empty page, which is not touched.
+  if (draft_hidden_.base(slot) >= 0) kv_cache_.clear_page(options_.kv_pages + slot);
+  last_hidden_.forget(slot);
+  draft_hidden_.forget(slot);
+}
+
 size_t Model::activation_bytes() const {
   return workspace_->bytes() + last_hidden_.bytes() + draft_hidden_.bytes();
 }

@@ -17,6 +17,7 @@
 // changes a text.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -40,7 +41,7 @@ class LastHidden {
       : hidden_size_(hidden_size), rows_(size_t(slots) * size_t(hidden_size)), of_(size_t(slots)) {}
 
   float* row(int32_t slot) const { return rows_.data() + size_t(slot) * size_t(hidden_size_); }
-  // page: that of the last of `context` tokens. A slot's next sequence has another one.
+  // page: that of the last of `context` tokens.
   // base: how many of `context` tokens are no drafts.
   void keep(int32_t slot, int32_t context, int32_t page, int32_t base) {
     of_[size_t(slot)] = {context, page, base};
@@ -51,6 +52,11 @@ class LastHidden {
   int32_t base(int32_t slot) const { return of_[size_t(slot)].base; }
   size_t bytes() const { return rows_.bytes(); }
   void forget() { of_.assign(of_.size(), {}); }
+  // Overwrites what the slot has with zeros.
+  void forget(int32_t slot) {
+    of_[size_t(slot)] = {};
+    std::fill_n(row(slot), hidden_size_, 0.0f);
+  }
 
  private:
   struct Token {

@@ -27,7 +27,7 @@ class Memory:
     """Weights of all workers' copies."""
     service_bytes: int
     kv_bytes_per_worker: int
-    """Memory left for pages: the largest possible `engine.kv_memory_bytes`."""
+    """Memory left for the model's own pages: the largest possible `engine.kv_memory_bytes`."""
     kv_bytes_per_token: int
     kv_tokens_per_worker: int
     """Tokens with keys and values in all layers. With sliding windows a longer text takes less than its tokens."""
@@ -65,9 +65,11 @@ def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str, 
     """
     weights = (demand.weight_bytes + (draft.weight_bytes if draft is not None else 0)) * machine.nodes
     service = SERVICE_BYTES + WORKER_BYTES * (machine.nodes - 1)
-    per_token = demand.kv_bytes_per_token(kv_type) + (draft.kv_bytes_per_token(kv_type) if draft is not None else 0)
+    own_per_token = demand.kv_bytes_per_token(kv_type)
+    per_token = own_per_token + (draft.kv_bytes_per_token(kv_type) if draft is not None else 0)
     left = max(0, int(machine.memory_bytes * _MEMORY_SHARE) - weights - service) // machine.nodes
     states = demand.states.answer_bytes
     kept = math.ceil(kept_keys(demand, machine).seen(median_request_tokens(traffic)))
     answers = left // max(per_token * kept + states, STATES_PART * states)
-    return Memory(machine.memory_bytes, weights, service, left, per_token, left // per_token, answers, states)
+    own = left * own_per_token // per_token  # a draft model's pages come beside engine.kv_memory_bytes
+    return Memory(machine.memory_bytes, weights, service, own, per_token, left // per_token, answers, states)

@@ -18,7 +18,7 @@ from app.settings.applications import ModelApplicationSettings
 from app.settings.knobs import SettingsError
 from app.settings.worker import WorkerSettings
 from app.workers.awake_models import check_awake, most_awake_bytes
-from app.workers.drafts import draft_bytes
+from app.workers.drafts import drafting_bytes
 from app.workers.machine_memory import NoRoomError, needed_bytes
 from app.workers.numa import Slot, spanning_slot, worker_slots
 
@@ -116,12 +116,18 @@ def _memory(config: ServiceConfig) -> tuple[int, int]:
 def _memory_of(args: ModelApplicationSettings) -> tuple[int, int]:
     folder = args.model.folder
     weights = 0 if folder is None else (Path(folder) / "model.safetensors").stat().st_size
-    return weights + draft_bytes(args), args.worker.most * args.engine.kv_memory_bytes
+    of_draft, keys = _drafting_bytes(args)
+    return weights + of_draft, args.worker.most * (args.engine.kv_memory_bytes + keys)
+
+
+def _drafting_bytes(args: ModelApplicationSettings) -> tuple[int, int]:
+    """As `drafting_bytes`; a sealed model's is not known before it is opened."""
+    return (0, 0) if args.model.folder is None else drafting_bytes(args, Path(args.model.folder))
 
 
 def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
     for args in (one.args for one in config.applications if one.args.sleep.after_s is not None):
-        needed = needed_bytes(args.model.path, args.engine.kv_memory_bytes + draft_bytes(args))
+        needed = needed_bytes(args.model.path, args.engine.kv_memory_bytes + sum(_drafting_bytes(args)))
         try:
             check_awake(args.model.name, needed, most_awake_bytes(args.sleep, memory_bytes))
         except NoRoomError as error:

@@ -48,8 +48,8 @@ class ModelSettings(Knobs):
     draft: str | None = Field(default=None, min_length=1)
     """A smaller model with the same vocabulary that drafts this one's answers, or an EAGLE-3 head that was trained for
     it: the folder of a converted one, in a file for `redoubt serve` also its name. Answers stay the same, token by
-    token, and come faster; it runs in the same workers, with a part of `engine.kv_memory_bytes`. none: nothing but what
-    is looked up (`engine.guess_tokens`)."""
+    token, and come faster; it runs in the same workers, with pages beside `engine.kv_memory_bytes`. none: nothing but
+    what is looked up (`engine.guess_tokens`)."""
 
     @property
     def name(self) -> str:

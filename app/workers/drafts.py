@@ -1,7 +1,8 @@
-"""Loads what drafts for a worker's model: the draft model that is set, on the same cores, with a part of the KV memory.
+"""Loads what drafts for a worker's model: the draft model that is set, on the same cores.
 
-A layer of the model itself, or an EAGLE-3 head that is set, is loaded with the model. The native extension is imported
-inside the functions, as in `load`. Knows nothing of requests.
+Its pages, and the keys of what drafts as a part of the model, come beside `engine.kv_memory_bytes`, so that the model
+holds as many tokens with drafts as without. A layer of the model itself, or an EAGLE-3 head that is set, is loaded with
+the model. The native extension is imported inside the functions, as in `load`. Knows nothing of requests.
 """
 
 import logging
@@ -19,6 +20,7 @@ from app.sealing.sealed_model import SealedModel
 from app.settings.applications import ModelApplicationSettings
 from app.workers.native_options import chosen_kv_type, native_files, native_options, resident_sizes
 from app.workers.numa import Slot
+from app.workers.packed_header import read_header
 
 if TYPE_CHECKING:
     from kernels import _native
@@ -52,10 +54,10 @@ def used_predictor(settings: ModelApplicationSettings, files: Path | SealedModel
 def draft_kv_bytes(
     settings: ModelApplicationSettings, folder: "str | _native.ModelFiles", kv_type: str, kv_bytes: int
 ) -> int:
-    """The part of `kv_bytes` for the draft model's pages: as many tokens as the rest has of the target.
+    """Memory for the draft model's pages beside the model's `kv_bytes`, with as many tokens.
 
-    kv_type: the target's. 0 without a draft model, and for a head, whose keys are in the model's pages. Raises
-    `_native.PackedFileError`, OSError.
+    kv_type: the model's. 0 without a draft model, and for a head, whose keys are in the model's pages. With sliding
+    windows it is as if the model had none. Raises `_native.PackedFileError`, OSError.
     """
     from kernels import _native
 
@@ -63,7 +65,35 @@ def draft_kv_bytes(
     if draft is None or _head(settings) is not None:
         return 0
     own = _native.Model.kv_page_bytes(draft, chosen_kv_type(settings.engine, draft))
-    return int(kv_bytes * own // (own + _native.Model.kv_page_bytes(folder, kv_type)))
+    return -(-kv_bytes * own // max(_native.Model.kv_page_bytes(folder, kv_type), 1))
+
+
+def predictor_kv_bytes(folder: "str | _native.ModelFiles", kv_type: str, kv_bytes: int, predicts: bool | str) -> int:
+    """Memory for the keys of the model's own layer or head beside `kv_bytes`, so that as many tokens fit as without it.
+
+    predicts: as a runner's. Raises `_native.PackedFileError`, OSError.
+    """
+    from kernels import _native
+
+    if not predicts:
+        return 0
+    without = _native.Model.kv_page_bytes(folder, kv_type)
+    more = _native.Model.kv_page_bytes(folder, kv_type, predicts=predicts) - without
+    return -(-kv_bytes * more // max(without, 1))
+
+
+def drafting_bytes(settings: ModelApplicationSettings, files: Path | SealedModel) -> tuple[int, int]:
+    """What drafts take of a worker's memory beside the model and `engine.kv_memory_bytes`, at most: weights, and keys.
+
+    0 for files without weights, as in tests. Raises what `used_predictor` raises.
+    """
+    header = read_header(files)
+    if header is None or (_draft(settings) is None and not (settings.engine.draft_tokens and header.predicts)):
+        return 0, 0
+    folder, kv_bytes = native_files(files), settings.engine.kv_memory_bytes
+    kv_type = chosen_kv_type(settings.engine, folder)
+    keys = predictor_kv_bytes(folder, kv_type, kv_bytes, used_predictor(settings, files))
+    return draft_bytes(settings), keys + draft_kv_bytes(settings, folder, kv_type, kv_bytes)
 
 
 def load_drafts(
@@ -100,7 +130,12 @@ def load_drafts(
         max_context_tokens=context_tokens(Path(draft), runner.max_context_tokens),
     )
     share = draft_bytes(settings) / _weights_bytes(files) + _STEP_SHARE
-    logger.info("%s drafts for %s. Its memory, at most: %s", draft, settings.model.name, resident_sizes(loaded.model))
+    logger.info(
+        "%s drafts for %s. Its memory beside engine.kv_memory_bytes, at most: %s",
+        draft,
+        settings.model.name,
+        resident_sizes(loaded.model),
+    )
     return DraftModel(
         loaded,
         target_vocab_size=runner.vocab_size,

@@ -15,7 +15,7 @@ from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
 from app.settings.applications import ModelApplicationSettings
 from app.settings.worker import EngineSettings
-from app.workers.drafts import draft_kv_bytes, used_predictor
+from app.workers.drafts import predictor_kv_bytes, used_predictor
 from app.workers.native_options import bind_memory, native_files, native_options, resident_sizes
 from app.workers.numa import Slot
 from app.workers.state_memory import memory_of
@@ -67,6 +67,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     max_context_tokens = context_tokens(files, engine.max_context_tokens)
     page_groups = has_page_groups(settings)
     memory = memory_of(settings, folder, kv_type, max_context_tokens, _slots(slots, step_tokens), predicts)
+    kv_bytes = memory.kv_bytes + predictor_kv_bytes(folder, kv_type, memory.kv_bytes, predicts)
     bind_memory(settings, slot, options["nodes"])
     runner = NativeRunner(
         folder,
@@ -74,7 +75,7 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         kv_pages=kv_pages_within(
             folder,
             kv_type,
-            memory.kv_bytes - draft_kv_bytes(settings, folder, kv_type, memory.kv_bytes),
+            kv_bytes,
             grouped_context_tokens=max_context_tokens if page_groups else None,
             predicts=predicts,
         ),
@@ -86,6 +87,9 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         predicts=predicts,
     )
     logger.info("Steps have at most %d tokens. Memory, at most: %s", step_tokens, resident_sizes(runner.model))
+    if predicts:
+        beside = (kv_bytes - memory.kv_bytes) / 1e6
+        logger.info("Of that, %.0f MB are keys for drafts, beside engine.kv_memory_bytes", beside)
     return runner
 
 

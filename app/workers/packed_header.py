@@ -35,6 +35,11 @@ class PackedHeader:
         return np.frombuffer(_read(files, *self.vectors[name]), "<f4")
 
     @property
+    def predicts(self) -> bool:
+        """Whether the model has a layer of multi-token prediction."""
+        return self.decoder.get("predictor") is not None
+
+    @property
     def expert_reads(self) -> ExpertReads | None:
         """The experts' numbers that step times depend on; None: the model has no experts."""
         matrices = self.matrices

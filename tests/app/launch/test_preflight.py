@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from app.launch import preflight
 from app.launch.config_file import ServiceConfig, parse_config, with_overrides
 from app.launch.overrides import Overrides
 from app.launch.preflight import check_processor, check_start, ray_cpus
@@ -105,6 +106,12 @@ def test_a_folder_for_the_access_log(model: Path, tmp_path: Path) -> None:
 def test_more_memory_than_the_machine_has(model: Path) -> None:
     config = service(model, engine={"kv_memory_bytes": 13 * GB}, worker={"count": 2, "cpus_per_worker": 1})
     assert "kv_memory_bytes: 26.0 GB for all workers and 0.0 GB of weights are more than the 24.0 GB" in refusal(config)
+
+
+def test_what_drafts_take_is_counted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "drafting_bytes", lambda *_: (2 * GB, 3 * GB))
+    config = service(model, engine={"kv_memory_bytes": 10 * GB}, worker={"count": 2, "cpus_per_worker": 1})
+    assert "kv_memory_bytes: 26.0 GB for all workers and 2.0 GB of weights are more than the 24.0 GB" in refusal(config)
 
 
 def test_every_replica_finds_a_place_in_a_ray_of_our_own(model: Path) -> None:

@@ -1,4 +1,4 @@
-"""A worker's draft model: its share of the memory, and models that can't be one."""
+"""A worker's draft model: its memory, and models that can't be one."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from app.engine.engine import Engine
 from app.engine.speculative.draft_model import DraftModel
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings.applications import ModelApplicationSettings
-from app.workers.drafts import draft_bytes, load_drafts
+from app.workers.drafts import drafting_bytes, load_drafts
 from app.workers.load import load_model
 from app.workers.numa import Slot
 from kernels import _native
@@ -42,7 +42,7 @@ def settings_with(target: Path, draft: Path | None) -> ModelApplicationSettings:
     return ModelApplicationSettings.model_validate(values)
 
 
-def test_a_draft_model_shares_the_memory_and_changes_no_token(target: Path, tmp_path: Path) -> None:
+def test_a_draft_models_pages_come_beside_the_models_and_change_no_token(target: Path, tmp_path: Path) -> None:
     draft = with_files(write_random_model(tmp_path / "draft", {**LLAMA, "num_hidden_layers": 1}))
     request = GenerateRequest("one", tuple(range(40)), 60, SamplingParams(temperature=0.0), tenant=b"")
     texts = []
@@ -51,9 +51,12 @@ def test_a_draft_model_shares_the_memory_and_changes_no_token(target: Path, tmp_
         drafts = load_drafts(settings, target, HERE, 1, runner)
         if drafts is not None:
             assert isinstance(drafts, DraftModel)
-            page_bytes = [_native.Model.kv_page_bytes(str(folder), "int16") for folder in (target, draft)]
-            assert runner.kv_pages == drafts._pool.page_count == KV_BYTES // sum(page_bytes)
-            assert draft_bytes(settings) == (draft / "model.safetensors").stat().st_size
+            own, of_draft = (_native.Model.kv_page_bytes(str(folder), "int16") for folder in (target, draft))
+            assert drafts._pool.page_count == runner.kv_pages
+            weights, keys = drafting_bytes(settings, target)
+            assert weights == (draft / "model.safetensors").stat().st_size
+            assert keys == -(-KV_BYTES * of_draft // own)
+        assert runner.kv_pages == KV_BYTES // _native.Model.kv_page_bytes(str(target), "int16")
         engine, receiver = Engine(runner, drafts=drafts), Receiver()
         engine.start()
         receiver.submit(engine, request)

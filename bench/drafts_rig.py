@@ -30,8 +30,8 @@ class RatedDrafts:
     ) -> None:
         """texts: what the target says, by prompt. vocab_size: of both models, the smaller one."""
         self.kind, self.most_tokens, self.cost_share = source.kind, source.most_tokens, source.cost_share
-        self.lag, self.follow, self.computed = source.lag, source.follow, source.computed
-        self.keep_only, self.release_memory = source.keep_only, source.release_memory
+        self.lag, self.follow = source.lag, source.follow
+        self.forget, self.clear, self.release_memory = source.forget, source.clear, source.release_memory
         self._source = source
         self._rate = rate
         self._texts = texts

@@ -175,6 +175,7 @@ class WorkerTable:
             asleep=report.asleep,
             draft=entry.facts.draft,
             drafts=report.drafts,
+            drafts_failed=report.drafts_failed,
         )
 
 

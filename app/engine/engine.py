@@ -115,7 +115,10 @@ class Engine:
             guesses=guess_tokens > 0,
             drafts=guess_tokens > 0 or drafts is not None,
         )
-        self._speculation = Speculation(guess_tokens, experts, drafts) if guess_tokens or drafts is not None else None
+        self._speculation: Speculation | None = None
+        if guess_tokens or drafts is not None:
+            self._speculation = Speculation(guess_tokens, experts, drafts, self._scheduler.expected_tokens)
+            self._scheduler.on_leave = self._speculation.forget
         self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s, experts)
         self._inbox = Inbox()
         self._memory: EngineMemory | None = None
@@ -128,6 +131,7 @@ class Engine:
                 post=self._inbox.post,
                 seconds_per_token=lambda: self._pace.seconds_per_token,
                 computing=lambda: bool(self._outputs.generations),
+                on_clear=None if self._speculation is None else self._speculation.clear,
             )
         self._turns = nullcontext() if turns is None else turns
         self._outbox = Outbox(self._inbox.abort_all_of)
@@ -289,14 +293,10 @@ class Engine:
         self._outputs.scheduled(step)
         if self._memory is not None:
             self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
-        if self._speculation is not None and self._speculation.fills:
+        if self._speculation is not None and self._speculation.fills(step):
             self._outbox.flush()  # as in _compute
-            try:
-                with self._turns:
-                    self._speculation.fill(step)
-            except Exception:
-                logger.exception("drafting has failed: no model drafts any more")
-                self._speculation.give_up(step)
+            with self._turns:
+                self._speculation.fill(step, self._outputs.generations)
         return step
 
     def _compute(self, step: Step) -> list[int] | None:
@@ -348,9 +348,9 @@ class Engine:
                 taken = self._speculation.accept(step, tokens)
                 self._scheduler.complete(step)
                 for sequence, several in taken:
-                    for token in several:
+                    for count, token in enumerate(several, start=1):
                         if sequence in outputs.generations:  # the search's earlier member may have ended it
-                            outputs.append(sequence, token)
+                            outputs.append(sequence, token, is_last=count == len(several))
             counters.rate.add(counters.generated_tokens)
         self._statistics = self._count()
 
@@ -399,6 +399,7 @@ class Engine:
             begun=counters.begun,
             queued_s=counters.queued_s,
             drafts={} if self._speculation is None else self._speculation.tokens(),
+            drafts_failed=self._speculation is not None and self._speculation.has_failed,
             generated_tokens_per_s=counters.rate.per_s if scheduler.running else 0.0,
             healthy=self._inbox.closed_by is None,
         )

@@ -165,6 +165,10 @@ class NativeRunner:
                 sampler.constraint.accept(token)
         return drawn, chances[:, 0].tolist()
 
+    def forget_slot(self, slot: int) -> None:
+        """Overwrites what drafts of the slot's sequence need, which leaves it, with zeros."""
+        self.model.forget_slot(slot)
+
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return self._make_sampler(prompt_token_ids, sampling, seed)
 
@@ -284,9 +288,13 @@ class NativeRunner:
             return None
         for index, sampler in constrained:
             begin = index + int(drafts[:index].sum())
-            for token in sampled[begin : begin + 1 + int(drafts[index])].tolist():
+            own = sampled[begin : begin + 1 + int(drafts[index])]
+            for place, token in enumerate(own.tolist(), start=1):
                 if token >= 0:
                     sampler.constraint.accept(token)
+                if sampler.constraint.error is not None:  # no token comes after this one, as without drafts
+                    own[place:] = -1
+                    break
         return sampled
 
     def _step_native(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32] | None:

@@ -64,8 +64,11 @@ class Outputs:
         for sequence, begin, end in step.dropped:
             self.generations[sequence].drop(begin, end)
 
-    def append(self, sequence: SequenceState, token: int) -> None:
-        """Handles one sampled token: extends the output, or ends it."""
+    def append(self, sequence: SequenceState, token: int, *, is_last: bool = True) -> None:
+        """Handles one sampled token: extends the output, or ends it.
+
+        is_last: whether it is the step's last one of the sequence, the only one that a constraint's error can concern.
+        """
         generation = self.generations[sequence]
         if sequence.group is not None:
             self._advance(self._searches[sequence.group], generation)
@@ -73,7 +76,7 @@ class Outputs:
         if generation.aborted:  # the abort is in the inbox
             return
         request = generation.request
-        if generation.constraint is not None and generation.constraint.error is not None:
+        if is_last and generation.constraint is not None and generation.constraint.error is not None:
             self.remove(generation)
             self._outbox.add(
                 generation,

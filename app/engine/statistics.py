@@ -40,6 +40,8 @@ class EngineStatistics(NamedTuple):
     """Total queueing time of those requests, in seconds."""
     drafts: Mapping[str, tuple[int, int]]
     """Draft tokens that were computed, and those of them that were accepted, by kind (speculative/speculation.py)."""
+    drafts_failed: bool
+    """Whether a model drafts no more, because it has failed."""
     generated_tokens_per_s: float
     """Rate of the last full second of work; 0 when idle."""
     healthy: bool

@@ -61,7 +61,8 @@ class WorkerFacts:
     capacity: WorkerCapacity | None = None
     """Facts for the operator's capacity calculator; None: unknown."""
     draft: str | None = None
-    """The name of the model that drafts for its model (`model.draft`); None: there is none."""
+    """The name of the model that drafts for its model (`model.draft`), or "mtp": a layer of the model itself; None:
+    nothing drafts."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -142,6 +143,8 @@ class WorkerReport:
     """Draft tokens computed, and those of them that were right, since the start, by kind: "lookup" (in the text
     itself), "model" (`model.draft`), "mtp" (a layer of the model itself),
     "eagle" (`model.draft`, an EAGLE-3 head)."""
+    drafts_failed: bool = False
+    """Whether drafting has failed, so that no model drafts until the worker starts again."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
@@ -209,8 +212,10 @@ class WorkerRow:
     asleep: bool = False
     """Whether its model has given its memory back, and wakes for the next request."""
     draft: str | None = None
-    """The name of the model that drafts for its model; None: there is none."""
+    """The name of the model that drafts for its model, or "mtp": a layer of the model itself; None: none does."""
     drafts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Draft tokens computed, and those of them that were right, since the worker's start, by kind: "lookup" (in the
     text itself), "model" (`model.draft`), "mtp" (a layer of the model itself),
     "eagle" (`model.draft`, an EAGLE-3 head)."""
+    drafts_failed: bool = False
+    """Whether drafting has failed, so that no model drafts until the worker starts again; its log has the error."""

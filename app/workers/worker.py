@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from app.core_files import leave_no_core_files
 from app.engine.engine import Engine
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
+from app.engine.speculative.draft_source import DraftSource
 from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
 from app.messages.crashes import CRASHES_FOLDER, mark_crashes
@@ -39,7 +40,7 @@ from app.workers.awake_models import AwakeModels, most_awake_bytes
 from app.workers.capacity import worker_capacity
 from app.workers.core_claims import Holder, claim_slot
 from app.workers.core_turns import CoreTurns
-from app.workers.drafts import DraftFactory, draft_bytes, load_drafts
+from app.workers.drafts import DraftFactory, drafting_bytes, load_drafts
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.machine_memory import (
     available_memory_bytes,
@@ -130,7 +131,7 @@ class Worker:
                 kv_pages=runner.kv_pages // len(runner.group_windows),
                 keeps_windows=any(runner.group_windows),
             ),
-            draft=None if settings.model.draft is None else Path(settings.model.draft).name,
+            draft=_draft_name(settings, drafts),
         )
 
     def _take_place(self, settings: ModelApplicationSettings, *, beside: bool = False) -> "WorkerPlace":
@@ -159,7 +160,7 @@ class Worker:
         note_phase(starts, card.name, StartPhase.LOADING)
         files = open_model(card)
         identity = model_identity(files)
-        kv_bytes = 0 if beside else settings.engine.kv_memory_bytes + draft_bytes(settings)
+        kv_bytes = 0 if beside else settings.engine.kv_memory_bytes + sum(drafting_bytes(settings, files))
         if self._claim.is_shared:
             check_room_beside(files, kv_bytes, available_memory_bytes())
         self._models = AwakeModels(
@@ -303,6 +304,7 @@ class Worker:
             saved_bytes=None if self._store is None else self._store.folder.known_bytes,
             asleep=self._sleep is not None and self._sleep.is_asleep,
             drafts={kind: list(counts) for kind, counts in engine.drafts.items()},
+            drafts_failed=engine.drafts_failed,
         ).to_wire()
 
     def __del__(self) -> None:
@@ -323,6 +325,13 @@ class Worker:
             self._models.release()
         if hasattr(self, "_claim"):
             self._claim.release()
+
+
+def _draft_name(settings: ModelApplicationSettings, drafts: DraftSource | None) -> str | None:
+    """What drafts, if anything does: the folder's name of `model.draft`, or the kind of a layer of the model itself."""
+    if drafts is None:
+        return None
+    return drafts.kind if settings.model.draft is None else Path(settings.model.draft).name
 
 
 @dataclass(frozen=True, slots=True)

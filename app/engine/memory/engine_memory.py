@@ -56,6 +56,7 @@ class EngineMemory:
         post: Callable[[Callable[[], None]], bool],
         seconds_per_token: Callable[[], float],
         computing: Callable[[], bool],
+        on_clear: Callable[[str], None] | None = None,
     ) -> None:
         """Raises ValueError for a store of another model, and for a model whose pages can't be saved.
 
@@ -63,6 +64,7 @@ class EngineMemory:
             ended.
         seconds_per_token: measured time of prefill; 0: not known yet.
         computing: whether there are requests.
+        on_clear: called with the owner whose pages are removed from memory, and again when what ran then has ended.
         """
         if scheduler.limits.groups.windowed:
             raise ValueError("page_store: pages of a model with page groups can't be saved")
@@ -78,6 +80,7 @@ class EngineMemory:
 
         self._post = post
         self._computing = computing
+        self._on_clear = on_clear
         self._running: set[SequenceState] = set()
         self._left: set[SequenceState] = set()  # sequences whose user left while they ran
         self.loads = PageLoads(
@@ -156,6 +159,8 @@ class EngineMemory:
         if sequence in self._left:
             self._left.remove(sequence)
             self.saves.remove(names)
+            if self._on_clear is not None:
+                self._on_clear(grant.owner)
         else:
             self.saves.ended(grant, names)
 
@@ -180,6 +185,8 @@ class EngineMemory:
 
     def _clear(self, owner: str) -> int:
         self._left.update(sequence for sequence in self._running if _owner_of(sequence) == owner)
+        if self._on_clear is not None:
+            self._on_clear(owner)
         return self.saves.clear(owner)
 
 

@@ -133,6 +133,10 @@ class PagePool:
         held = self.allocate(self.free_count)
         self.release(held)
 
+    def is_cached(self, page: int) -> bool:
+        """Whether the page can be found by a digest."""
+        return page in self._digests
+
     def has(self, digest: bytes) -> bool:
         """Whether `find` would find a page."""
         return digest in self._cached

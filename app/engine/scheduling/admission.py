@@ -33,6 +33,10 @@ class Admission:
         if sequence.max_new_tokens:  # a prompt alone, such as for an embedding, teaches nothing
             self._forecast.record(sequence.generated)
 
+    def expected_tokens(self, sequence: SequenceState) -> int:
+        """How many further tokens of its output are expected; at least one."""
+        return self._forecast.remaining(sequence.generated)
+
     def can_reserve(self, candidate: SequenceState, running: Sequence[SequenceState]) -> bool:
         """Whether each sequence could end beside those that are never preempted, and these leave pages to others."""
         reserved = self._reserved_pages + self._most_pages(candidate)

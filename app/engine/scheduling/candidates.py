@@ -70,6 +70,10 @@ class Candidates:
             passed.append(sequence)
         return None
 
+    def expected_tokens(self, sequence: SequenceState) -> int:
+        """How many further tokens of its output are expected, by how long recent ones were; at least one."""
+        return self._admission_of(sequence).expected_tokens(sequence)
+
     def ended(self, sequence: SequenceState, *, has_run: bool) -> None:
         """Learns that a sequence has ended or was aborted: there may be room for others. Not for preempted ones."""
         if has_run:

@@ -31,7 +31,7 @@ output, or a chunk of a prompt.
 Knows nothing of token ids, samplers, arrays or streams: it knows the contents of a page by digest only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageEvicted, PagePool
@@ -75,6 +75,8 @@ class Scheduler:
         """Without those of batches, which are meant to give way."""
         self.loader: PageLoader | None = None
         """Loads pages that the prefix cache lacks; None: they are computed."""
+        self.on_leave: Callable[[SequenceState], None] | None = None
+        """Called with each sequence that is about to leave its slot: ended, preempted, or a branch that is left out."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._candidates = Candidates(
             limits,
@@ -94,6 +96,10 @@ class Scheduler:
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
         self.waiting.add(sequence, self._pages.uncached(sequence))
+
+    def expected_tokens(self, sequence: SequenceState) -> int:
+        """How many further tokens of its output are expected, by how long recent ones were; at least one."""
+        return self._candidates.expected_tokens(sequence)
 
     def remove(self, sequence: SequenceState) -> None:
         """Removes a sequence that has ended or was aborted, with its whole group, and frees pages and slots."""
@@ -341,6 +347,8 @@ class Scheduler:
         if sequence.loading:
             assert self.loader is not None
             self.loader.cancel(sequence)
+        if self.on_leave is not None:
+            self.on_leave(sequence)
         sequence.loading = sequence.asked_loader = False
         if self.states is not None:
             self.states.release(sequence)

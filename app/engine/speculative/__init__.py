@@ -1,1 +1,1 @@
-"""Speculative decoding without a second model: drafts from the text so far."""
+"""Speculative decoding: drafts from the text so far, by a smaller model, or by a layer or head of the model."""

@@ -2,8 +2,8 @@
 
 It has read a text as far as its pages have it: that is compared with the text before each use, so wrong drafts,
 preemptions and answers that were drafted in other ways need no word. Its pages are named like the target's, so a prompt
-that begins alike is not computed again; those of users whose pages are saved are not kept, for they must be gone when
-their user is. A sequence for which there is no page or slot gets no drafts.
+that begins alike is not computed again. Those of users whose pages are saved must be gone when their user is: it
+remembers whose they are, and overwrites what is not cached. A sequence without a page or slot gets no drafts.
 
 Knows neither when drafts pay nor how the target computes.
 """
@@ -16,10 +16,10 @@ import numpy as np
 
 from app.engine.generation import Generation
 from app.engine.model_runner import Batch, ModelRunner, TokenSampler
-from app.engine.pages.page_groups import PageGroups
+from app.engine.pages.page_groups import PageGroups, name_in_group
 from app.engine.pages.page_pool import PagePool
 from app.engine.pages.prefix_cache import PrefixCache
-from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.scheduling.sequence import SequenceState
 from app.engine.speculative.draft_source import DraftToken
 from app.engine.speculative.request_draws import RequestDraws
 
@@ -36,6 +36,8 @@ class _Text:
     draws: RequestDraws
     is_kept: bool
     """Whether its full pages stay cached."""
+    owner: str | None
+    """Whose pages they are, which must be gone when the user is; None: nobody's who has saved pages."""
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     """Tokens in the pages, the drafted ones included."""
@@ -72,7 +74,8 @@ class DraftModel:
         self._with_draft = min(_WITH_DRAFT, runner.max_step_tokens // runner.max_sequences)
         self._target_vocab_size = target_vocab_size
         self._vocab_size = min(target_vocab_size, runner.vocab_size)
-        self._pool = PagePool(runner.kv_pages)
+        self._owners: dict[bytes, str] = {}  # of cached pages, by name: whose they are
+        self._pool = PagePool(runner.kv_pages, self._evicted)
         self._cache = PrefixCache(self._pool, PageGroups((0,), runner.page_tokens))
         self._texts: dict[SequenceState, _Text] = {}
         self._free_slots = list(range(runner.max_sequences - 1, -1, -1))
@@ -125,21 +128,31 @@ class DraftModel:
                     self._settle(text, generations[place])
         return drafts
 
-    def computed(self, step: Step, batch: Batch) -> None:
-        """The target's steps don't concern it."""
-
-    def keep_only(self, sequences: Sequence[SequenceState]) -> None:
-        """As `DraftSource.keep_only`. Their full pages stay cached."""
-        kept = set(sequences)
-        for sequence in [known for known in self._texts if known not in kept]:
-            text = self._texts.pop(sequence)
+    def forget(self, sequence: SequenceState) -> None:
+        """As `DraftSource.forget`. Its full pages stay cached."""
+        text = self._texts.pop(sequence, None)
+        if text is not None:
             self._release(text)
             self._free_slots.append(text.slot)
+
+    def clear(self, owner: str) -> None:
+        """As `DraftSource.clear`."""
+        for name in [name for name, whose in self._owners.items() if whose == owner]:
+            del self._owners[name]
+            page = self._pool.forget(name)
+            if page is not None:
+                self._runner.clear_page(page)
+        for text in self._texts.values():
+            if text.owner == owner:
+                text.is_kept = False
 
     def release_memory(self) -> None:
         """As `DraftSource.release_memory`."""
         self._pool.evict_all()
         self._runner.release_memory()
+
+    def _evicted(self, page: int, name: bytes) -> None:
+        self._owners.pop(name, None)
 
     def _text(self, generation: Generation) -> _Text | None:
         """What it has of a sequence that it can draft for; None: it can't."""
@@ -148,8 +161,10 @@ class DraftModel:
         if text is None:
             if not self._free_slots:
                 return None
-            is_kept = sequence.chain is not None and sequence.grant is None
-            text = self._texts[sequence] = _Text(self._free_slots.pop(), RequestDraws(self._runner), is_kept)
+            owner = None if sequence.grant is None else sequence.grant.owner
+            is_kept = sequence.chain is not None
+            text = _Text(self._free_slots.pop(), RequestDraws(self._runner), is_kept, owner)
+            self._texts[sequence] = text
             text.is_lost = not self._knows(generation)
         too_long = len(generation.tokens) + self.most_tokens > self._runner.max_context_tokens
         if sequence.dropped or too_long or text.is_lost:
@@ -180,10 +195,11 @@ class DraftModel:
         self._release(text)
 
     def _release(self, text: _Text) -> None:
-        if not text.is_kept:
-            for page in text.pages:
-                self._runner.clear_page(page)
         self._pool.release(reversed(text.pages))
+        if text.owner is not None:
+            for page in text.pages:
+                if not self._pool.holders(page) and not self._pool.is_cached(page):
+                    self._runner.clear_page(page)
         text.pages, text.computed = [], 0
 
     def _compare(self, text: _Text, generation: Generation) -> None:
@@ -220,6 +236,9 @@ class DraftModel:
         full = min(text.computed, len(generation.tokens)) // self._runner.page_tokens
         if chain is not None and text.is_kept and text.kept_pages < full:
             self._cache.cache(chain, text.pages, text.kept_pages, full)
+            if text.owner is not None:
+                names = (name_in_group(chain.digest(index), 0) for index in range(text.kept_pages, full))
+                self._owners.update(dict.fromkeys(names, text.owner))
             text.kept_pages = full
         text.begin = max(text.begin, min(text.computed, len(generation.tokens)))
 

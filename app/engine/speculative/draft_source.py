@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.engine.generation import Generation
-from app.engine.model_runner import Batch
-from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.scheduling.sequence import SequenceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,17 @@ class DraftSource(Protocol):
         step of the target.
         """
 
-    def computed(self, step: Step, batch: Batch) -> None:
-        """Takes what it wants of a target's step that has just been computed; only right drafts are counted in `step`.
+    def forget(self, sequence: SequenceState) -> None:
+        """Forgets a sequence that leaves its slot, because it has ended or was preempted; it still has the slot.
 
-        The step's tokens are not in the generations yet. Called after every step, also those without drafts.
+        Called for all sequences, also for those that it has never seen. What it has of the text may stay cached.
         """
 
-    def keep_only(self, sequences: Sequence[SequenceState]) -> None:
-        """Forgets all sequences but these, which run. What it has of the others' texts may stay cached."""
+    def clear(self, owner: str) -> None:
+        """Removes what is cached of a user's texts, whose pages are saved (`MemoryGrant.owner`): the user has left.
+
+        Of texts that still run it keeps nothing when they end.
+        """
 
     def release_memory(self) -> None:
         """Gives its memory back until the next step. No sequence runs."""

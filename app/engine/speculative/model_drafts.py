@@ -3,19 +3,23 @@
 A draft costs time of its own, and each draft token a row of the target's step. Both are measured by rows, and how often
 drafts are right is learned (draft_chances.py). Drafting is planned where that predicts more tokens per second, and goes
 on for each sequence as long as its next token is worth its time. Where it does not pay, there are drafts now and then
-all the same, which lose a small share of the time, to notice when it would: probes.
+all the same, which lose a small share of the time, to notice when it would: probes (probe_budget.py).
+
+A source may have to follow a text before it can draft for it. That is done beside the steps that compute the text's own
+prompt, and later between steps, in a share of their time, if the answer is expected to be long enough.
 
 Knows neither pages nor how tokens are drafted.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from app.engine.generation import Generation
 from app.engine.scheduling.sequence import SequenceState
 from app.engine.speculative.draft_chances import DraftChances
 from app.engine.speculative.draft_source import DraftSource, DraftToken
+from app.engine.speculative.probe_budget import MOST, ProbeBudget
 from app.engine.speculative.step_cost import StepCost
 
 LEAST_GAIN: Final = 1.02
@@ -28,8 +32,6 @@ _FIRST_WEIGHT: Final = 4
 """How many outcomes that counts for."""
 _MOST_WEIGHT: Final = 50
 """The mean of later ones covers about this many outcomes."""
-_PROBE_SHARE: Final = 0.01
-"""Of the time, the most that probes lose."""
 _FREE_PROBES: Final = 6
 """The first probes may cost what they like, and come before any plan: a worker makes them in its warm-up."""
 _PROBED_DEPTHS: Final = (1, 7, 3, 5, 2, 4)
@@ -37,11 +39,13 @@ _PROBED_DEPTHS: Final = (1, 7, 3, 5, 2, 4)
 _STEPS_OFF: Final = 8
 """Where drafts don't pay, it is looked at again after so many steps: looking takes time too."""
 _MOST_PROBED_ROWS: Final = 24
-_PAUSE_S: Final = 0.1
-"""About how long what a source lags behind is computed between two steps of the target."""
+_FIRST_PAUSE_S: Final = 0.1
+"""About how long the first probes follow a text between two steps."""
+_FOLLOW_SHARE: Final = 0.1
+"""Of the time of steps, how long texts are followed beside them."""
 _LEAST_FOLLOWED: Final = 32
-_LEAST_LEFT: Final = 64
-"""An answer is expected to go on for as many tokens as it has, and at least this many."""
+"""Fewer tokens at a time are only followed if they are the last ones: each step reads all weights."""
+_MOST_FOLLOWED: Final = 512
 _FOLLOW_GAIN: Final = 1.25
 """By what factor the time that drafts are expected to save must exceed that of following the text."""
 _FIRST_FOLLOWED: Final = 4
@@ -57,7 +61,7 @@ _YOUNG: Final = 8
 
 
 class DraftCost:
-    """Seconds per step of a source, by sequences."""
+    """The time of a source's steps by sequences, as a share of the target's of one row: a busy machine slows both."""
 
     __slots__ = ("_cost", "_count")
 
@@ -65,19 +69,19 @@ class DraftCost:
         self._cost = StepCost()
         self._count = 0
 
-    def seconds(self, sequences: int, prior_s: float) -> float:
-        """prior_s: of one sequence, before any was measured."""
-        seconds = self._cost.seconds(sequences)
-        return seconds if self._count > _COLD else seconds * prior_s
+    def share(self, sequences: int, prior: float) -> float:
+        """prior: of one sequence, before any was measured."""
+        share = self._cost.seconds(sequences)
+        return share if self._count > _COLD else share * prior
 
-    def record(self, sequences: int, seconds: float) -> None:
+    def record(self, sequences: int, share: float) -> None:
         self._count += 1
         if self._count <= _COLD:
             return
-        if self._count <= _YOUNG and seconds < self._cost.seconds(sequences):
+        if self._count <= _YOUNG and share < self._cost.seconds(sequences):
             self._cost = StepCost()
-        if self._count > _YOUNG or self._count == _COLD + 1 or seconds < self._cost.seconds(sequences):
-            self._cost.record(sequences, seconds)
+        if self._count > _YOUNG or self._count == _COLD + 1 or share < self._cost.seconds(sequences):
+            self._cost.record(sequences, share)
 
 
 class Expected:
@@ -135,16 +139,30 @@ class DraftRecord:
 class ModelDrafts:
     """Plans and makes the drafts of one source."""
 
-    def __init__(self, source: DraftSource, target: StepCost) -> None:
-        """target: what the target's steps take, which others keep up to date."""
+    def __init__(
+        self,
+        source: DraftSource,
+        target: StepCost,
+        expected_tokens: Callable[[SequenceState], int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Has drafted nothing yet.
+
+        target: what the target's steps take, which others keep up to date. expected_tokens: how many more an answer is
+        expected to have. clock: in seconds.
+        """
         self.source = source
         self._target = target
+        self._expected_tokens = expected_tokens
+        self._clock = clock
         self._costs = DraftCost(), DraftCost()  # of a first token, which has the text's last ones to read; of others
-        self._followed_s = 0.0  # per token; 0: not measured
+        self._followed = 0.0  # time per token, relative as DraftCost; 0: not measured
+        self._follow_s_left = 0.0  # for following beside steps in which nothing but answers is computed
+        self._prompt_token_s = 0.0  # per token of steps with prompts; 0: not measured
         # Of greedy texts and of sampled ones, and of the same in a grammar.
         self._chances = [DraftChances() for _ in range(4)]
         self._expected = [Expected() for _ in range(4)]
-        self._credit_s = 0.0  # for probes
+        self._budget = ProbeBudget()
         self._rate = 0.0  # tokens per second that the plan predicts
         self._records: dict[SequenceState, DraftRecord] = {}
         self._lagging: list[Generation] = []
@@ -158,13 +176,14 @@ class ModelDrafts:
         self.drafted: list[Generation] = []
         """Generations with drafts in this step, whether they are computed or not."""
 
-    def begin_step(self, running: Sequence[SequenceState]) -> None:
-        """Forgets the plan of the step before, and sequences that don't run any more."""
+    def begin_step(self) -> None:
+        """Forgets the plan of the step before."""
         self._lagging, self._probe, self.drafted = [], None, []
-        self._probed_s, self.most_tokens = None, self.source.most_tokens
-        self.source.keep_only(running)
-        if len(self._records) > len(running):
-            self._records = {sequence: self._records[sequence] for sequence in running if sequence in self._records}
+        self._probed_s, self._spent_s, self.most_tokens = None, 0.0, self.source.most_tokens
+
+    def forget(self, sequence: SequenceState) -> None:
+        """Forgets a sequence that has ended or was preempted."""
+        self._records.pop(sequence, None)
 
     @property
     def is_probe(self) -> bool:
@@ -184,25 +203,35 @@ class ModelDrafts:
         steps, beside = self._off
         if steps and beside == rows:
             self._off = steps - 1, rows
-            self._credit_s += _PROBE_SHARE * self._target.seconds(rows)
             return []
-        lags = [(lag, generation) for generation in able if (lag := self.source.lag(generation)) is not None]
-        ready = [generation for lag, generation in lags if not lag]
-        behind = sorted(((lag, g) for lag, g in lags if lag), key=lambda pair: pair[0])
+        ready, behind = self._lags(able)
         base = rows / self._target.seconds(rows)
         chosen = [generation for generation in ready if self._beats_lookup(generation, able[generation], rows, base)]
         depth, self._rate = self._depth(chosen, rows)
-        if lags and self._probes < _FREE_PROBES:
+        if (ready or behind) and self._probes < _FREE_PROBES:
             return self._plan_probe(ready, behind, rows)
         if behind:
-            self._plan_to_follow(chosen, behind, rows, base)
+            self._plan_to_follow(chosen, behind, rows, is_prompt=False)
         if depth:
-            self._credit_s = 0.0
             return chosen
-        probed = [] if self._lagging or not lags else self._plan_probe(ready, behind, rows)
+        probed = [] if self._lagging or not (ready or behind) else self._plan_probe(ready, behind, rows)
         if not self._lagging and not probed and self._probe is None:
             self._off = _STEPS_OFF - 1, rows
         return probed
+
+    def plan_beside_prompts(self, generations: Iterable[Generation], rows: int) -> None:
+        """Plans to follow texts beside a step that computes prompts, after which there will be `rows` rows."""
+        self._lagging = []
+        ready, behind = self._lags(generations)
+        _, self._rate = self._depth(ready, rows)
+        if behind and self._prompt_token_s:
+            self._plan_to_follow(ready, behind, rows, is_prompt=True)
+
+    def _lags(self, generations: Iterable[Generation]) -> tuple[list[Generation], list[tuple[int, Generation]]]:
+        """Returns those that can be drafted for, and those that must be followed first, by how many tokens."""
+        lags = [(lag, generation) for generation in generations if (lag := self.source.lag(generation)) is not None]
+        ready = [generation for lag, generation in lags if not lag]
+        return ready, sorted(((lag, one) for lag, one in lags if lag), key=lambda pair: pair[0])
 
     def _depth(self, drafted: Sequence[Generation], rows: int) -> tuple[int, float]:
         """How many tokens deep drafts for all of them at once give the most tokens per second, and how many those are.
@@ -240,51 +269,78 @@ class ModelDrafts:
         return drafts > lookup
 
     def _plan_to_follow(
-        self, drafted: Sequence[Generation], behind: Sequence[tuple[int, Generation]], rows: int, base: float
+        self, drafted: Sequence[Generation], behind: Sequence[tuple[int, Generation]], rows: int, *, is_prompt: bool
     ) -> None:
         """Plans to compute what the source lags behind, if drafts are expected to save more time than that takes."""
+        base_s = self._target.seconds(rows)
         for count in range(len(behind), 0, -1):
             some = [generation for _, generation in behind[:count]]
             _, rate = self._depth([*drafted, *some], rows)
             if self._rate >= rate:
                 continue
-            left = min(max(_LEAST_LEFT, g.sequence.generated) for g in some)
-            left = min(left, min(g.sequence.end_length - g.sequence.length for g in some))
-            before = max(base, self._rate if drafted else 0.0)
-            saved_s = left * rows * (1 / before - 1 / rate)
-            if saved_s > _FOLLOW_GAIN * sum(lag for lag, _ in behind[:count]) * self._follow_s():
+            cost_s = sum(lag for lag, _ in behind[:count]) * self._follow_s()
+            left = float(min(self._tokens_left(generation) for generation in some))
+            if not is_prompt:  # the answers go on meanwhile
+                left -= cost_s / (_FOLLOW_SHARE * base_s)
+            before = max(rows / base_s, self._rate if drafted else 0.0)
+            if left * rows * (1 / before - 1 / rate) > _FOLLOW_GAIN * cost_s:
                 self._lagging = some
                 return
+
+    def _tokens_left(self, generation: Generation) -> int:
+        sequence = generation.sequence
+        return min(self._expected_tokens(sequence), sequence.end_length - sequence.length)
 
     def _plan_probe(
         self, ready: list[Generation], behind: Sequence[tuple[int, Generation]], rows: int
     ) -> list[Generation]:
         """Plans a probe, if it can lose no more than a small share of the time since the last one."""
         base_s = self._target.seconds(rows)
-        self._credit_s += _PROBE_SHARE * base_s
         is_free = self._probes < _FREE_PROBES
         if behind and (is_free or not ready):
             lag, generation = behind[0]
-            if is_free or self._credit_s >= lag * self._follow_s():
+            if is_free or self._budget.allows(lag * self._follow_s(), base_s):
                 self._probe = generation
             return []
         deep = _PROBED_DEPTHS[self._probes % len(_PROBED_DEPTHS)]
         deep = min(deep, self.source.most_tokens, max(1, (_MOST_PROBED_ROWS - rows) // len(ready)))
-        drafted_s = self._draft_s(len(ready), deep)
-        if not is_free and self._credit_s < drafted_s + self._target.seconds(rows + deep * len(ready)) - base_s:
+        while deep > 1 and self._probe_s(len(ready), deep, rows) > MOST * base_s:
+            deep -= 1  # there would never be time for it
+        if not is_free and not self._budget.allows(self._probe_s(len(ready), deep, rows), base_s):
             return []
         self._probes += 1
         self._probed_s, self.most_tokens = base_s, deep
         return ready
 
-    def computed(self, seconds: float, sampled: Mapping[SequenceState, Sequence[int]]) -> None:
-        """Learns from a step of the target that took `seconds`, and from what was sampled in it."""
+    def _probe_s(self, sequences: int, deep: int, rows: int) -> float:
+        """What a probe is expected to lose if all of its drafts are wrong."""
+        more_s = self._target.seconds(rows + deep * sequences) - self._target.seconds(rows)
+        return self._draft_s(sequences, deep) + more_s
+
+    def computed(
+        self, seconds: float, sampled: Mapping[SequenceState, Sequence[int]], tokens: int, *, is_prompt: bool
+    ) -> None:
+        """Learns from a step of the target that took `seconds`, and from what was sampled in it.
+
+        tokens: how many it computed. is_prompt: whether some were of a prompt.
+        """
         self._learn(sampled)
-        if self._probed_s is None:
+        if is_prompt:
+            taken_s = seconds / max(tokens, 1)
+            self._prompt_token_s += (taken_s - self._prompt_token_s) * (0.3 if self._prompt_token_s else 1.0)
             return
-        tokens = sum(map(len, sampled.values()))
-        lost_s = self._spent_s + seconds - self._probed_s * tokens / max(len(sampled), 1)
-        self._credit_s = min(self._credit_s, 0.0) - max(lost_s, 0.0)
+        if not sampled:
+            return
+        if self._probed_s is not None:
+            # At least what such steps take: a faster machine pays for nothing.
+            rows = len(sampled) + sum(len(self._record(generation).drafts) for generation in self.drafted)
+            answers = sum(map(len, sampled.values())) / len(sampled)
+            taken_s = self._spent_s + max(seconds, self._target.seconds(rows))
+            self._budget.spend(max(taken_s - self._probed_s * answers, 0.0))
+        step_s = self._target.seconds(len(sampled))
+        self._budget.stepped(step_s)
+        more_s = _FOLLOW_SHARE * step_s
+        self._follow_s_left = min(self._follow_s_left, self._least_follow_s()) + more_s
 
     def run(self, allowed: Mapping[Generation, int], rows: int) -> float:
         """Drafts what was planned, and returns the seconds that it took.
@@ -292,35 +348,49 @@ class ModelDrafts:
         allowed: the most tokens for each generation. rows: those of the target's step without them.
         """
         if self._probe is not None:
-            self._credit_s -= self._follow([self._probe])
-        self._follow(self._lagging)
+            most_s = max(_FIRST_PAUSE_S, self._least_follow_s()) if self._probes < _FREE_PROBES else None
+            self._budget.spend(self._follow([self._probe], most_s))
+        if self._lagging:
+            self._follow_s_left -= self._follow(self._lagging, self._follow_s_left)
         self._spent_s = self._draft(allowed, rows)
         return self._spent_s
 
-    def _follow(self, generations: Sequence[Generation]) -> float:
-        began_s = time.perf_counter()
-        end_s = began_s + _PAUSE_S
+    def run_beside_prompts(self, tokens: int) -> None:
+        """Follows texts as planned, before a step that computes so many tokens."""
+        self._follow(self._lagging, _FOLLOW_SHARE * tokens * self._prompt_token_s)
+
+    def _follow(self, generations: Sequence[Generation], most_s: float | None) -> float:
+        """Follows texts for about `most_s` seconds; None: to their ends. Returns the seconds that it took."""
+        began_s = now_s = self._clock()
         for generation in generations:
-            while (lag := self.source.lag(generation)) and (now_s := time.perf_counter()) < end_s:
-                most = max(int((end_s - now_s) / self._follow_s()), _LEAST_FOLLOWED)
-                count = min(lag, most, 512)
+            while generation.sequence.slot >= 0 and (lag := self.source.lag(generation)):
+                count = min(lag, _MOST_FOLLOWED)
+                if most_s is not None:
+                    able = int((most_s - (now_s - began_s)) / self._follow_s())
+                    if able < min(lag, _LEAST_FOLLOWED):
+                        return now_s - began_s
+                    count = min(count, able)
                 self.source.follow(generation, count)
-                taken = (time.perf_counter() - now_s) / count
-                if count >= _LEAST_FOLLOWED:
-                    self._followed_s += (taken - self._followed_s) * (0.3 if self._followed_s else 1.0)
-        return time.perf_counter() - began_s
+                before_s, now_s = now_s, self._clock()
+                if self.source.lag(generation) == lag:  # it can't
+                    break
+                # Before the first probe neither memory is warm nor the target's time known.
+                if count >= _LEAST_FOLLOWED and self._probes:
+                    taken = (now_s - before_s) / count / self._target.one_row_s
+                    self._followed += (taken - self._followed) * (0.3 if self._followed else 1.0)
+        return now_s - began_s
 
     def _draft(self, allowed: Mapping[Generation, int], rows: int) -> float:
-        began_s = time.perf_counter()
+        began_s = self._clock()
         going = [generation for generation, most in allowed.items() if most > 0]
         for generation in going:
             generation.draft_tokens = []
             self._record(generation).begin()
         while going:
-            before_s = time.perf_counter()
+            before_s = self._clock()
             drafted = self.source.draft(going)
             is_first = not going[0].draft_tokens
-            self._costs[not is_first].record(len(going), time.perf_counter() - before_s)
+            self._costs[not is_first].record(len(going), (self._clock() - before_s) / self._target.one_row_s)
             more = []
             for generation, token in zip(going, drafted, strict=True):
                 tokens = [*generation.draft_tokens, *(() if token is None else (token.token,))]
@@ -338,7 +408,7 @@ class ModelDrafts:
                 if len(record.drafts) < allowed[generation] and not is_last:
                     more.append(generation)
             going = more if self.is_probe else self._worth_more(more, rows)
-        return time.perf_counter() - began_s
+        return self._clock() - began_s
 
     def _worth_more(self, generations: list[Generation], rows: int) -> list[Generation]:
         """Those for which one more token is worth its time: the planned rate of tokens at least."""
@@ -377,14 +447,18 @@ class ModelDrafts:
 
     def _draft_s(self, sequences: int, deep: int) -> float:
         """The expected time of drafting so many tokens for each of the sequences."""
-        prior_s = self.source.cost_share * self._target.seconds(1)
-        first_s, more_s = self._costs[0].seconds(sequences, prior_s), self._more_s(sequences)
-        return min(first_s, _MOST_FIRST * more_s) + (deep - 1) * more_s
+        first = self._costs[0].share(sequences, self.source.cost_share)
+        more_s = self._more_s(sequences)
+        return min(first * self._target.one_row_s, _MOST_FIRST * more_s) + (deep - 1) * more_s
 
     def _more_s(self, sequences: int) -> float:
         """The expected time of a draft token that is not the first one, for each of the sequences."""
-        prior_s = self.source.cost_share * self._target.seconds(1)
-        return self._costs[1].seconds(sequences, min(prior_s, self._costs[0].seconds(1, prior_s)))
+        prior = self.source.cost_share
+        return self._target.one_row_s * self._costs[1].share(sequences, min(prior, self._costs[0].share(1, prior)))
+
+    def _least_follow_s(self) -> float:
+        """What following as few tokens as possible takes."""
+        return 1.01 * _LEAST_FOLLOWED * self._follow_s()
 
     def _follow_s(self) -> float:
-        return self._followed_s or self._draft_s(1, 1) / _FIRST_FOLLOWED
+        return self._followed * self._target.one_row_s or self._draft_s(1, 1) / _FIRST_FOLLOWED

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.engine.generation import Generation
-from app.engine.model_runner import Batch, ModelRunner, TokenSampler
-from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.model_runner import ModelRunner, TokenSampler
+from app.engine.scheduling.sequence import SequenceState
 from app.engine.speculative.draft_source import DraftToken
 from app.engine.speculative.request_draws import RequestDraws
 
@@ -40,6 +40,9 @@ class PredictingRunner(ModelRunner, Protocol):
         tokens: the last token of each, which no step has computed, or the draft of the call before. samplers: draw the
         drafts; None: the likeliest is taken.
         """
+
+    def forget_slot(self, slot: int) -> None:
+        """Overwrites the hidden states and the drafts of the slot's sequence, which leaves it, with zeros."""
 
 
 @dataclass(slots=True)
@@ -80,13 +83,13 @@ class PredictorDrafts:
         )
         return [None if token < 0 else DraftToken(token, chance) for token, chance in zip(tokens, chances, strict=True)]
 
-    def computed(self, step: Step, batch: Batch) -> None:
-        """The step has kept what is needed by itself."""
+    def forget(self, sequence: SequenceState) -> None:
+        """As `DraftSource.forget`. The slot's next sequence can't take its hidden state for its own."""
+        self._drawing.pop(sequence, None)
+        self._runner.forget_slot(sequence.slot)
 
-    def keep_only(self, sequences: Sequence[SequenceState]) -> None:
-        """As `DraftSource.keep_only`. Slots of sequences that have ended are known by their pages."""
-        if len(self._drawing) > len(sequences):
-            self._drawing = {one: self._drawing[one] for one in sequences if one in self._drawing}
+    def clear(self, owner: str) -> None:
+        """There is nothing to remove: the user's keys are in the target's pages."""
 
     def _sampler(self, generation: Generation) -> TokenSampler | None:
         """What draws the next draft; None: the request takes the likeliest, or its text has shifted."""

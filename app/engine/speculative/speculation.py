@@ -12,7 +12,10 @@ computed only where both together predict more tokens per second.
 Knows neither pages nor the model.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from app.engine.expert_reads import ExpertReads
@@ -22,6 +25,8 @@ from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.model_drafts import LEAST_GAIN, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
+
+logger = logging.getLogger(__name__)
 
 MAX_RUNNING = 16
 """With more running sequences than this, nothing is drafted: their rows already fill the kernels."""
@@ -42,26 +47,34 @@ class Speculation:
     """Decides which draft tokens to compute in a step, and afterwards accepts the right ones."""
 
     def __init__(
-        self, guess_tokens: int, experts: ExpertReads | None = None, source: DraftSource | None = None
+        self,
+        guess_tokens: int,
+        experts: ExpertReads | None = None,
+        source: DraftSource | None = None,
+        expected_tokens: Callable[[SequenceState], int] = lambda sequence: max(64, sequence.generated),
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`guess_tokens`: the most that are looked up per sequence and step. `experts`: None if the model has none.
 
-        source: drafts with a model; None: drafts are only looked up.
+        source: drafts with a model; None: drafts are only looked up. expected_tokens: how many more an answer is
+        expected to have. clock: in seconds.
         """
         self._most = guess_tokens
         self._cost = StepCost(experts)
         self._source = source
-        self._model = None if source is None else ModelDrafts(source, self._cost)
+        self._model = None if source is None else ModelDrafts(source, self._cost, expected_tokens, clock)
+        self.has_failed = False
+        """Whether the model that drafts was given up."""
         self._looked_up: list[Generation] = []  # with a lookup's draft in this step, whether it is computed or not
         self._planned: list[Generation] = []  # for which the model drafts
-        self._batch: Batch | None = None
         self._seconds = 0.0
-        self._counts = {kind: DraftCounts() for kind in (LOOKUP, *(() if source is None else (source.kind,)))}
+        self._kind = LOOKUP if source is None else source.kind
+        self._counts = {kind: DraftCounts() for kind in (LOOKUP, self._kind)}
 
     @property
     def looks_on(self) -> bool:
         """Whether `accept` must see this step."""
-        return self._source is not None or bool(self._looked_up)
+        return self._model is not None or bool(self._looked_up)
 
     def draft(
         self, running: Sequence[SequenceState], generations: Mapping[SequenceState, Generation], spare: int
@@ -73,9 +86,8 @@ class Speculation:
         for generation in (*self._looked_up, *self._planned):
             generation.sequence.drafts = 0
         self._looked_up, self._planned = [], []
-        model = self._model
-        if model is not None:
-            model.begin_step(running)
+        if self._model is not None:
+            self._model.begin_step()
         if len(running) > MAX_RUNNING:
             return
         looked_up: dict[Generation, list[float]] = {}
@@ -92,8 +104,9 @@ class Speculation:
                 looked_up[generation] = chances
             able[generation] = chances or []
             rooms[generation] = room
-        if model is not None and all(sequence.length - sequence.computed == 1 for sequence in running):
-            self._planned = model.plan(able, len(running))
+        if self._model is not None and all(sequence.length - sequence.computed == 1 for sequence in running):
+            with self._given_up_if_it_fails():
+                self._planned = self._model.plan(able, len(running))
         for generation in self._planned:
             looked_up.pop(generation, None)
         rows = len(running)
@@ -103,7 +116,7 @@ class Speculation:
         for _, sequence in likely[: self._paying(chances, rows)]:
             sequence.drafts += 1
             spare -= 1
-        if model is not None:
+        if (model := self._model) is not None:
             for number, generation in enumerate(self._planned):
                 fair = spare // (len(self._planned) - number)
                 most = max(min(model.most_tokens, rooms[generation], fair), 0)
@@ -120,15 +133,38 @@ class Speculation:
             return None
         return generation.drafter.chances()[: len(generation.draft_tokens)]
 
-    @property
-    def fills(self) -> bool:
-        """Whether `fill` has something to compute."""
-        return self._model is not None and (bool(self._planned) or self._model.has_plan)
-
-    def fill(self, step: Step) -> None:
-        """Drafts with the model for a step that is made, and leaves out of the step what is not worth its row."""
+    def fills(self, step: Step) -> bool:
+        """Whether `fill` may have something to compute."""
         if self._model is None:
-            return
+            return bool(self._planned)
+        return bool(step.sequences) and (bool(self._planned or step.prompts) or self._model.has_plan)
+
+    def fill(self, step: Step, generations: Mapping[SequenceState, Generation]) -> None:
+        """Drafts with the model for a step that is made, and leaves out of the step what is not worth its row."""
+        if (model := self._model) is not None:
+            with self._given_up_if_it_fails():
+                if step.prompts and len(step.sequences) <= MAX_RUNNING:
+                    self._follow_beside_prompts(model, step, generations)
+                self._fill(model, step)
+        if self._model is None:
+            planned = {generation.sequence for generation in self._planned}
+            for index, sequence in enumerate(step.sequences):
+                if sequence in planned:
+                    step.query_lengths[index] = 1
+                    sequence.drafts = 0
+            self._planned = []
+
+    @staticmethod
+    def _follow_beside_prompts(model: ModelDrafts, step: Step, generations: Mapping[SequenceState, Generation]) -> None:
+        able = [
+            generations[sequence]
+            for sequence in step.sequences
+            if generations[sequence].may_draft and sequence.end_length - sequence.length > 1
+        ]
+        model.plan_beside_prompts(able, len(step.sequences))
+        model.run_beside_prompts(sum(step.query_lengths))
+
+    def _fill(self, model: ModelDrafts, step: Step) -> None:
         places = {sequence: index for index, sequence in enumerate(step.sequences)}
         allowed = {
             generation: step.query_lengths[places[generation.sequence]] - 1
@@ -136,23 +172,39 @@ class Speculation:
             if generation.sequence in places and generation.sequence.length - generation.sequence.computed == 1
         }
         rows = sum(step.query_lengths) - sum(allowed.values())
-        spent_s = 0.0 if step.prompts else self._model.run(allowed, rows)
-        likely = [(chance, generation) for generation in allowed for chance in self._model.chances(generation)]
+        spent_s = 0.0 if step.prompts else model.run(allowed, rows)
+        likely = [(chance, generation) for generation in allowed for chance in model.chances(generation)]
         likely.sort(key=lambda pair: -pair[0])
         for generation in allowed:
             step.query_lengths[places[generation.sequence]] = 1
-        most = len(likely) if self._model.is_probe else self._paying([chance for chance, _ in likely], rows, spent_s)
+        most = len(likely) if model.is_probe else self._paying([chance for chance, _ in likely], rows, spent_s)
         for _, generation in likely[:most]:
             step.query_lengths[places[generation.sequence]] += 1
 
-    def give_up(self, step: Step) -> None:
-        """No model drafts any more, and the step has none of its drafts."""
-        planned = {generation.sequence for generation in self._planned}
-        for index, sequence in enumerate(step.sequences):
-            if sequence in planned:
-                step.query_lengths[index] = 1
-                sequence.drafts = 0
-        self._planned, self._model, self._source = [], None, None
+    @contextmanager
+    def _given_up_if_it_fails(self) -> Iterator[None]:
+        """After an error no model drafts any more; `fill` takes its drafts out of a step that was planned."""
+        try:
+            yield
+        except Exception:
+            logger.exception("drafting has failed: no model drafts any more until the worker starts again")
+            self._model, self.has_failed = None, True
+
+    def forget(self, sequence: SequenceState) -> None:
+        """Forgets a sequence that leaves its slot, which it still has: it has ended, or was preempted."""
+        if self._model is not None:
+            self._model.forget(sequence)
+        if (source := self._source) is not None:
+            self._source = None  # not asked again if it fails
+            with self._given_up_if_it_fails():
+                source.forget(sequence)
+                self._source = source
+
+    def clear(self, owner: str) -> None:
+        """Removes what is cached of a user's texts, whose pages are saved (`MemoryGrant.owner`)."""
+        if self._source is not None:
+            with self._given_up_if_it_fails():
+                self._source.clear(owner)
 
     def _paying(self, chances: Sequence[float], rows: int, spent_s: float | None = None) -> int:
         """How many draft tokens, sorted by falling probability, maximize tokens per second beside `rows` other rows.
@@ -172,7 +224,7 @@ class Speculation:
 
     def record(self, step: Step, batch: Batch, seconds: float) -> None:
         """Learns from the time of a step in which all sequences decoded."""
-        self._batch, self._seconds = batch, seconds
+        self._seconds = seconds
         rows, sequences = len(batch.token_ids), len(step.sequences)
         if sequences <= MAX_RUNNING:
             drafted = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
@@ -193,8 +245,7 @@ class Speculation:
                     places = places[: places.index(-1)]
                 right = len(places) - 1
                 step.query_lengths[index] -= drafted - right
-                is_model = self._source is not None and sequence in by_model
-                counts = self._counts[self._source.kind if is_model and self._source is not None else LOOKUP]
+                counts = self._counts[self._kind if sequence in by_model else LOOKUP]
                 counts.drafted += drafted
                 counts.accepted += right
             if step.samples[index]:
@@ -204,9 +255,9 @@ class Speculation:
             assert generation.drafter is not None
             generation.drafter.learn(by_sequence.get(generation.sequence, ()))
         if self._model is not None:
-            self._model.computed(self._seconds, by_sequence)
-            assert self._batch is not None
-            self._model.source.computed(step, self._batch)
+            with self._given_up_if_it_fails():
+                rows = sum(step.query_lengths)
+                self._model.computed(self._seconds, by_sequence, rows, is_prompt=bool(step.prompts))
         return taken
 
     def tokens(self) -> dict[str, tuple[int, int]]:
@@ -216,5 +267,4 @@ class Speculation:
     def release_memory(self) -> None:
         """Gives the memory of drafts back; no sequence runs."""
         if self._source is not None:
-            self._source.keep_only(())
             self._source.release_memory()

@@ -24,6 +24,7 @@ _GAUGES: dict[str, tuple[str, _Value]] = {
     "kv_pages": ("Pages of keys and values.", lambda row: row.kv_pages),
     "kv_pages_used": ("Pages that sequences hold.", lambda row: row.kv_pages - row.kv_pages_free),
     "kv_pages_cached": ("Pages that later prompts may find.", lambda row: row.kv_pages_cached),
+    "drafts_failed": ("Whether drafting has failed, so that no model drafts any more.", lambda row: row.drafts_failed),
     "asleep": ("Whether its model has given its memory back until its next request.", lambda row: row.asleep),
 }
 _COUNTERS: dict[str, tuple[str, _Value]] = {

@@ -1,5 +1,7 @@
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
+from threading import Event
 from typing import Any
 
 import pytest
@@ -7,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
-from app.engine.generation import Generation
 from app.engine.model_runner import TokenSampler
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
@@ -186,21 +187,24 @@ def test_what_the_draft_model_does_not_know_is_not_drafted_for() -> None:
     assert texts_with(source, requests) == (alone, 0)
 
 
-def test_a_source_that_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["draft", "lag", "follow", "forget"])
+def test_a_source_that_fails_is_not_asked_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def draft(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         asked.append(1)
         raise ValueError("it can not draft")
 
     source = drafting(FakeDraftRunner(right=1.0, vocab_size=400))
-    monkeypatch.setattr(source, "draft", draft)
+    monkeypatch.setattr(source, method, fail)
     requests = [
-        GenerateRequest(f"{number}", tuple(range(number + 3)), 20, SamplingParams(temperature=0.0), tenant=b"")
+        GenerateRequest(f"{number}", tuple(range(number + 25)), 20, SamplingParams(temperature=0.0), tenant=b"")
         for number in range(2)
     ]
     alone, _ = texts_with(None, requests)
-    assert texts_with(source, requests) == (alone, 0)
+    texts, drafted = texts_with(source, requests)
+    assert texts == alone
+    assert (drafted > 0) == (method == "forget")
     assert asked == [1]
 
 
@@ -222,31 +226,57 @@ def test_a_draft_model_of_another_kind_is_refused() -> None:
         drafting(FakeRunner(), most_tokens=0)
 
 
-def test_nothing_is_kept_of_a_user_whose_pages_are_saved() -> None:
-    """They must be gone when the user is: from the prefix cache, and from memory."""
+def pages_of(draft: FakeRunner) -> int:
+    """How many pages have tokens of a prompt 0, 1, 2 .. 39."""
+    return sum(row[0] + 1 == row[1] < 40 for row in draft._pages.tolist())
+
+
+@pytest.mark.parametrize("clears", ["after it", "while it runs"])
+def test_nothing_is_left_of_a_user_who_has_left(clears: str) -> None:
+    """Texts of users whose pages are saved are cached too, until their pages are removed from memory."""
+    released = Event()
     runner, draft = FakeRunner(), FakeDraftRunner(right=1.0)
-    source = drafting(draft)
-    store = DictStore(runner.gathered_page_bytes)
+    if clears == "while it runs":
+        runner.before_step = lambda _: None if runner.steps < 5 else (released.wait(60), None)[1]
+    source, store = drafting(draft), DictStore(runner.gathered_page_bytes)
     engine, receiver = Engine(runner, drafts=source, page_store=store), Receiver()
     engine.start()
-    sampling = SamplingParams(seed=1)
-    receiver.submit(engine, GenerateRequest("1", tuple(range(40)), 20, sampling, tenant=b"", memory=grant_for("ada")))
-    receiver.tokens("1")
+    request = GenerateRequest("1", tuple(range(40)), 20, SamplingParams(seed=1), tenant=b"", memory=grant_for("ada"))
+    other = replace(request, request_id="2", prompt_token_ids=tuple(range(60, 90)), memory=grant_for("bob"))
+    memory = engine.memory
+    assert memory is not None
+    receiver.submit(engine, other)
+    if clears == "while it runs":
+        receiver.submit(engine, request)
+        cleared = memory.clear(grant_for("ada").owner)
+        released.set()
+        cleared.result(60)
+        receiver.tokens("1")
+    else:
+        for name in ("1", "again"):
+            receiver.submit(engine, replace(request, request_id=name))
+            receiver.tokens(name)
+        assert sum(draft.step_tokens) < 30 + 60 + 3 * 20 + 10, "its prompt is read once"
+        assert pages_of(draft) > 8
+        memory.clear(grant_for("ada").owner).result(60)
+    receiver.tokens("2")
     engine.stop()
     store.close()
     assert engine.statistics().drafted_tokens > 0
-    assert source._pool.used_count > 0, "until another step"
-    assert source._pool.cached_count == 0
+    assert source._pool.used_count == 0
+    assert (60, 61, 62, 63) in set(map(tuple, draft._pages.tolist())), "another user's"
+    assert pages_of(draft) == 0
 
 
-def test_pages_that_are_not_kept_are_overwritten() -> None:
-    draft = FakeDraftRunner(right=1.0)
+def test_a_sequence_that_has_ended_holds_nothing() -> None:
+    """Without another step."""
+    runner, draft = FakeRunner(), FakeDraftRunner(right=1.0)
     source = drafting(draft)
-    request = GenerateRequest("1", tuple(range(40)), 20, SamplingParams(seed=1), tenant=b"")
-    sampler = draft.make_sampler(request.prompt_token_ids, request.sampling, 1)
-    generation = Generation.of(request, sampler, lambda _: None, "1", page_tokens=4, salt=None)
-    source.lag(generation)
-    source.follow(generation, 39)
-    assert (draft._pages >= 0).sum() == draft.max_step_tokens
-    source.keep_only(())
-    assert (draft._pages >= 0).sum() == 0
+    engine, receiver = Engine(runner, drafts=source, prefix_cache=False), Receiver()
+    engine.start()
+    receiver.submit(engine, GenerateRequest("1", tuple(range(40)), 20, SamplingParams(seed=1), tenant=b""))
+    receiver.tokens("1")
+    engine.stop()
+    assert engine.statistics().drafted_tokens > 0
+    assert (source._pool.used_count, source._pool.cached_count, source._texts) == (0, 0, {})
+    assert len(source._free_slots) == draft.max_sequences

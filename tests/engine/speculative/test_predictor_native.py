@@ -21,7 +21,7 @@ from app.engine.speculative.step_cost import StepCost
 from app.messages.outputs import TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from app.settings.applications import ModelApplicationSettings
-from app.workers.drafts import load_drafts
+from app.workers.drafts import drafting_bytes, load_drafts
 from app.workers.load import load_model
 from app.workers.numa import Slot
 from kernels import _native
@@ -377,6 +377,21 @@ def test_saved_pages_have_the_predictors_keys(model: Path) -> None:
         assert engine._runner.gathered_page_bytes < len(next(iter(saved.values())))
 
 
+def test_nothing_of_a_sequence_is_left_in_its_slot(model: Path) -> None:
+    """The next one of the slot could take its hidden state for its own, if it gets the same page."""
+    request = GenerateRequest("one", tuple(range(40)), 24, GREEDY, tenant=b"")
+    with running(model, "few at a time") as engine:
+        text = outputs(engine, [request])["one"]
+        assert engine.statistics().drafted_tokens > 0
+    runner = engine._runner
+    assert isinstance(runner, NativeRunner)
+    for slot in range(runner.max_sequences):
+        for context in range(40, 64):
+            assert runner.draft(text[-1:], [context], [slot], [context], [None]) == ([-1], [0.0])
+    with pytest.raises(ValueError, match=r"^slot: 3 is not in 0 \.\. 3$"):
+        runner.forget_slot(3)
+
+
 def test_right_drafts_save_steps(model: Path) -> None:
     request = GenerateRequest("one", tuple(range(40)), 200, GREEDY, tenant=b"")
     steps = {}
@@ -400,6 +415,12 @@ def test_the_predictor_takes_its_pages_from_the_same_memory(model: Path) -> None
     assert _native.Model.has_predictor(str(model)) == (kind_of(model) == MTP)
 
 
+def tokens_without(runner: NativeRunner, model: Path) -> int:
+    """That would fit without a predictor."""
+    state_bytes = runner.state_pages * _native.Model.state_page_bytes(str(model))
+    return ((1 << 24) - state_bytes) // _native.Model.kv_page_bytes(str(model), "int16") * PAGE
+
+
 @pytest.mark.parametrize(("options", "used"), [({}, True), ({"draft_tokens": 2}, True), ({"draft_tokens": 0}, False)])
 def test_a_worker_uses_it(options: dict[str, int], used: bool, model: Path) -> None:
     settings = ModelApplicationSettings.model_validate(
@@ -414,6 +435,8 @@ def test_a_worker_uses_it(options: dict[str, int], used: bool, model: Path) -> N
     assert isinstance(runner, NativeRunner)
     source = load_drafts(settings, model, slot, 1, runner)
     assert runner.predicts == isinstance(source, PredictorDrafts) == used
+    assert runner.kv_pages == tokens_without(runner, model) // PAGE, "as many as without it"
+    assert (drafting_bytes(settings, model)[1] > 0) == used
     most = 4 if kind_of(model) == MTP else 8
     assert source is None or (source.kind, source.most_tokens) == (kind_of(model), options.get("draft_tokens", most))
 

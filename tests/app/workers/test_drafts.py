@@ -14,6 +14,7 @@ from app.settings.applications import ModelApplicationSettings
 from app.workers.drafts import drafting_bytes, load_drafts
 from app.workers.load import load_model
 from app.workers.numa import Slot
+from app.workers.worker import _draft_name
 from kernels import _native
 from quant.families.description import DeltaNet
 from tests.engine.test_engine import Receiver
@@ -86,3 +87,15 @@ def test_models_that_cannot_draft_are_refused(target: Path, tmp_path: Path) -> N
     ):
         with pytest.raises(DraftError, match=reason):
             load_drafts(settings_with(target, draft), target, HERE, 1, runner)
+
+
+def test_only_what_drafts_is_named(target: Path, tmp_path: Path) -> None:
+    draft = with_files(write_random_model(tmp_path / "small", {**LLAMA, "num_hidden_layers": 1}))
+    settings = settings_with(target, draft)
+    runner = load_model(settings, target, HERE, 1)
+    drafts = load_drafts(settings, target, HERE, 1, runner)
+    assert _draft_name(settings, drafts) == "small"
+    settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"draft_tokens": 0})})
+    assert _draft_name(settings, load_drafts(settings, target, HERE, 1, runner)) is None
+    assert drafting_bytes(settings, target) == (0, 0)
+    assert _draft_name(settings_with(target, None), drafts) == "model"

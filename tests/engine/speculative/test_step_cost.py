@@ -70,3 +70,24 @@ def test_rows_that_were_slow_once_are_tried_again_some_time() -> None:
         cost.record(1, 0.03)  # longer texts: steps take longer, and no guess is made
     assert cost.seconds(1) == pytest.approx(0.03, rel=0.01)
     assert cost.seconds(4) / cost.seconds(1) < 1.7
+
+
+def test_a_machine_that_slows_down_makes_no_rows_cheap() -> None:
+    """Nor does one that speeds up again: steps of one row tell what others take now."""
+    cost = StepCost()
+    for number in range(200):
+        cost.record((1, 4)[number % 2], (0.010, 0.012)[number % 2])
+    for slowness in (1.3, 1.0):
+        for _ in range(60):
+            cost.record(1, 0.010 * slowness)
+            assert cost.seconds(2) >= cost.seconds(1)
+            assert cost.seconds(4) / cost.seconds(1) == pytest.approx(1.2, rel=0.05)
+        assert cost.seconds(4) == pytest.approx(0.012 * slowness, rel=0.05)
+
+
+def test_more_rows_never_seem_to_take_less_time() -> None:
+    cost, random = StepCost(), Random(1)
+    for _ in range(300):
+        cost.record(random.randrange(1, 20), random.uniform(0.005, 0.02))
+        times = [cost.seconds(rows) for rows in range(1, 30)]
+        assert times == sorted(times)

@@ -105,8 +105,9 @@ class Model {
   // likeliest. Changes nothing that a step reads. Throws std::invalid_argument as `run`.
   void draft(const Batch& given, int32_t depth, Sampler* const* samplers, int32_t* tokens, float* chances);
 
-  // Forgets what drafts of the slot's sequence need, which leaves the slot: its hidden states and its page for
-  // drafts become zeros. Nothing without a predictor. Throws std::invalid_argument for a slot that is not there.
+  // Forgets what drafts of the slot's sequence need, which leaves the slot: its hidden states and its page
+  // for drafts become zeros. Nothing without a predictor. Throws std::invalid_argument for a slot that is not
+  // there.
   void forget_slot(int32_t slot);
 
   // As copy_page_turned (model/kv_turn.h).

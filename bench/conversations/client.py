@@ -180,11 +180,15 @@ def _receipt(
     times_s: list[float] = []
     usage: dict[str, Any] = {}
     for at_s, line in events:
-        event = json.loads(line[6:])
+        try:
+            event = json.loads(line[6:])
+        except ValueError:
+            error = error or "an event that is no JSON"
+            continue
         if "error" in event:
             error = error or "error event"
         usage = event.get("usage") or usage
-        if any(_has_text(choice) for choice in event.get("choices", ())):
+        if any(_has_text(choice) for choice in event.get("choices") or ()):
             times_s.append(round(at_s, 5))
     return Receipt(
         conversation=number,
@@ -201,7 +205,9 @@ def _receipt(
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
-    return bool(choice.get("text") or (choice.get("delta") or {}).get("content"))
+    """Whether a choice of an event has text: of an answer, or of the reasoning before it."""
+    delta = choice.get("delta") or {}
+    return bool(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
 
 
 if __name__ == "__main__":

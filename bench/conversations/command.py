@@ -13,7 +13,6 @@ JSON is written after every round, without folders and names of this machine.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -24,13 +23,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from app.draft_check import check_draft
 from bench.common import exit_on_end_signals, json_text, machine
 from bench.conversations.data import Conversations, DataError, read_conversations
 from bench.conversations.figures import Slo, pooled, without_samples
 from bench.conversations.fleet import Fleet, RunningService, fit_together
 from bench.conversations.launches import OURS, OwnSettings, own_launches, peer_launch
 from bench.conversations.options import parse
-from bench.conversations.plan import Bounds, Tokenize, select
+from bench.conversations.plan import FIRST_MAPPED_ID, Bounds, Tokenize, select
 from bench.conversations.rounds import (
     LEAST_ROUNDS,
     WARM_UP,
@@ -51,7 +51,9 @@ from bench.peers import InstallError
 from bench.peers.http_server import Sizes
 from bench.places import reasons_without_places, shown_command, without_places
 from bench.processor import machine_facts, this_processor
+from kernels import _native
 from quant.errors import QuantError
+from quant.files.json_file import read_json_object
 
 _SAMPLE = "The quick brown fox jumps over the lazy dog, and nobody minds."
 FULL_LOOPS = 8
@@ -65,7 +67,10 @@ def tokenizer_of(folder: Path) -> Tokenize:
     path = folder / "tokenizer.json"
     if not path.exists():
         raise DataError(f"{path} is not there; `make model` fetches the embedded model, whose tokenizer counts tokens")
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more exact
+        raise DataError(f"{path} is no tokenizer: {error}") from error
     tokenizer.no_truncation()
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -76,8 +81,11 @@ def has_words(folder: Path) -> bool:
 
 
 def vocab_size_of(folder: Path) -> int:
-    """Vocabulary size of a packed model."""
-    return int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
+    """Vocabulary size of a packed model. Raises DataError, QuantError."""
+    size = read_json_object(folder / "config.json").get("vocab_size")
+    if not isinstance(size, int) or size <= FIRST_MAPPED_ID:
+        raise DataError(f"{folder}: its config.json has no vocab_size above {FIRST_MAPPED_ID}, so no ids can be sent")
+    return size
 
 
 def wanted_conversations(options: argparse.Namespace) -> int:
@@ -99,6 +107,8 @@ def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | N
     wanted = wanted_conversations(options)
     selection = select(data.usable, wanted, bounds, tokenizer_of(counting), vocab_size=vocab_size, seed=options.seed)
     there = len(selection.conversations)
+    if there and packed is not None and options.url is None:
+        check_context(options, packed, selection.context_tokens + SLACK_TOKENS)
     needed = WARM_UP + options.conversations + LEAST_PROBE if options.find_rate else wanted
     if there < needed:
         raise DataError(
@@ -118,6 +128,16 @@ def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | N
         request_s=options.request_s,
         seed=options.seed,
     )
+
+
+def check_context(options: argparse.Namespace, packed: Path, tokens: int) -> None:
+    """Raises DataError if requests of so many tokens are longer than the model's context."""
+    longest = read_json_object(packed / "config.json").get("max_position_embeddings")
+    if isinstance(longest, int) and tokens > longest:
+        raise DataError(
+            f"requests of up to {tokens} tokens are too long for {packed.name}, whose context has {longest}: lower "
+            f"--max-prompt-tokens ({options.max_prompt_tokens}) or --max-answer-tokens ({options.max_answer_tokens})"
+        )
 
 
 def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, model: str) -> dict[str, Any]:
@@ -165,7 +185,12 @@ def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, m
 def notes(options: argparse.Namespace, plan: Plan) -> list[str]:
     """Caveats for the figures."""
     few = [f"with fewer than {LEAST_ROUNDS} rounds nobody can tell a gain from noise"]
-    return [*(few if plan.rounds < LEAST_ROUNDS else []), *_notes_of_short_rounds(options, plan)]
+    alone = [f"{options.draft.name} drafts for our service alone, and for no peer"] if options.draft else []
+    return [
+        *(few if plan.rounds < LEAST_ROUNDS else []),
+        *(alone if options.servers != (OURS,) else []),
+        *_notes_of_short_rounds(options, plan),
+    ]
 
 
 def _notes_of_short_rounds(options: argparse.Namespace, plan: Plan) -> list[str]:
@@ -212,6 +237,8 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
         None if options.model is None else bench_model(options.model, options.models, options.environments / "models")
     )
     packed: Path = options.model_folder if model is None else model.make_packed()
+    if options.draft is not None:
+        check_draft(packed, packed.name, options.draft)
     plan = make_plan(options, data, packed)
     names = [packed.name if model is None else model.name, *(folder.name for folder in options.also)]
     result = first_result(options, plan, data, " and ".join(names))
@@ -236,9 +263,15 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
     result["missing"] = reasons_without_places(fleet.missing)
     write(result, options.out)
     if not result["rounds"] and not result["found_rates"]:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in fleet.missing.items())
+        reasons = "; ".join(f"{name}: {in_one_line(reason)}" for name, reason in fleet.missing.items())
         raise ServerError(f"no server could be measured: {reasons}")
     return result
+
+
+def in_one_line(reason: str) -> str:
+    """The first line of a reason and the last one, which a server says of why it ends; the rest was shown before."""
+    lines = [line for line in reason.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys(line.strip() for line in (*lines[:1], *lines[-1:])))
 
 
 def search_all(fleet: Fleet, plan: Plan) -> Iterator[dict[str, list[dict[str, Any]]]]:
@@ -271,7 +304,7 @@ def stay_loaded(options: argparse.Namespace, launches: Sequence[Launch]) -> bool
     it, each of which has a Ray of its own.
     """
     if len(launches) < 2:
-        return True
+        return not options.in_turn
     beside_ours = any(launch.workers for launch in launches) and not options.side_by_side
     return not (options.in_turn or options.variants or beside_ours) and fit_together(launches)
 
@@ -301,6 +334,9 @@ def all_launches(
     if not own.guesses and "no_guesses" in variants:
         missing[f"{OURS}_no_guesses"] = f"{OURS} itself has no guesses in this run"
         variants = tuple(name for name in variants if name != "no_guesses")
+    if "no_drafts" in variants and not has_drafts([packed, *options.also], own):
+        missing[f"{OURS}_no_drafts"] = f"{OURS} itself has no drafts in this run: give it a model with --draft"
+        variants = tuple(name for name in variants if name != "no_drafts")
     if OURS in options.servers:
         launches += own_launches([packed, *options.also], own, variants, sizes, folder, options.environments)
     for name in options.servers:
@@ -312,11 +348,24 @@ def all_launches(
     return launches, missing
 
 
+def has_drafts(packed: Sequence[Path], own: OwnSettings) -> bool:
+    """Whether a model is drafted for: by another one, by a head, or by a layer of its own."""
+    return own.draft is not None or any(_native.Model.has_predictor(str(one)) for one in packed)
+
+
 def _put_rounds(result: dict[str, Any], rounds: dict[str, list[dict[str, Any]]]) -> None:
     result["rounds"] = {name: [without_samples(one) for one in some] for name, some in rounds.items()}
     result["medians"] = {name: medians(some) for name, some in rounds.items()}
     result["all_rounds"] = {name: pooled(some) for name, some in rounds.items()}
     result["ratios"] = ratios(rounds)
+
+
+def check_writable(out: Path | None) -> None:
+    """Makes the folder of the result. Raises OSError now rather than after a round if the file can't be written."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+            raise OSError(f"--out: {out} can't be written")
 
 
 def write(result: dict[str, Any], out: Path | None) -> None:
@@ -330,6 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     exit_on_end_signals()
     try:
+        check_writable(options.out)
         data = read_conversations(options.data)
         if options.url is not None:
             result = measure_running(options, data)
@@ -337,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
                 result = measure_fleet(options, data, Path(folder))
         write(result, options.out)
-    except (DataError, ServerError, RuntimeError, OSError, QuantError) as error:
+    except (ValueError, ServerError, RuntimeError, OSError, QuantError) as error:
         print(f"redoubt: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -1,11 +1,12 @@
-"""The command line of `redoubt bench conversations`, checked. Opens no file and starts nothing."""
+"""The command line of `redoubt bench conversations`, checked. Starts nothing."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from app.model_folder import encoder_settings, is_draft_head
 from bench.common import ROOT, OneLineParser, at_least
 from bench.conversations.find_rate import MOST_PROBES
 from bench.conversations.launches import OURS, PEERS, VARIANTS
@@ -13,6 +14,9 @@ from bench.conversations.rounds import LEAST_ROUNDS
 from bench.cores import default_threads
 from bench.models import NAMES
 from kernels import _native
+from quant.errors import QuantError
+from quant.files.json_file import read_json_object
+from quant.packed.packed_file import is_packed_model
 
 
 def names_of(known: Sequence[str]) -> Any:
@@ -80,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-guesses", action="store_true", help="ours without speculation")
     add("--no-prefix-cache", action="store_true", help="ours without it")
     add("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="ours")
-    add("--draft", type=Path, metavar="MODEL", help="ours: a smaller converted model that drafts")
+    add("--draft", type=Path, metavar="MODEL", help="ours: a smaller converted model, or an EAGLE-3 head, that drafts")
     add("--variants", type=names_of(tuple(VARIANTS)), default=(), help=f"ours also with: {','.join(VARIANTS)}")
     beside = made.add_mutually_exclusive_group()
     beside.add_argument("--in-turn", action="store_true", help="start each for its turn (default beside peers)")
@@ -89,6 +93,37 @@ def parser() -> argparse.ArgumentParser:
     add("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
     add("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")
     return made
+
+
+_OWN: Final = ("no_guesses", "no_prefix_cache", "kv_type", "workers", "draft")
+"""Options of our service alone."""
+_STARTED: Final = ("slots", "in_turn", "side_by_side", "environments")
+"""Further options of servers that this bench starts."""
+
+
+def _given(made: argparse.ArgumentParser, options: argparse.Namespace, names: Sequence[str]) -> str:
+    """The first of these options that differs from its default, as it is written; empty if none does."""
+    given = (name for name in names if getattr(options, name) != made.get_default(name))
+    return next((f"--{name.replace('_', '-')}" for name in given), "")
+
+
+def _check_folders(made: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the process unless the folders are what they must be; at a URL MODEL is a tokenizer alone."""
+    for folder in (*filter(None, [options.model_folder]), *options.also):
+        if not (folder / "tokenizer.json").exists() or (options.url is None and not is_packed_model(folder)):
+            made.error(f"{folder} is no folder of a converted model")
+        if options.url is None and not _generates(made, folder):
+            made.error(f"{folder} is an encoder or an EAGLE-3 head, and answers nothing")
+    if options.draft is not None and not is_packed_model(options.draft):
+        made.error(f"--draft: {options.draft} is no folder of a converted model or of an EAGLE-3 head")
+
+
+def _generates(made: argparse.ArgumentParser, folder: Path) -> bool:
+    try:
+        config = read_json_object(folder / "config.json")
+    except QuantError as error:
+        made.error(str(error))
+    return encoder_settings(config) is None and not is_draft_head(config)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -104,15 +139,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         made.error("either MODEL or --model")
     if options.draft is not None and (options.url is not None or options.also):
         made.error("--draft is of one model that this bench serves, without --url and --also")
-    for folder in (*filter(None, [options.model_folder, options.draft]), *options.also):
-        if not (folder / "tokenizer.json").exists():
-            made.error(f"{folder} is no folder of a converted model")
+    _check_folders(made, options)
     if options.model is None and options.servers not in (None, (OURS,)):
         made.error("--servers needs --model: peers read other forms of a model than a converted folder")
     if options.url is not None and (options.servers or options.variants):
         made.error("--url measures that service alone, without --servers and --variants")
     if options.variants and OURS not in (options.servers or (OURS,)):
         made.error(f"--variants are of {OURS}, which is not among --servers")
+    if options.variants and options.side_by_side:
+        made.error("--side-by-side is not for --variants: each has a Ray of its own, and is started for its turn")
+    if options.url is not None and (ignored := _given(made, options, (*_OWN, *_STARTED))):
+        made.error(f"{ignored} is of servers that this bench starts, not of one at --url")
+    if OURS not in (options.servers or (OURS,)) and (ignored := _given(made, options, _OWN)):
+        made.error(f"{ignored} is of {OURS}, which is not among --servers")
+    if not options.find_rate and (ignored := _given(made, options, ("probe_s", "search_s"))):
+        made.error(f"{ignored} needs --find-rate")
     options.servers = options.servers or ((OURS, *PEERS) if options.model else (OURS,))
     if options.also and (options.url is not None or options.servers != (OURS,)):
         made.error("--also measures our service alone: name MODEL, or --model with --servers redoubt")

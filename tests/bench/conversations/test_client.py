@@ -73,6 +73,17 @@ def test_events_are_read_whatever_their_chunks_are(size: int) -> None:
     assert bodies[0]["head"].startswith("POST /prefix/v1/chat/completions HTTP/1.1\r\n")
 
 
+def test_reasoning_is_text_and_an_odd_event_is_a_failure() -> None:
+    async def answer(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        odd = b"data: {odd\n\n" if body["number"] == 2 else b'data: {"choices": null}\n\n'
+        thought = b'data: {"choices": [{"delta": {"content": null, "reasoning_content": "hm"}}]}\n\n'
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + odd + thought + b"data: [DONE]\n\n")
+
+    receipts, _ = asyncio.run(sent(answer, {"conversations": [requests(1), requests(2)]}))
+    assert [len(one.event_times_s) for one in receipts] == [1, 1]
+    assert [one.error for one in receipts] == ["", "an event that is no JSON"]
+
+
 def test_a_body_may_end_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + events("a", "b", chat=False))

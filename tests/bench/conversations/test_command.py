@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from bench.conversations.command import first_result, has_words, main, make_plan, notes, stay_loaded
+from bench.conversations.command import (
+    all_launches,
+    first_result,
+    has_drafts,
+    has_words,
+    in_one_line,
+    main,
+    make_plan,
+    notes,
+    stay_loaded,
+)
 from bench.conversations.data import DataError, read_conversations
 from bench.conversations.launches import PEERS, VARIANTS, OwnSettings, own_launches, peer_launch
 from bench.conversations.options import parse
@@ -16,6 +26,8 @@ from bench.models import BenchModel
 from bench.peers import InstallError, llama_server, llama_server_native, openvino_server, vllm_server
 from bench.peers.http_server import HttpPeer, Sizes, announce, announced
 from quant.conversion.synth import synth
+from tests.engine.speculative.test_predictor_native import DENSE as PREDICTING
+from tests.kernels.tiny_model import described_tensors, write_described
 
 MODULES = (llama_server, llama_server_native, openvino_server, vllm_server)
 SIZES = Sizes(threads=2, slots=16, context_tokens=1000, kv_bytes=(5 << 29) + 1)
@@ -26,6 +38,14 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("model") / "random"
     synth("smollm2-135m", out, progress=False)
     return out
+
+
+def words_folder(packed: Path, folder: Path) -> Path:
+    """A folder of models in which the embedded one has a tokenizer."""
+    words = folder / "words" / "smollm2-135m-instruct"
+    words.mkdir(parents=True, exist_ok=True)
+    (words / "tokenizer.json").write_bytes((packed / "tokenizer.json").read_bytes())
+    return words.parent
 
 
 @pytest.fixture
@@ -51,6 +71,16 @@ def data(tmp_path: Path) -> Path:
         (["--model", "embedded", "--servers", "llama_cpp", "--variants", "kv_int8"], "not among --servers"),
         (["--url", "http://a", "--variants", "kv_int8"], "alone"),
         (["--url", "http://a", "--draft", "nowhere"], "--draft is of one model"),
+        (["--url", "http://a", "--no-prefix-cache"], "--no-prefix-cache is of servers that this bench starts"),
+        (["--url", "http://a", "--no-guesses"], "--no-guesses is of servers"),
+        (["--url", "http://a", "--kv-type", "int8"], "--kv-type is of servers"),
+        (["--url", "http://a", "--workers", "2"], "--workers is of servers"),
+        (["--url", "http://a", "--slots", "2"], "--slots is of servers"),
+        (["--url", "http://a", "--in-turn"], "--in-turn is of servers"),
+        (["--model", "embedded", "--servers", "llama_cpp", "--workers", "2"], "--workers is of redoubt, which is not"),
+        (["--model", "embedded", "--variants", "kv_int8", "--side-by-side"], "--side-by-side is not for --variants"),
+        (["--model", "embedded", "--probe-s", "5"], "--probe-s needs --find-rate"),
+        (["--model", "embedded", "--draft", "nowhere"], "--draft: nowhere is no folder of a converted model"),
     ],
 )
 def test_wrong_options_are_named_in_one_line(
@@ -72,6 +102,78 @@ def test_wrong_data_and_a_silent_url_are_one_line(
     assert "line 1 is no JSON" in capsys.readouterr().err
     assert main(["--data", str(data), "--url", "http://127.0.0.1:9"]) == 2
     assert "lists no model" in capsys.readouterr().err
+
+
+def test_folders_are_converted_models_that_answer(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, source = tmp_path / "head", tmp_path / "source"
+    synth("smollm2-135m", head, head=True, progress=False)
+    assert not (head / "tokenizer.json").exists()
+    assert parse(["--data", "x", str(packed), "--draft", str(head)]).draft == head
+    source.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (source / name).write_bytes((packed / name).read_bytes())
+    assert parse(["--data", "x", "--url", "http://a", str(source)]).model_folder == source
+    with pytest.raises(SystemExit):
+        parse(["--data", "x", str(source)])
+    (head / "tokenizer.json").write_bytes((packed / "tokenizer.json").read_bytes())
+    with pytest.raises(SystemExit):
+        parse(["--data", "x", str(head)])
+    error = capsys.readouterr().err
+    assert "source is no folder of a converted model" in error
+    assert "head is an encoder or an EAGLE-3 head" in error
+
+
+def test_drafts_are_left_out_where_there_are_none(data: Path, packed: Path, tmp_path: Path) -> None:
+    own = OwnSettings()
+    assert not has_drafts([packed], own)
+    assert has_drafts([packed], replace(own, draft=packed))
+    predicting = tmp_path / "predicting"
+    write_described(predicting, PREDICTING, {}, described_tensors(PREDICTING), "sym_int4")
+    assert has_drafts([packed, predicting], own)
+    options = parse(["--data", str(data), str(packed), "--variants", "no_drafts,kv_int8", "--conversations", "3"])
+    options.models = words_folder(packed, tmp_path)
+    options.rounds = 2
+    plan = make_plan(options, read_conversations(data), packed)
+    launches, missing = all_launches(options, None, packed, plan, tmp_path)
+    assert [launch.name for launch in launches] == ["redoubt", "redoubt_kv_int8"]
+    assert "has no drafts in this run" in missing["redoubt_no_drafts"]
+
+
+def test_what_can_not_be_sent_is_said_before_anything_starts(
+    data: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["--models", str(words_folder(packed, tmp_path)), "--threads", "1"]
+    long = tmp_path / "long"
+    messages = [{"role": "user", "content": "many " * 2000}, {"role": "assistant", "content": "one"}]
+    long.write_text("\n".join(json.dumps({"messages": messages}) for _ in range(20)))
+    few = ["--conversations", "2", "--rounds", "2"]
+    assert main(["--data", str(long), str(packed), *few, *models, "--max-prompt-tokens", "10000"]) == 2
+    assert "are too long for random, whose context has" in capsys.readouterr().err
+    other = tmp_path / "other"
+    synth("smollm2-135m", other, progress=False)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert main(["--data", str(data), str(packed), *few, *models, "--draft", str(other)]) == 2
+    assert "other has another vocabulary than random" in capsys.readouterr().err
+    (other / "tokenizer.json").write_text("{}")
+    assert main(["--data", str(data), str(other), *few, *models]) == 2
+    assert "is no tokenizer" in capsys.readouterr().err
+    assert main(["--data", str(data), str(packed), "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "can't be written" in error
+    assert error.count("\n") == 1
+
+
+def test_a_log_s_end_is_one_line() -> None:
+    assert in_one_line("ended with status 2: a\nb\n\nredoubt: no memory\n") == (
+        "ended with status 2: a ... redoubt: no memory"
+    )
+    assert in_one_line("needs memory") == "needs memory"
 
 
 def test_random_weights_are_sent_token_ids(data: Path, packed: Path, tmp_path: Path) -> None:
@@ -167,6 +269,7 @@ def test_ours_beside_peers_is_started_for_its_turn(data: Path, packed: Path, tmp
         return stay_loaded(parse(["--data", str(data), "--model", "embedded", *more]), launches)
 
     assert stays(ours)
+    assert not stays(ours, "--in-turn")
     assert not stays([*ours, peer])
     assert stays([*ours, peer], "--side-by-side")
     assert stays([peer, peer])
@@ -187,6 +290,12 @@ def test_short_rounds_are_noted(data: Path, packed: Path) -> None:
     assert noted("--rate", "1", *few) == []
     (note,) = noted("--rate", "1", "--conversations", "5", "--rounds", "2")
     assert "fewer than 3 rounds" in note
+    alone = ["--draft", str(packed), *few]
+    assert noted("--rate", "1", *alone) == []
+    options = parse(["--data", str(data), "--model", "embedded", "--rate", "1", *alone])
+    options.models = packed.parent / "words"
+    (note,) = notes(options, make_plan(options, read_conversations(data), packed))
+    assert note == "random drafts for our service alone, and for no peer"
 
 
 @pytest.mark.parametrize("peer", [module.PEER for module in MODULES])

@@ -66,7 +66,7 @@ def _rounds(result: Mapping[str, Any]) -> list[str]:
             number(found["event_gap_p99_s"], 1000, "{:.0f}"),
             str(sum(one["requests"] - one["completed"] for one in rounds)),
             f"{sum(one['promise']['kept'] for one in rounds)} of {len(rounds)} rounds",
-            over(name, ratio),
+            over(name, ratio, is_saturated=is_saturated(result)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -120,12 +120,17 @@ def spread(found: Mapping[str, float], form: str) -> str:
     return f"{form.format(found['median'])} ({form.format(found['lowest'])} to {form.format(found['highest'])})"
 
 
-def over(name: str, ratio: Mapping[str, float] | None) -> str:
+def is_saturated(result: Mapping[str, Any]) -> bool:
+    """Whether servers had as much to do as they could. At a rate that both keep up with, both do the same."""
+    return not result["load"]["rate"]
+
+
+def over(name: str, ratio: Mapping[str, float] | None, *, is_saturated: bool = True) -> str:
     """Our rate over a server's; with the aim where there is one, and bold where it is missed."""
     if ratio is None:
         return ""
     text = spread(ratio, "{:.2f}")
-    return text if name not in AIMED else aimed(ratio["median"], f"{text}, aim {AIM:g}")
+    return aimed(ratio["median"], f"{text}, aim {AIM:g}") if name in AIMED and is_saturated else text
 
 
 def aimed(ratio: float, text: str) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.compare_table import OURS
-from bench.conversations.table import AIM, aimed, number, over, spread, spreads, three
+from bench.conversations.rounds import LEAST_ROUNDS
+from bench.conversations.table import AIM, aimed, is_saturated, number, over, spread, spreads, three
 from bench.table.cells import MODELS
 from bench.table.markdown import heading, row
 from bench.table.results import Machine, ResultsError
@@ -21,6 +22,7 @@ SERVERS: Final[Mapping[str, str]] = {
     "redoubt_no_guesses": "Redoubt without guesses",
     "redoubt_no_prefix_cache": "Redoubt without its prefix cache",
     "redoubt_kv_int8": "Redoubt with int8 pages",
+    "redoubt_no_drafts": "Redoubt without drafts",
     "llama_cpp": "llama.cpp, PyPI's build",
     "llama_cpp_native": "llama.cpp, built for the processor",
     "vllm_cpu": "vLLM",
@@ -32,7 +34,6 @@ OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "OpenVINO GenAI": ("openvino_genai",),
 }
 """The short table's columns: of several builds the faster one counts."""
-AIM_FIGURES: Final = ("requests_per_s", "ours")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,21 @@ class Conversations:
     file: str
     machine: Machine
     result: Mapping[str, Any]
+    fewest: int
+    """Rounds or searches of the server that has fewest of them; `most`: of the one that has most."""
+    most: int
+
+    @property
+    def place(self) -> str:
+        """The machine and the file; and how many rounds there are where they are few."""
+        few = f", {self.rounds}" if self.fewest < LEAST_ROUNDS else ""
+        return f"({self.machine.title}{few}; `{self.file}`)"
+
+    @property
+    def rounds(self) -> str:
+        """How many rounds or searches there are, as "2 rounds"."""
+        many = f"{self.fewest}" if self.fewest == self.most else f"{self.fewest} to {self.most}"
+        return f"{many} {'searches' if self.result['found_rates'] else 'rounds'}"
 
     @property
     def title(self) -> str:
@@ -62,14 +78,15 @@ def _read(path: Path) -> Conversations:
         result = json.loads(path.read_text(encoding="utf-8"))
         machine = Machine(result["machine"]["name"], int(result["threads"]))
         searches = [len(one["searches"]) for one in result["found_rates"].values()]
-        fewest = min([*map(len, result["rounds"].values()), *searches])
+        counts = [*map(len, result["rounds"].values()), *searches]
+        fewest, most = min(counts), max(counts)
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(
             f"{path} is no result of `redoubt bench conversations` ({error!r}): measure it again"
         ) from error
     if fewest < 2:
         raise ResultsError(f"{path} has a server with one round, whose noise nobody can see: measure it again")
-    return Conversations(path.stem, machine, result)
+    return Conversations(path.stem, machine, result, fewest, most)
 
 
 def short_table(runs: Sequence[Conversations]) -> str:
@@ -83,12 +100,13 @@ def short_table(runs: Sequence[Conversations]) -> str:
         ratios = {name: one for name, one in run.result["ratios"].items() if not name.startswith(OURS)}
         if not ratios:
             continue
-        cells = [_best(ratios, names, "requests_per_s") for names in OTHERS.values()]
-        wait = _best(ratios, OTHERS["llama.cpp"], "first_token_p99")
+        has_aim = is_saturated(run.result)
+        cells = [_best(ratios, names, "requests_per_s", has_aim=has_aim) for names in OTHERS.values()]
+        wait = _best(ratios, OTHERS["llama.cpp"], "first_token_p99", has_aim=False)
         lines.append(
             row(
                 [
-                    f"{run.title} ({run.machine.title}; `{run.file}`)",
+                    f"{run.title} {run.place}",
                     spread(spreads(run.result["rounds"][OURS])["requests_per_s"], "{:.2f}"),
                     number(run.result["all_rounds"][OURS]["first_token_p99_s"], 1, "{:.2f}"),
                     *cells,
@@ -104,10 +122,10 @@ def _found_line(run: Conversations) -> str:
     ratios = {name: {"ours": one["ours_over_its"]} for name, one in found.items() if one.get("ours_over_its")}
     return row(
         [
-            f"{run.title} ({run.machine.title}; `{run.file}`)",
+            f"{run.title} {run.place}",
             spread(found[OURS]["conversations_per_s"], "{:.2f}"),
             "",
-            *(_best(ratios, names, "ours") for names in OTHERS.values()),
+            *(_best(ratios, names, "ours", has_aim=True) for names in OTHERS.values()),
             "",
         ]
     )
@@ -132,7 +150,11 @@ def details(runs: Sequence[Conversations]) -> str:
                         *(run.file, run.title, SERVERS.get(name, name)),
                         *(spread(rates["requests_per_s"], "{:.2f}"), spread(rates["tokens_per_s"], "{:.0f}")),
                         *(three(times, "first_token", 1, "{:.2f}"), three(times, "token", 1000, "{:.0f}")),
-                        over(name, (run.result["ratios"].get(name) or {}).get("requests_per_s")),
+                        over(
+                            name,
+                            (run.result["ratios"].get(name) or {}).get("requests_per_s"),
+                            is_saturated=is_saturated(run.result),
+                        ),
                     ]
                 )
             )
@@ -173,7 +195,7 @@ def _file_line(run: Conversations) -> str:
     missing = [f"{SERVERS.get(name, name)} is missing ({reason})" for name, reason in result["missing"].items()]
     parts = [
         f"`{run.file}`: {run.machine.title}, {str(result['measured_at'])[:10]}, commit {result['commit'][:7]}",
-        f"{load['rounds']} rounds of {load['conversations']} conversations" if result["rounds"] else _promise(result),
+        run.rounds + (f" of {load['conversations']} conversations" if result["rounds"] else f"; {_promise(result)}"),
         f"prompts of {data['prompt_tokens_median']:.0f} tokens, answers of {data['answer_tokens_median']:.0f}",
         *(
             f"{SERVERS.get(name, name)}: {about['version']}, {about['settings']}"
@@ -192,10 +214,13 @@ def _promise(result: Mapping[str, Any]) -> str:
     )
 
 
-def _best(ratios: Mapping[str, Any], names: Sequence[str], figure: str) -> str:
-    """The least of our ratios over these servers; empty where none of them was measured."""
+def _best(ratios: Mapping[str, Any], names: Sequence[str], figure: str, *, has_aim: bool) -> str:
+    """The least of our ratios over these servers; empty where none of them was measured.
+
+    has_aim: whether a ratio to llama.cpp that misses our aim is bold.
+    """
     found = [ratios[name][figure]["median"] for name in names if (ratios.get(name) or {}).get(figure)]
     if not found:
         return ""
     text = f"{min(found):.2f}"
-    return aimed(min(found), text) if figure in AIM_FIGURES and names == OTHERS["llama.cpp"] else text
+    return aimed(min(found), text) if has_aim and names == OTHERS["llama.cpp"] else text

@@ -57,10 +57,19 @@ def test_a_run_is_a_line_over_the_faster_build_of_each_peer(tmp_path: Path) -> N
         "| 135M, 16 at once (Zen 4, 2 threads; `conversations-a`) | 3.00 (1.00 to 3.00) | 0.50 | 5.00 |  |  "
         "| 8.00 of ours |"
     )
+    few = result()
+    few["rounds"] = {name: some[:2] for name, some in few["rounds"].items()}
+    write(tmp_path, "b", few | {"load": {**few["load"], "rate": 2.0}})
+    assert "| 135M, 2.0 arriving a second (Zen 4, 2 threads, 2 rounds; `conversations-b`) |" in short_table(
+        read_conversations(tmp_path)
+    )
     missed = {"requests_per_s": {"median": 3.5, "lowest": 3.4, "highest": 3.6}, "first_token_p99": None}
     write(tmp_path, "a", result(ratios={"llama_cpp": missed, "vllm_cpu": missed}))
     assert "| **3.50** | 3.50 |" in short_table(read_conversations(tmp_path))
     assert "**3.50 (3.40 to 3.60), aim 4** |" in details(read_conversations(tmp_path))
+    write(tmp_path, "a", result(ratios={"llama_cpp": missed}, load={**few["load"], "rate": 2.0}))
+    read = read_conversations(tmp_path)
+    assert "**3.50" not in short_table(read) + details(read)
 
 
 def test_the_details_have_every_server_and_what_is_missing(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 It is started without and with the draft model, and asked the same prompts, as tokens. Does not know what ours does.
 """
 
+import argparse
 import json
+import statistics
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -16,7 +19,7 @@ from bench.common import ROOT
 from bench.processes import free_port
 
 _START_TIMEOUT_S = 120.0
-_ANSWER_TIMEOUT_S = 300.0
+_ANSWER_TIMEOUT_S = 1800.0
 
 
 def bf16_gguf(source: Path, out: Path) -> Path:
@@ -51,12 +54,59 @@ def bf16_gguf(source: Path, out: Path) -> Path:
     return out
 
 
+class PeerRounds:
+    """Rounds of llama.cpp's server with the same two models, without and with its drafts, beside ours."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        context_tokens: int,
+        temperature: float,
+    ) -> None:
+        """options: those of `redoubt bench drafts`, with `peer` and `ggufs`."""
+        target, draft = map(str, options.ggufs)
+        drafting = ("--draft", draft)
+        kinds = {"without": (), "default": drafting, "8 at once": (*drafting, "--draft-tokens", "8")}
+        self._kinds: dict[str, tuple[str, ...]] = kinds
+        self._start = options.peer, Path(target), options.threads, context_tokens
+        self._prompts, self._new_tokens, self._temperature = prompts, new_tokens, temperature
+        self._runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+
+    def play(self) -> None:
+        """One round: each kind of server is started, asked and ended. Raises OSError, ValueError."""
+        for kind, more in self._kinds.items():
+            with server(*self._start, more) as url:
+                decode_speed(url, self._prompts[:1], 8, self._temperature)
+                self._runs[kind].append(decode_speed(url, self._prompts, self._new_tokens, self._temperature))
+
+    def found(self) -> list[dict[str, Any]]:
+        """Medians of the rounds, and ratios to the same round without drafts; the counts are of all rounds."""
+        rows = []
+        without = [one["tokens_per_s"] for one in self._runs["without"]]
+        for kind, runs in self._runs.items():
+            speeds = [one["tokens_per_s"] for one in runs]
+            ratios = sorted(speed / alone for speed, alone in zip(speeds, without, strict=True))
+            row = {
+                "drafts": kind,
+                "temperature": self._temperature,
+                "tokens_per_s": statistics.median(speeds),
+                "ratio": round(statistics.median(ratios), 3),
+                "ratios": [round(ratio, 3) for ratio in ratios],
+                **{name: sum(one[name] for one in runs) for name in ("drafted", "right")},
+            }
+            rows.append(row)
+            print(row, file=sys.stderr, flush=True)
+        return rows
+
+
 @contextmanager
-def server(python: Path, target: Path, threads: int, options: Sequence[str]) -> Iterator[str]:
+def server(python: Path, target: Path, threads: int, context_tokens: int, options: Sequence[str]) -> Iterator[str]:
     """The running server's URL. python: of an environment with xllamacpp. Raises OSError if it does not start."""
     port = free_port()
-    arguments = ["--port", str(port), "--threads", str(threads), "--slots", "1", "--context", "1024", *options]
-    command = [str(python), "-m", "bench.peers.llama_server", str(target), *arguments]
+    arguments = ["--port", str(port), "--threads", str(threads), "--slots", "1", "--context", str(context_tokens)]
+    command = [str(python), "-m", "bench.peers.llama_server", str(target), *arguments, *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         end_s = time.monotonic() + _START_TIMEOUT_S
@@ -88,7 +138,9 @@ def decode_speed(url: str, prompts: Sequence[Sequence[int]], new_tokens: int, te
             f"{url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=_ANSWER_TIMEOUT_S) as response:
-            timings = json.load(response)["timings"]
+            timings = json.load(response).get("timings")
+        if not timings:
+            raise ValueError("llama.cpp's server answers without its timings")
         seconds += timings["predicted_ms"] / 1e3
         tokens += timings["predicted_n"]
         drafted += timings.get("draft_n", 0)

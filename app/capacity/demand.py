@@ -6,7 +6,7 @@ how matrices are packed.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.capacity.heads import MixedHeads
@@ -129,6 +129,10 @@ class Demand:
     """Replaces `kv_heads` and `head_dim` if layers' heads differ."""
     predictors: int = 0
     """Layers of multi-token prediction, which have keys and values too. What they save is not counted on."""
+    vocab_size: int = 0
+    """0: unknown."""
+    is_head: bool = False
+    """Whether it is a layer that drafts as a part of a model: an EAGLE-3 head, or the model's own."""
 
     @property
     def attention_layers(self) -> int:
@@ -186,6 +190,10 @@ class Demand:
             return 2 * self.mixed.kv_numbers * _KV_NUMBER_BYTES[kv_type] + self.mixed.kv_heads * scale_bytes
         layers = self.attention_layers + self.predictors
         return layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
+
+    def predictor_bytes_per_token(self, kv_type: str) -> int:
+        """The part of `kv_bytes_per_token` for layers of multi-token prediction."""
+        return self.kv_bytes_per_token(kv_type) - replace(self, predictors=0).kv_bytes_per_token(kv_type)
 
 
 def matrices_of(

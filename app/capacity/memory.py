@@ -27,7 +27,7 @@ class Memory:
     """Weights of all workers' copies."""
     service_bytes: int
     kv_bytes_per_worker: int
-    """Memory left for the model's own pages: the largest possible `engine.kv_memory_bytes`."""
+    """The largest possible `engine.kv_memory_bytes`: the memory left for pages, without those of what drafts."""
     kv_bytes_per_token: int
     kv_tokens_per_worker: int
     """Tokens with keys and values in all layers. With sliding windows a longer text takes less than its tokens."""
@@ -35,6 +35,8 @@ class Memory:
     """Number of median requests whose pages fit at the same time."""
     state_bytes_per_answer: int = 0
     """Bytes of an answer's recurrent states, from the same memory."""
+    draft_bytes_per_token: int = 0
+    """Bytes of a token's keys and values for what drafts, beside `engine.kv_memory_bytes`."""
 
     @property
     def state_tokens(self) -> int:
@@ -65,11 +67,13 @@ def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str, 
     """
     weights = (demand.weight_bytes + (draft.weight_bytes if draft is not None else 0)) * machine.nodes
     service = SERVICE_BYTES + WORKER_BYTES * (machine.nodes - 1)
-    own_per_token = demand.kv_bytes_per_token(kv_type)
-    per_token = own_per_token + (draft.kv_bytes_per_token(kv_type) if draft is not None else 0)
+    drafting = demand.predictor_bytes_per_token(kv_type)
+    per_token = demand.kv_bytes_per_token(kv_type) - drafting
+    drafting += draft.kv_bytes_per_token(kv_type) if draft is not None else 0
     left = max(0, int(machine.memory_bytes * _MEMORY_SHARE) - weights - service) // machine.nodes
+    left = left * per_token // (per_token + drafting)
     states = demand.states.answer_bytes
     kept = math.ceil(kept_keys(demand, machine).seen(median_request_tokens(traffic)))
     answers = left // max(per_token * kept + states, STATES_PART * states)
-    own = left * own_per_token // per_token  # a draft model's pages come beside engine.kv_memory_bytes
-    return Memory(machine.memory_bytes, weights, service, own, per_token, left // per_token, answers, states)
+    tokens = left // per_token
+    return Memory(machine.memory_bytes, weights, service, left, per_token, tokens, answers, states, drafting)

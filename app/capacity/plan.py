@@ -66,7 +66,7 @@ class Plan:
     serves_wanted: bool | None
     candidates: tuple[Candidate, ...]
     draft: DraftPlan | None = None
-    """The draft model, which the users are not planned with; None: there is none."""
+    """What drafts: the users' memory leaves room for it, and its speed is not counted on. None: nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,23 +108,41 @@ def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
 
 
 def candidates_for(
-    demand: Demand, traffic: Traffic, slo: Slo, users: int, kv_type: str | None, names: Sequence[str] = ()
+    demand: Demand,
+    traffic: Traffic,
+    slo: Slo,
+    users: int,
+    kv_type: str | None,
+    names: Sequence[str] = (),
+    draft: Demand | None = None,
 ) -> tuple[Candidate, ...]:
-    """Returns each machine of the table with one socket, or with two where one is not enough."""
+    """Returns each machine of the table with one socket, or with two where one is not enough.
+
+    draft: a draft model, which takes memory.
+    """
     found = []
     for name in names or processor_names():
         machine = table_machine(name)
-        serves = _serves(demand, machine, traffic, slo, users, kv_type)
+        serves = _serves(demand, machine, traffic, slo, users, kv_type, draft)
         if not serves and most_sockets(name) > 1:
             name = f"2x-{name}"
             machine = table_machine(name)
-            serves = _serves(demand, machine, traffic, slo, users, kv_type)
+            serves = _serves(demand, machine, traffic, slo, users, kv_type, draft)
         found.append(Candidate(name, machine.name, serves))
     return tuple(found)
 
 
-def _serves(demand: Demand, machine: Machine, traffic: Traffic, slo: Slo, users: int, kv_type: str | None) -> bool:
-    return load_outcome(demand, machine, traffic, slo, kv_type or default_kv_type(machine.tier), users).kept
+def _serves(
+    demand: Demand,
+    machine: Machine,
+    traffic: Traffic,
+    slo: Slo,
+    users: int,
+    kv_type: str | None,
+    draft: Demand | None,
+) -> bool:
+    kind = kv_type or default_kv_type(machine.tier)
+    return load_outcome(demand, machine, traffic, slo, kind, users, draft=draft).kept
 
 
 def make_plan(
@@ -136,8 +154,12 @@ def make_plan(
     kv_type: str | None = None,
     wanted_users: int | None = None,
     draft: Demand | None = None,
+    own_layer: Demand | None = None,
 ) -> Plan:
-    """Makes the plan. kv_type: None: the tier's default. draft: of a draft model. Raises CapacityError."""
+    """Makes the plan. kv_type: None: the tier's default. draft: of a draft model. Raises CapacityError.
+
+    own_layer: of a layer of multi-token prediction, which is in the model's memory already, and drafts without `draft`.
+    """
     weight_type = demand.matrices.weight_type
     if weight_type in _FLOAT_TYPES:
         raise CapacityError(
@@ -146,7 +168,8 @@ def make_plan(
         )
     slo = slo or Slo()
     kind = kv_type or default_kv_type(machine.tier)
-    users = users_of(demand, machine, traffic, slo, kind)
+    users = users_of(demand, machine, traffic, slo, kind, draft)
+    drafting = draft or own_layer
     return Plan(
         demand=demand,
         machine=machine,
@@ -160,6 +183,8 @@ def make_plan(
         users=users,
         wanted_users=wanted_users,
         serves_wanted=None if wanted_users is None else wanted_users <= users.users,
-        candidates=() if wanted_users is None else candidates_for(demand, traffic, slo, wanted_users, kv_type),
-        draft=None if draft is None else draft_plan(demand, draft, machine, traffic, kind),
+        candidates=()
+        if wanted_users is None
+        else candidates_for(demand, traffic, slo, wanted_users, kv_type, draft=draft),
+        draft=None if drafting is None else draft_plan(demand, drafting, machine, traffic, kind),
     )

@@ -7,7 +7,7 @@ token is multiplied with its own. With Gated DeltaNet it reads every answer's st
 cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.capacity.demand import NARROW_HIDDEN, Demand, Windows
@@ -35,6 +35,8 @@ class Step:
     """Tokens whose keys and values the prompts read."""
     heads: int = 0
     """Rows that the head computes: the answers', and those of prompts that end."""
+    drafts: int = 0
+    """Further rows of the answers, drafted ones: they see the keys and the states that the answers read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,16 @@ class StepTimes:
 
     def expected(self, step: Step) -> StepTime:
         """The step's time with our shares."""
+        rows = step.answers + step.drafts
         read_s = (
-            self._demand.read_bytes(step.answers + step.prompt_tokens) * self._byte_s
+            self._demand.read_bytes(rows + step.prompt_tokens) * self._byte_s
             + (step.answer_keys + step.prompt_context) * self._key_s
             + step.answers * self._state_s
         )
-        compute_s = step.answers * self._answer_s + step.prompt_tokens * self._prompt_s
-        compute_s += step.heads * self._head_s + (step.answer_keys + step.prompt_keys) * self._key_macs_s
-        compute_s += (step.answers + step.prompt_tokens) * self._state_macs_s
+        compute_s = rows * self._answer_s + step.prompt_tokens * self._prompt_s
+        row_keys = step.answer_keys * rows / max(step.answers, 1)
+        compute_s += step.heads * self._head_s + (row_keys + step.prompt_keys) * self._key_macs_s
+        compute_s += (rows + step.prompt_tokens) * self._state_macs_s
         p = self._overlap
         # Scaled by the longer one, to avoid overflow.
         longer, shorter = max(read_s, compute_s), min(read_s, compute_s)
@@ -122,6 +126,12 @@ class StepTimes:
 def decode_step(answers: int, context_tokens: float, keys: Windows = ALL_KEYS) -> Step:
     """A step in which each of `answers` answers gets a token after `context_tokens` tokens. keys: the model's."""
     return Step(answers=answers, answer_keys=answers * keys.seen(context_tokens + 1), heads=answers)
+
+
+def drafted_step(answers: int, drafts: int, context_tokens: float, keys: Windows = ALL_KEYS) -> Step:
+    """A step of answers, each with so many draft tokens after its own."""
+    step = decode_step(answers, context_tokens, keys)
+    return replace(step, drafts=answers * drafts, heads=answers * (1 + drafts))
 
 
 def prompt_steps(prompt_tokens: int, history_tokens: int = 0, keys: Windows = ALL_KEYS) -> list[Step]:

@@ -77,12 +77,14 @@ def load_outcome(
     kv_type: str,
     users: int,
     most_running: int = MOST_RUNNING,
+    draft: Demand | None = None,
 ) -> Outcome:
     """The result of a worker's part of the users, if it may use all of the memory.
 
-    Users stay with their worker, as they do where pages are saved (`memory.folder`).
+    Users stay with their worker, as they do where pages are saved (`memory.folder`). draft: a draft model, which takes
+    memory; its speed is not counted on.
     """
-    memory = memory_of(demand, machine, traffic, kv_type)
+    memory = memory_of(demand, machine, traffic, kv_type, draft)
     return simulate(
         step_times(demand, machine, kv_type),
         traffic,
@@ -134,10 +136,15 @@ def most_users(
     return users, at_most, limit
 
 
-def users_of(demand: Demand, machine: Machine, traffic: Traffic, slo: Slo, kv_type: str) -> Users:
-    """The most users within the SLO over all workers, the bottleneck, and the settings that they need."""
+def users_of(
+    demand: Demand, machine: Machine, traffic: Traffic, slo: Slo, kv_type: str, draft: Demand | None = None
+) -> Users:
+    """The most users within the SLO over all workers, the bottleneck, and the settings that they need.
+
+    draft: as for `load_outcome`.
+    """
     times = step_times(demand, machine, kv_type)
-    memory = memory_of(demand, machine, traffic, kv_type)
+    memory = memory_of(demand, machine, traffic, kv_type, draft)
 
     def outcome(users: int, raised: str) -> Outcome:
         trial = machine.scaled(
@@ -146,7 +153,7 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, slo: Slo, kv_ty
             memory=MEMORY_GAIN if raised == "memory" else 1.0,
         )
         places = MOST_RUNNING * (PLACES_GAIN if raised == "places" else 1)
-        return load_outcome(demand, trial, traffic, slo, kv_type, users * trial.nodes, places)
+        return load_outcome(demand, trial, traffic, slo, kv_type, users * trial.nodes, places, draft)
 
     per_worker, at_most, limit = most_users(outcome, ("read", "compute", "memory"), ("places",))
     users = per_worker * machine.nodes

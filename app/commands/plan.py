@@ -69,9 +69,11 @@ def plan(
     from app.capacity.plan import make_plan
     from app.capacity.traffic import Traffic
     from app.commands.plan_inputs import (
+        check_drafting,
         head_demand,
         known_machines,
         known_models,
+        own_layer_demand,
         read_demand,
         read_machine,
         save_machine,
@@ -96,8 +98,9 @@ def plan(
         traffic = Traffic(prompt_tokens, answer_tokens, context_tokens, seconds_between)
         demand = None if model is None else read_demand(model, type_ and type_.value, group_size)
         drafting = None
-        if draft is not None:
-            drafting = head_demand(model) if draft == "eagle" and model is not None else read_demand(draft, None, None)
+        if draft is not None and model is not None:
+            drafting = head_demand(model) if draft == "eagle" else read_demand(draft, None, None)
+            check_drafting(model, draft)
         tokens = context_tokens + prompt_tokens + answer_tokens
         if demand is not None and tokens > demand.context_tokens:
             raise CapacityError(
@@ -110,7 +113,10 @@ def plan(
             save_machine(found, save)
         if demand is None:
             return
-        made = make_plan(demand, found, traffic, kv_type=kv_type, wanted_users=users, draft=drafting)
+        own_layer = None if model is None else own_layer_demand(model)
+        made = make_plan(
+            demand, found, traffic, kv_type=kv_type, wanted_users=users, draft=drafting, own_layer=own_layer
+        )
         if json_:
             print(json.dumps(made.to_dict()))
         else:

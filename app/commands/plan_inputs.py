@@ -3,14 +3,16 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from app.capacity.demand import CapacityError, Demand, experts_of, matrices_of, windows_of
+from app.capacity.demand import EMBEDDING, HEAD, CapacityError, Demand, experts_of, matrices_of, windows_of
 from app.capacity.heads import mixed_heads_of
 from app.capacity.machine import Machine, machine_from
 from app.capacity.processors import processor_names, table_machine
 from app.capacity.states import states_of
+from app.draft_check import check_draft
 from quant.conversion.plan import (
     DEFAULT_GROUP_SIZE,
     check_options,
@@ -29,6 +31,8 @@ from quant.files.json_file import read_json_object
 from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
 from quant.packed.packed_matrix import MatrixInfo
 from quant.sources.open_source import open_source
+
+_PREDICTOR: Final = "model.predictor."
 
 
 def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand:
@@ -89,6 +93,34 @@ def head_demand(model: str) -> Demand:
     return _demand(head, infos, "an EAGLE-3 head")
 
 
+def own_layer_demand(model: str) -> Demand | None:
+    """The demand of a converted model's own layer of multi-token prediction; None: there is none.
+
+    Raises QuantError, OSError.
+    """
+    path = Path(model)
+    if not path.is_dir() or not is_packed_model(path):
+        return None
+    packed = PackedFile(path / FILE_NAME)
+    if packed.decoder.predictor is None or packed.decoder.is_draft_head:
+        return None
+    infos = {name: info for name, info in packed.matrices.items() if name.startswith(_PREDICTOR)}
+    if not packed.decoder.predictor.head_tokens:  # it shares the model's
+        infos[f"{_PREDICTOR}head.weight"] = packed.matrices[HEAD if HEAD in packed.matrices else EMBEDDING]
+    layer = replace(packed.decoder, layers=(packed.decoder.predictor.kind,), predictor=None)
+    return replace(_demand(layer, infos, "its own layer"), is_head=True)
+
+
+def check_drafting(model: str, draft: str) -> None:
+    """Raises CapacityError if both are folders, and the tokens of one are not the other's: what sizes don't tell."""
+    folders = Path(model), Path(draft)
+    if all((folder / "tokenizer.json").is_file() for folder in folders):
+        try:
+            check_draft(folders[0], folders[0].resolve().name, folders[1])
+        except ValueError as error:
+            raise CapacityError(f"--draft: {error}") from error
+
+
 def read_machine(name: str, memory_bytes: int | None) -> Machine:
     """Finds a machine by its name in the table, as "this", or in a file. Raises CapacityError, OSError."""
     path = Path(name)
@@ -132,7 +164,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 
 
 def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Demand:
-    layers = "model.predictor." if decoder.is_draft_head else "model.layers."
+    layers = "model.layers." if any(name.startswith("model.layers.") for name in infos) else _PREDICTOR
     typical = dominant([info for name, info in infos.items() if name.startswith(layers)])
     experts, experts_per_token = experts_of(decoder.to_dict())
     matrices = matrices_of(
@@ -154,4 +186,6 @@ def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Dem
         states=states_of(decoder.to_dict()),
         mixed=mixed_heads_of(decoder.to_dict()),
         predictors=0 if decoder.predictor is None or decoder.is_draft_head else 1,
+        vocab_size=decoder.vocab_size,
+        is_head=decoder.is_draft_head,
     )

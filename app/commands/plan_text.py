@@ -111,9 +111,9 @@ def _print_draft(draft: DraftPlan, kv_type: str, console: Console) -> None:
         gain = f"{rate(speed.expected_tokens_per_s)} tokens/s, {speed.gain:.2f} times as many as without"
         speeds.append(f"{answers} {gain}" if speed.draft_tokens else f"{answers} as without")
     console.print(
-        f"{escape(draft.name)} drafts: {size(draft.weight_bytes)} of those weights are its, and"
-        f" {size(draft.kv_bytes_per_token)} of a token's KV cache ({kv_type}). If {draft.right_share:.0%} of drafts"
-        f" are right: {'; '.join(speeds)}."
+        f"{escape(draft.name)} drafts: {size(draft.weight_bytes)} of those weights are its, and a token's keys take"
+        f" {size(draft.kv_bytes_per_token)} ({kv_type}) beside engine.kv_memory_bytes. If {draft.right_share:.0%} of"
+        f" drafts are right: {'; '.join(speeds)}. The users below have room for it, but not that speed."
     )
 
 

@@ -1,12 +1,15 @@
+from dataclasses import replace
+
 import pytest
 
 from app.capacity import simulation, users
-from app.capacity.demand import CapacityError
+from app.capacity.demand import CapacityError, Demand
+from app.capacity.drafts import draft_plan
 from app.capacity.memory import memory_of
 from app.capacity.plan import candidates_for, make_plan
 from app.capacity.processors import table_machine
 from app.capacity.simulation import simulate
-from app.capacity.step_time import StepTimes, decode_step
+from app.capacity.step_time import StepTimes, decode_step, drafted_step
 from app.capacity.traffic import Slo, Traffic
 from app.capacity.users import load_outcome, step_times
 from tests.app.capacity.shapes import demand, machine
@@ -131,3 +134,58 @@ def test_a_model_with_experts_decodes_faster_and_gains_less_by_answers_at_once()
 
     assert rate(sparse) > 5 * rate(dense)
     assert gain(sparse, 4) < 0.75 * gain(dense, 4)
+
+
+def test_a_draft_model_leaves_less_memory_to_users() -> None:
+    model, draft = demand("qwen3-8b"), demand("qwen3-0.6b")
+    traffic = Traffic(prompt_tokens=10, answer_tokens=50, seconds_between=600)
+    node = machine(memory_bytes=12 << 30, read_bytes_per_s=200e9, macs_per_s=2e12)
+    alone, drafted = (make_plan(model, node, traffic, draft=one) for one in (None, draft))
+    assert drafted.users.users < alone.users.users
+    assert drafted.users.settings["engine.kv_memory_bytes"] <= drafted.memory.kv_bytes_per_worker
+    beside = drafted.memory.kv_tokens_per_worker * draft.kv_bytes_per_token("int16")
+    used = drafted.memory.weight_bytes + drafted.memory.service_bytes + drafted.memory.kv_bytes_per_worker + beside
+    assert used == pytest.approx(0.9 * node.memory_bytes, abs=1 << 20)
+    layer = memory_of(replace(model, predictors=1), node, traffic, "int16")
+    assert layer.kv_bytes_per_token == alone.memory.kv_bytes_per_token
+    assert layer.kv_tokens_per_worker == pytest.approx(alone.memory.kv_tokens_per_worker * 36 / 37, rel=1e-3)
+    full = machine(memory_bytes=8_500_000_000, read_bytes_per_s=200e9, macs_per_s=2e12)
+    names = ("epyc-9354",)
+    assert make_plan(model, full, traffic).users.users > 0
+    assert make_plan(model, full, traffic, draft=demand("qwen3-4b")).users.users == 0
+    assert candidates_for(model, traffic, Slo(), 1, None, names, draft)[0].serves
+
+
+def test_draft_rows_read_the_keys_of_their_answer_once() -> None:
+    times = step_times(demand("qwen3-8b"), machine(macs_per_s=1e16))
+    one, drafted, rows = (
+        times.expected(step).read_s
+        for step in (decode_step(1, 16_000), drafted_step(1, 7, 16_000), decode_step(8, 16_000))
+    )
+    assert drafted == one < rows / 2
+    computed = [times.expected(step).compute_s for step in (drafted_step(1, 7, 16_000), decode_step(8, 16_000))]
+    assert computed[0] == pytest.approx(computed[1])
+
+
+def test_short_answers_to_long_prompts_gain_less_by_a_draft_model_and_as_much_by_a_layer() -> None:
+    model, node = demand("qwen3-8b"), machine()
+
+    def gain(draft: Demand, answer_tokens: int, prompt_tokens: int) -> float:
+        traffic = Traffic(prompt_tokens=prompt_tokens, answer_tokens=answer_tokens, context_tokens=0)
+        return draft_plan(model, draft, node, traffic, "int16").speeds[0].gain
+
+    small = demand("qwen3-0.6b")
+    assert gain(small, 16, 2048) == 1 < gain(small, 64, 256) < gain(small, 1024, 256)
+    layer = replace(small, is_head=True, hidden=model.hidden)
+    assert gain(layer, 16, 2048) == pytest.approx(gain(layer, 1024, 2048))
+
+
+def test_what_serve_would_refuse_as_a_draft_is_refused() -> None:
+    model, traffic = demand("llama3.1-8b"), Traffic()
+    with pytest.raises(CapacityError, match=r"qwen3-0\.6b has another vocabulary than llama3\.1-8b, 151,936 tokens"):
+        make_plan(model, machine(), traffic, draft=demand("qwen3-0.6b"))
+    head = replace(demand("llama3.1-8b"), is_head=True, hidden=2048)
+    with pytest.raises(CapacityError, match="a head for a hidden size of 2048"):
+        make_plan(model, machine(), traffic, draft=head)
+    padded = replace(demand("qwen3-0.6b"), vocab_size=152_064)
+    assert make_plan(demand("qwen3-8b"), machine(), traffic, draft=padded).draft is not None

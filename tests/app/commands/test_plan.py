@@ -17,6 +17,8 @@ from quant.conversion.convert import convert
 from quant.conversion.synth import synth
 from quant.packed.packed_file import FILE_NAME, PackedFile
 from tests.app.capacity.shapes import machine
+from tests.engine.speculative.test_predictor_native import DENSE as PREDICTING
+from tests.kernels.tiny_model import described_tensors, write_described
 from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf, write_hf_folder
 from tests.sizes import FULL
 
@@ -83,6 +85,26 @@ def test_an_eagle_head_is_planned_by_name_and_as_a_folder(tmp_path: Path) -> Non
     assert "is no folder" in run("nothing", *FAST, "--draft", "eagle")[1]
     assert "no EAGLE-3 head drafts" in run("bge-small-en-v1.5", *FAST, "--draft", "eagle")[1]
     assert run("qwen3-8b", *FAST, "--draft", "qwen3.5-9b")[0] == 2
+
+
+def test_a_layer_of_the_model_s_own_is_planned_and_other_tokens_are_refused(tmp_path: Path) -> None:
+    described = {"max_position_embeddings": 2048}
+    write_described(tmp_path / "own", PREDICTING, described, described_tensors(PREDICTING), "sym_int4")
+    plan = planned(str(tmp_path / "own"), *FAST, "--context-tokens", "64")
+    assert plan["draft"]["name"] == "its own layer"
+    assert plan["draft"]["kv_bytes_per_token"] == 2 * (2 * 32 * 2 + 4)
+    assert 0 < plan["draft"]["weight_bytes"] < plan["memory"]["weight_bytes"]
+    for name in ("one", "other"):
+        synth("smollm2-135m", tmp_path / name, layers=1, progress=False)
+    tokenizer = json.loads((tmp_path / "other" / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    status, output = run(str(tmp_path / "one"), *FAST, "--draft", str(tmp_path / "other"))
+    assert status == 2
+    assert "has another vocabulary than" in " ".join(output.split())
+    assert run("llama3.1-8b", *FAST, "--draft", "qwen3-0.6b")[0] == 2
 
 
 def test_the_text_has_speeds_memory_users_and_sources() -> None:

@@ -55,8 +55,8 @@ def made(shape: str, folder: Path, layers: int | None, *, predicts: bool = False
 
 def context_tokens(options: argparse.Namespace) -> int:
     """Room for the longest prompt and answer."""
-    longest = max(options.prompts or _PROMPT_TOKENS) + TEMPLATE_TOKENS + max(options.tokens) + _SPARE_TOKENS
-    page = _native.PAGE_TOKENS
+    longest: int = max(options.prompts or _PROMPT_TOKENS) + TEMPLATE_TOKENS + max(options.tokens) + _SPARE_TOKENS
+    page: int = _native.PAGE_TOKENS
     return max(_LEAST_CONTEXT_TOKENS, -(-longest // page) * page)
 
 

@@ -230,7 +230,9 @@ def joined(runs: Sequence[Run]) -> Run:
         sum(run.seconds for run in runs),
         sum(run.prompts_s for run in runs),
         tuple(text for run in runs for text in run.texts),
-        *(sum(counts) for counts in zip(*((run.steps, run.drafted, run.right) for run in runs), strict=True)),
+        sum(run.steps for run in runs),
+        sum(run.drafted for run in runs),
+        sum(run.right for run in runs),
         sum((run.spent for run in runs), Spent()),
     )
 

@@ -13,11 +13,14 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from app.model_folder import is_draft_head
 from bench.common import ROOT
 from bench.conversations.server import Launch
 from bench.models import BenchModel
 from bench.peers.http_server import HttpPeer, Sizes
 from bench.processes import free_port
+from kernels import _native
+from quant.files.json_file import read_json_object
 
 OURS: Final = "redoubt"
 PEERS: Final[Mapping[str, str]] = {
@@ -108,6 +111,7 @@ def _own_launch(name: str, packed: Sequence[Path], own: OwnSettings, sizes: Size
     config.write_text(yaml.safe_dump(values), encoding="utf-8")
     port = free_port()
     drafting = [] if own.draft is None else [own.draft]
+    drafts_bytes = _draft_kv_bytes(packed[0], own.draft, sizes.kv_bytes) if own.draft and own.drafts else 0
     weights_bytes = sum(file.stat().st_size for one in (*packed, *drafting) for file in one.glob("*.safetensors"))
     return Launch(
         name=name,
@@ -127,8 +131,17 @@ def _own_launch(name: str, packed: Sequence[Path], own: OwnSettings, sizes: Size
         workers=workers,
         models=len(packed),
         may_be_stopped=False,
-        needed_bytes=weights_bytes * (1 + own.workers) + sizes.kv_bytes + SERVICE_BYTES,
+        needed_bytes=weights_bytes * (1 + own.workers) + sizes.kv_bytes + drafts_bytes + SERVICE_BYTES,
     )
+
+
+def _draft_kv_bytes(packed: Path, draft: Path, kv_bytes: int) -> int:
+    """Memory for what drafts, beside the model's `kv_bytes`: keys and values of as many tokens."""
+    page_bytes = _native.Model.kv_page_bytes
+    own_bytes = page_bytes(str(packed), "int16")
+    if is_draft_head(read_json_object(draft / "config.json")):
+        return kv_bytes * (page_bytes(str(packed), "int16", predicts=str(draft)) - own_bytes) // own_bytes
+    return kv_bytes * page_bytes(str(draft), "int16") // own_bytes
 
 
 def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path) -> Launch:

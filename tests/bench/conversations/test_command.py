@@ -213,6 +213,7 @@ def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
     assert launches[0].command[-2:] == ("--draft", str(packed))
     assert launches[0].settings.count(f"{packed.name} drafts") == 1
     assert "drafts off" in launches[-1].settings
+    assert launches[0].needed_bytes - launches[-1].needed_bytes == SIZES.kv_bytes  # the draft model's, as large here
     assert launches[0].needed_bytes > SIZES.kv_bytes
     assert launches[0].command[:3] == ("setpriv", "--pdeathsig", "TERM")
 

@@ -75,7 +75,7 @@ def test_a_conversation_ends_before_a_message_without_a_text(tmp_path: Path) -> 
         None,
     ]
     parts = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]
-    records = [{"messages": [*asked, one, *asked]} for one in odd]
+    records: list[dict[str, object]] = [{"messages": [*asked, one, *asked]} for one in odd]
     records += [{"messages": [{"role": "developer", "content": parts}, *asked]}, {"messages": None}, {"messages": []}]
     found = read_conversations(written(tmp_path, json.dumps([None, *records])))
     assert [(one.system, one.turns) for one in found.usable] == [

@@ -5,6 +5,7 @@ Knows no engine and no model, and not what the machine can do at most (`bench.ra
 
 import argparse
 import json
+import os
 import re
 import signal
 import subprocess
@@ -116,6 +117,14 @@ def json_text(result: object) -> str:
 
     # Only JSON's own line breaks are ones: those of texts are escaped.
     return _PLAIN.sub(one_line, json.dumps(result, indent=1)) + "\n"
+
+
+def check_writable(out: Path | None) -> None:
+    """Makes the folder of a result's file. Raises OSError now rather than after measuring if it can't be written."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+            raise OSError(f"--out: {out} can't be written")
 
 
 def print_result(

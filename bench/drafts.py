@@ -28,7 +28,7 @@ from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
 from app.messages.failures import EngineError
-from bench.common import OneLineParser, at_least, machine, number_list, print_result
+from bench.common import OneLineParser, at_least, check_writable, machine, number_list, print_result
 from bench.drafts_models import DRAFT_ROWS, ROWS, load, predicted_s, step_times
 from bench.drafts_pair import TEMPLATE_TOKENS, kind_of, measure_pair, own_pair
 from bench.drafts_rig import RatedDrafts, Rig, compared
@@ -101,7 +101,7 @@ def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
             for tokens, rate in ((tokens, rate) for tokens in options.tokens for rate in options.rates):
                 drafts = RatedDrafts(source(), rate / 100, by_prompt, vocabulary)
                 rig = Rig(target, drafts)
-                depths = [one for one in options.depths if one != drafts.most_tokens]
+                depths = [one for one in options.depths if one < drafts.most_tokens]
                 for row in compared(
                     rig,
                     drafts.most_tokens,
@@ -177,7 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=number_list, default=(96,), help="of each answer, as 16,64,256 (96)")
     parser.add_argument("--rates", type=number_list, default=(1, 50, 70, 90), help="per cent of drafts that are right")
     parser.add_argument("--depth-rate", type=int, default=70, help="the rate at which --depths are compared (70)")
-    parser.add_argument("--depths", type=number_list, default=(1, 2, 3), help="most tokens at once (1,2,3)")
+    parser.add_argument(
+        "--depths", type=number_list, default=(1, 2, 3), help="most tokens at once, where that is fewer (1,2,3)"
+    )
     parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
@@ -185,6 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = ["redoubt", "bench", "drafts", *(sys.argv[1:] if arguments is None else arguments)]
 
     def measure() -> dict[str, Any]:
+        check_writable(options.out)
+        options.folder.mkdir(parents=True, exist_ok=True)
         if options.itself is not None:
             options.pair, options.ggufs = own_pair(options.itself, options.folder)
         if options.peer is not None and kind_of(options.pair[0], options.pair[1:]) != "model":
@@ -194,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = measure_rates(options) if options.pair is None else measure_pair(options, context_tokens(options))
         return {**machine(), **began, **facts, **found}
 
-    errors = (QuantError, OSError, ValueError, ImportError, RuntimeError, EngineError)
+    errors = (QuantError, OSError, ValueError, ImportError, RuntimeError, MemoryError, EngineError)
     return print_result(measure, errors, indent=1, out=options.out)
 
 

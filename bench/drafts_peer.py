@@ -66,11 +66,11 @@ class PeerRounds:
         temperature: float,
     ) -> None:
         """options: those of `redoubt bench drafts`, with `peer` and `ggufs`."""
-        target, draft = map(str, options.ggufs)
-        drafting = ("--draft", draft)
+        target, draft = (path.absolute() for path in options.ggufs)
+        drafting = ("--draft", str(draft))
         kinds = {"without": (), "default": drafting, "8 at once": (*drafting, "--draft-tokens", "8")}
         self._kinds: dict[str, tuple[str, ...]] = kinds
-        self._start = options.peer, Path(target), options.threads, context_tokens
+        self._start = options.peer.absolute(), target, options.threads, context_tokens
         self._prompts, self._new_tokens, self._temperature = prompts, new_tokens, temperature
         self._runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
 

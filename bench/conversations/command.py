@@ -24,7 +24,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from app.draft_check import check_draft
-from bench.common import exit_on_end_signals, json_text, machine
+from bench.common import check_writable, exit_on_end_signals, json_text, machine
 from bench.conversations.data import Conversations, DataError, read_conversations
 from bench.conversations.figures import Slo, pooled, without_samples
 from bench.conversations.fleet import Fleet, RunningService, fit_together
@@ -358,14 +358,6 @@ def _put_rounds(result: dict[str, Any], rounds: dict[str, list[dict[str, Any]]])
     result["medians"] = {name: medians(some) for name, some in rounds.items()}
     result["all_rounds"] = {name: pooled(some) for name, some in rounds.items()}
     result["ratios"] = ratios(rounds)
-
-
-def check_writable(out: Path | None) -> None:
-    """Makes the folder of the result. Raises OSError now rather than after a round if the file can't be written."""
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-            raise OSError(f"--out: {out} can't be written")
 
 
 def write(result: dict[str, Any], out: Path | None) -> None:

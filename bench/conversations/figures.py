@@ -11,6 +11,8 @@ import numpy as np
 from bench.conversations.client import Receipt
 from bench.conversations.plan import Selection, model_of
 
+NO_TEXT: Final = "no text"
+"""Failure of an answer whose tokens, few or special ones, gave no text: its times are unknown."""
 SAMPLES: Final = "samples"
 """Key of the single requests' times, with which rounds are pooled; not in the JSON."""
 
@@ -47,7 +49,7 @@ def checked(receipts: Sequence[Receipt], selection: Selection) -> list[tuple[Rec
         if not error and one.tokens != ordered:
             error = "not the ordered number of tokens"
         elif not error and not one.event_times_s:
-            error = "no text"
+            error = NO_TEXT
         result.append((one, error))
     return result
 

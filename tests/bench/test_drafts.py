@@ -123,7 +123,8 @@ def test_the_peer_s_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     def server(python: Path, target: Path, threads: int, context: int, options: Sequence[str]) -> Iterator[str]:
         yield " ".join(options)
 
-    speeds = {"": 10.0, "--draft d": 5.0, "--draft d --draft-tokens 8": 20.0}
+    draft = f"--draft {Path('d').absolute()}"  # the server's folder is another one
+    speeds = {"": 10.0, draft: 5.0, f"{draft} --draft-tokens 8": 20.0}
     monkeypatch.setattr(drafts_peer, "server", server)
     monkeypatch.setattr(
         drafts_peer, "decode_speed", lambda url, *_: {"tokens_per_s": speeds[url], "drafted": 4, "right": 1}
@@ -170,6 +171,7 @@ def test_wrong_options_are_named_in_one_line(
         (["--target", "smollm2-135m", "--layers", "1", "--predicts"], "without multi-token prediction"),
         (["--pair", "nowhere"], "nowhere is no folder of a converted model"),
         (["--itself", "nowhere.gguf"], "nowhere.gguf"),
+        (["--pair", "nowhere", "--out", "/"], "--out: / can't be written"),
     ],
 )
 def test_what_can_not_be_measured_is_one_line(

@@ -16,7 +16,7 @@ from bench.conversations.figures import Slo, pooled
 from bench.conversations.fleet import Fleet
 from bench.conversations.load import Load, body
 from bench.conversations.plan import PlannedConversation, Selection, TurnRequest
-from bench.conversations.rounds import WARM_UP, Plan, medians, play, rates_of_searches, ratios, run_once
+from bench.conversations.rounds import WARM_UP, Plan, medians, play, rates_of_searches, ratios, run_once, warm_up
 from bench.conversations.search import LEAST_PROBE, Search
 from bench.conversations.table import table
 
@@ -105,6 +105,22 @@ def test_servers_of_a_round_get_the_same_and_each_round_others(
     assert found["first_token_p99"]["median"] == 2.0
     assert pooled(done[-1]["redoubt"])["first_token_p50_s"] == 1.0
     assert done[-1]["slow"][0]["cores_of_other_servers"] == 0.25
+
+
+def test_an_answer_without_text_ends_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(self: Load, url: str, models: tuple[str, ...], selection: Selection) -> list[Receipt]:
+        many = range(len(selection.conversations))
+        return [Receipt(n, 0, 0, 0, 1, [] if n < silent else [0.5], 5, 0, 3, errors[n]) for n in many]
+
+    monkeypatch.setattr(Load, "send", send)
+    silent, errors = 1, [""] * WARM_UP
+    warm_up(PLAN)(Server("a"))
+    silent = WARM_UP
+    with pytest.raises(RuntimeError, match="'no text': 4"):
+        warm_up(PLAN)(Server("a"))
+    silent, errors = 0, ["", "status 500", "", ""]
+    with pytest.raises(RuntimeError, match="'status 500': 1"):
+        warm_up(PLAN)(Server("a"))
 
 
 def test_every_server_of_a_round_has_the_same_arrivals_and_each_round_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
 from app.interface.wire.messages import AnthropicMessage, CountTokensRequest, MessagesRequest, PromptLength
 from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
-from app.interface.wire.rerank import RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
+from app.interface.wire.rerank import RerankRequest, RerankResponse, RerankV2Request, ScoreRequest, ScoreResponse
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from app.settings.accounts import BatchSettings
@@ -250,6 +250,15 @@ def service_routes(reception: Reception, metrics: Metrics, stored: Stored | None
             "Documents by how well they answer a query.",
             RerankResponse,
             RerankRequest,
+            computes=True,
+        ),
+        Route(
+            "POST",
+            "/v2/rerank",
+            rerank.rerank_v2,
+            "The same, as Cohere's second API has it.",
+            RerankResponse,
+            RerankV2Request,
             computes=True,
         ),
         Route(

@@ -1,4 +1,4 @@
-"""`/v1/rerank` and `/v1/score`: how well texts answer a query."""
+"""`/v1/rerank`, `/v2/rerank` and `/v1/score`: how well texts answer a query."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +13,13 @@ from app.interface.encode.encoders import Encoders, Scored
 from app.interface.generate.answers.answer import Answer, WholeAnswer
 from app.interface.generate.reception import Endpoint, Received, Reception
 from app.interface.request import errors
-from app.interface.wire.rerank import RerankRequest, ScoreRequest
+from app.interface.text.encoder_model import EncoderModel
+from app.interface.wire.rerank import RerankRequest, RerankV2Request, ScoreRequest
 
+_CHARACTERS_OF_A_TOKEN = 64
+"""More than a token ever has: of a long text only its beginning is tokenized."""
 RERANK = Endpoint("rerank-", RerankRequest)
+RERANK_V2 = Endpoint("rerank-", RerankV2Request)
 SCORE = Endpoint("score-", ScoreRequest)
 
 
@@ -30,14 +34,21 @@ class RerankRoutes:
         """`POST /v1/rerank`."""
         return await self._reception.answer(request, RERANK, self._ranking)
 
+    async def rerank_v2(self, request: Request) -> Response:
+        """`POST /v2/rerank`."""
+        return await self._reception.answer(request, RERANK_V2, self._ranking)
+
     async def score(self, request: Request) -> Response:
         """`POST /v1/score`."""
         return await self._reception.answer(request, SCORE, self._scoring)
 
-    async def _ranking(self, received: Received[RerankRequest]) -> "Scoring":
+    async def _ranking(self, received: Received[Any]) -> "Scoring":
         received = self._named(received)
-        body = received.body
-        texts = body.texts
+        body: RerankRequest = received.body
+        texts, most = body.texts, body.max_tokens_per_doc
+        if most is not None:
+            encoder = self._encoders.model(body.model)
+            texts = await self._reception.in_thread(lambda: [_cut(encoder, text, most) for text in texts])
         return Scoring(self._encoders, received, [(body.query, text) for text in texts], lambda s: _ranked(received, s))
 
     def _named(self, received: Received[Any]) -> Received[Any]:
@@ -85,6 +96,14 @@ class Scoring:
 
     def abandon(self) -> None:
         """Does nothing: nothing is stored."""
+
+
+def _cut(encoder: EncoderModel, text: str, most: int) -> str:
+    """Returns a text without what comes after its first `most` tokens."""
+    most = min(most, encoder.max_tokens)
+    some = text[: most * _CHARACTERS_OF_A_TOKEN]
+    offsets = encoder.offsets(some)
+    return some[: offsets[most - 1][1]] if len(offsets) > most else text
 
 
 def _pairs(body: ScoreRequest) -> list[tuple[str, str]]:

@@ -34,8 +34,16 @@ class EmbeddingRequest(Wire):
     user: Identifier | None = None
     pooling: Literal["mean", "last"] | None = None
     """Extension, for a chat model: the mean of all tokens' final hidden states (the default), or the last one's."""
-    input_type: Literal["query", "document"] | None = None
-    """Extension: which of an encoder's prompts stands before each text; without it, the model's default, often none."""
+    input_type: Literal["query", "document", "search_query", "search_document", "passage"] | None = None
+    """Extension: which of an encoder's prompts stands before each text; without it, the model's default, often none.
+    The last three are Cohere's and NVIDIA's names of the first two."""
+
+    @property
+    def kind(self) -> Literal["query", "document"] | None:
+        """What the texts are."""
+        if self.input_type is None:
+            return None
+        return "query" if self.input_type in ("query", "search_query") else "document"
 
     @property
     def inputs(self) -> Sequence[str | Sequence[int]]:

@@ -1,10 +1,10 @@
-"""The types of `/v1/rerank` (Jina's and Cohere's shape, as vLLM has it) and `/v1/score` (vLLM's)."""
+"""The types of `/v1/rerank` (Jina's and Cohere's shape, as vLLM has it), `/v2/rerank` and `/v1/score` (vLLM's)."""
 
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from app.interface.wire.fields import Identifier, ModelName, Text, Wire
+from app.interface.wire.fields import Dropped, Identifier, ModelName, Text, Wire
 
 MAX_DOCUMENTS = 2048
 
@@ -28,12 +28,21 @@ class RerankRequest(Wire):
     top_n: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     """How many of the best documents are returned; all without it."""
     return_documents: bool = True
+    max_tokens_per_doc: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """What is read of each document: its first tokens; never more than the model's longest text."""
     user: Identifier | None = None
 
     @property
     def texts(self) -> list[str]:
         """The documents' texts."""
         return [each.text if isinstance(each, TextDocument) else each for each in self.documents]
+
+
+class RerankV2Request(RerankRequest):
+    """`POST /v2/rerank`."""
+
+    return_documents: bool = False
+    priority: Dropped = None
 
 
 class RankedText(BaseModel):

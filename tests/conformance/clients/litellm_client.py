@@ -105,6 +105,16 @@ def test_embedding(asked: dict[str, Any]) -> None:
     assert len(answer.data) == 2
 
 
+@pytest.mark.parametrize("provider", ["hosted_vllm", "cohere"])
+def test_rerank(url: str, encoder: str, provider: str) -> None:
+    address = url if provider == "hosted_vllm" else f"{url}/v2/rerank"
+    texts = ["A girl carries a baby.", "A man is eating food."]
+    answer = litellm.rerank(
+        model=f"{provider}/{encoder}", api_base=address, api_key="none", query="Who eats?", documents=texts, top_n=1
+    )
+    assert [one["index"] for one in answer.results] == [1]
+
+
 def test_responses(base_url: str, model: str) -> None:
     answer = litellm.responses(
         model=f"openai/{model}", api_base=base_url, api_key="none", input="Say hello.", max_output_tokens=8

@@ -49,7 +49,7 @@ def plan_texts(model: EncoderModel, request: EmbeddingRequest) -> list[list[int]
     texts = []
     for i, given in enumerate(request.inputs):
         if isinstance(given, str):
-            texts.append(model.tokens(given, request.input_type))
+            texts.append(model.tokens(given, request.kind))
             continue
         field = f"input[{i}]" if len(request.inputs) > 1 else "input"
         if (highest := max(given, default=0)) >= model.vocab_size:

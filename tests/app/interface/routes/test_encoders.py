@@ -129,6 +129,28 @@ async def test_a_reranker_scores_pairs_and_makes_no_vectors() -> None:
     assert listed["encoder"]["capabilities"] == ["rerank", "score"]
 
 
+async def test_cohere_s_second_api_reads_the_first_tokens_of_a_document() -> None:
+    async with http_client(app(encoder(task="score", dimensions=1, max_tokens=16), FakeWorker(scoring))) as client:
+        texts = ["the dog fox fox", "the fox", " the  old DOG fox fox"]
+        body = {"model": "encoder", "query": "fox", "documents": texts, "top_n": 3, "priority": 0}
+        for most, order in ((4096, [0, 1, 2]), (2, [1, 2, 0]), (None, [0, 1, 2])):
+            answer = await client.post("/v2/rerank", json={**body, "max_tokens_per_doc": most})
+            assert answer.status_code == 200, answer.text
+            assert [each["index"] for each in answer.json()["results"]] == order
+            assert all("document" not in each for each in answer.json()["results"])
+        one = {**body, "max_tokens_per_doc": 1}
+        [best, *_] = (await client.post("/v1/rerank", json=one | {"priority": None})).json()["results"]
+        assert best["document"]["text"] == texts[best["index"]], "as it was sent"
+        assert (await client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 0})).status_code == 400
+
+
+@pytest.mark.parametrize(("given", "tokens"), [("search_query", 5), ("search_document", 3), ("passage", 3)])
+async def test_other_names_of_queries_and_documents(given: str, tokens: int) -> None:
+    async with http_client(app(encoder(prompts={"query": "query: "}), FakeWorker(script))) as client:
+        body = {"model": "encoder", "input": "fox", "input_type": given}
+        assert (await client.post("/v1/embeddings", json=body)).json()["usage"]["prompt_tokens"] == tokens
+
+
 async def test_another_encoder_reranks_by_cosines() -> None:
     async with http_client(app(encoder(), FakeWorker(script))) as client:
         body = {"model": "encoder", "query": "fox", "documents": ["dog", "fox", "the"]}

@@ -4,7 +4,7 @@ Documents that were read whole are passages too, all of them, so that they are c
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -14,14 +14,18 @@ from app.interface.wire.response_items import FoundPassageItem
 from app.interface.wire.responses import FoundPassage
 
 _FRAME: Final = re.compile(r"<(?=/?passages\b)", re.IGNORECASE)
-_CITED: Final = re.compile(r"\[(\d{1,3})\]")
+_CODE: Final = r"^ {0,3}(```+|~~~+).*?(?:^ {0,3}\1|\Z)|(?<!`)(`+)(?!`).+?(?<!`)\2(?!`)"
+"""In Markdown: fenced blocks, the last of which may be open, and code spans. An index such as `a[1]` cites nothing."""
+_LIST: Final = r"[\[【［]\s*(\d{1,3}(?:\s*[,;，、–—-]\s*\d{1,3}){0,31})\s*[\]】］]"
+_CODE_OR_CITED: Final = re.compile(f"{_CODE}|{_LIST}", re.MULTILINE | re.DOTALL)
+_RANGE: Final = re.compile(r"(\d+)(?:\s*[–—-]\s*(\d+))?")
 _ASKED_WHOLE: Final = (
     "Answer from these documents if they say something about it, and cite each part that you use, as in [1].\n\n"
 )
 _ASKED: Final = "Answer from these passages if they say something about it, and cite each that you use, as in [1]."
 
 
-def framed(results: Sequence[FoundPassageItem]) -> str:
+def framed(results: Sequence[FoundPassageItem | FoundPassage]) -> str:
     """Returns the passages for the prompt, behind the question. No passage can end their frame."""
     shown = "\n\n".join(f"[{number}] {_place(one)}\n{one.text}" for number, one in enumerate(results, 1) if one.text)
     if not shown:
@@ -52,38 +56,44 @@ def led_by(messages: Sequence[Message], documents: str) -> list[Message]:
 
 def drop_uncited(response: dict[str, Any]) -> None:
     """Empties the texts of whole documents before a response, but of what it cites: their collection has them."""
-    said = [item for item in response["output"] if item["type"] == "message"]
-    text = "".join(part["text"] for item in said for part in item["content"])
-    cited = {int(found[1]) for found in _CITED.finditer(text)}
+    said = [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
     for item in response["output"]:
-        for number, one in enumerate(item["results"] if item.get("whole") else (), 1):
+        results = item["results"] if item.get("whole") else ()
+        cited = {number for text in said if results for number, _ in _cited(text, len(results))}
+        for number, one in enumerate(results, 1):
             if number not in cited:
                 one["text"] = one["heading"] = ""
 
 
-def citations(text: str, results: Sequence[FoundPassage]) -> list[dict[str, Any]]:
-    """Returns an annotation for each citation of a passage in an answer, in order."""
-    found = list[dict[str, Any]]()
-    for cited in _CITED.finditer(text):
-        number = int(cited[1])
-        if 1 <= number <= len(results):
-            passage = results[number - 1]
-            found.append({
-                "type": "file_citation",
-                "index": cited.end(),
-                "file_id": passage.file_id,
-                "filename": passage.filename,
-                "page": passage.page,
-                "result": number - 1,
-            })  # fmt: skip
-    return found
+def citations(text: str, results: Sequence[FoundPassageItem | FoundPassage]) -> list[dict[str, Any]]:
+    """Returns an annotation for each citation of a passage in an answer, in order: of `[1, 3-5]` four."""
+    return [
+        {
+            "type": "file_citation",
+            "index": end,
+            "file_id": results[number - 1].file_id,
+            "filename": results[number - 1].filename,
+            "page": results[number - 1].page,
+            "result": number - 1,
+        }
+        for number, end in _cited(text, len(results))
+    ]
+
+
+def _cited(text: str, count: int) -> Iterator[tuple[int, int]]:
+    """Yields the number of each passage that a text cites, and where the citation ends. count: of the passages."""
+    for found in _CODE_OR_CITED.finditer(text):
+        for first, last in _RANGE.findall(found[3] or ""):
+            numbers = range(int(first), int(last or first) + 1)
+            if 1 <= numbers.start < numbers.stop <= count + 1:
+                yield from ((number, found.end()) for number in numbers)
 
 
 def _numbered(number: int, passage: FoundPassageItem | FoundPassage) -> str:
     return f"[{number}]" if passage.page is None else f"[{number}] page {passage.page}"
 
 
-def _place(passage: FoundPassageItem) -> str:
+def _place(passage: FoundPassageItem | FoundPassage) -> str:
     page = f", page {passage.page}" if passage.page is not None else ""
     heading = f": {passage.heading}" if passage.heading else ""
     return f"{passage.filename}{page}{heading}"

@@ -141,6 +141,19 @@ test("are cited by an answer, which opens the passage", () => {
   expect(opened).toEqual(["b.txt"]);
 });
 
+test.each([
+  ["Both [1, 2], all [1-3].", ["1", "2", "1", "2", "3"], "Both [1][2], all [1][2][3]."],
+  ["押金【 2 】［1、3］", ["2", "1", "3"], "押金[2][1][3]"],
+  ["Not there [7], [2-9], [3-1], in part [3, 8].", ["3"], "Not there [7], [2-9], [3-1], in part [3]."],
+  ["In `a[1]` an index.\n\n    b[2]\n\nThen [3].", ["3"], null],
+])("are cited in lists and ranges, and not by code: %s", (text, numbers, seen) => {
+  const sources = ["a", "b", "c"].map((name) => ({ name, page: null, text: "x" }));
+  const place = document.createElement("div");
+  render(h(Markdown, { text, isGrowing: false, sources, view: () => undefined }), place);
+  expect([...place.querySelectorAll(".cite")].map((one) => one.textContent)).toEqual(numbers.map((number) => `[${number}]`));
+  if (seen !== null) expect(place.textContent?.trim()).toBe(seen);
+});
+
 test("are read one after the other, by the chat's model, and sent", async () => {
   const chat = await begun();
   chat.files.add([file(), file("notes.md", "Call Ann.")]);

@@ -7,7 +7,7 @@ import { Code } from "./code";
 import { placeOf } from "./files";
 import type { Source } from "./tree";
 
-/** What `[1]`, `[2]` in the text cite, and what a click on one does. */
+/** What `[1]`, `[2, 3]` in the text cite, and what a click on one does. */
 export interface Cited {
   sources: Source[];
   view: (source: Source) => void;
@@ -48,21 +48,38 @@ function nodeOf(node: Node, place: Place, more: Record<string, string> = {}): Co
   if (node.classList.contains("formula")) return <Formula tex={node.textContent ?? ""} isBlock={name === "div"} />;
   if (node.classList.contains("ref")) return <Reference label={node.textContent ?? ""} isFirst={!node.classList.contains("again")} place={place} />;
   if (node.classList.contains("note")) return <Note node={node} place={place} />;
+  if (name === "code") return h("code", given, node.textContent); // an index such as a[1] cites nothing
   if (name === "a") return h("a", { ...given, target: "_blank", rel: "noopener noreferrer" }, children());
   if (name === "input") return given.type === "checkbox" ? <input type="checkbox" checked={"checked" in given} disabled aria-label="Task" /> : null;
   if (name === "table") return <div class="table" tabIndex={0} role="group" aria-label="Table" {...more}>{h("table", given, children())}</div>;
   return h(name, given, children());
 }
 
-/** A text whose citations open what they cite. */
-function citing(text: string, cited: Cited | undefined): ComponentChild {
-  if (!cited?.sources.length || !text.includes("[")) return text;
-  return text.split(/(\[\d{1,3}\])/).map((part) => {
-    const source = /^\[\d+\]$/.test(part) ? cited.sources[Number(part.slice(1, -1)) - 1] : undefined;
-    if (source === undefined) return part;
-    const place = placeOf(source);
-    return <button type="button" class="cite" title={place} aria-label={`Source ${part.slice(1, -1)}: ${place}`} onClick={() => cited.view(source)}>{part}</button>;
+/** `[1]`, `[1, 3]`, `[1-3]`, and the brackets of Chinese and Japanese. The service's annotations count the same. */
+const CITED = /([[【［]\s*\d{1,3}(?:\s*[,;，、–—-]\s*\d{1,3}){0,31}\s*[\]】］])/;
+
+/** The numbers that a citation has, of `count` sources. */
+function numbersIn(cited: string, count: number): number[] {
+  return [...cited.matchAll(/(\d+)(?:\s*[–—-]\s*(\d+))?/g)].flatMap(([, first, last]) => {
+    const [from, to] = [Number(first), Number(last ?? first)];
+    return from >= 1 && to <= count ? Array.from({ length: Math.max(0, to - from + 1) }, (_, more) => from + more) : [];
   });
+}
+
+/** A text whose citations open what they cite: a list of several is one button for each. */
+function citing(text: string, cited: Cited | undefined): ComponentChild {
+  if (!cited?.sources.length || !/[[【［]/.test(text)) return text;
+  return text.split(CITED).map((part, at) => {
+    const numbers = at % 2 ? numbersIn(part, cited.sources.length) : [];
+    return numbers.length ? numbers.map((number) => <Citation number={number} cited={cited} />) : part;
+  });
+}
+
+function Citation({ number, cited }: { number: number; cited: Cited }) {
+  const source = cited.sources[number - 1];
+  if (source === undefined) return null;
+  const place = placeOf(source);
+  return <button type="button" class="cite" title={place} aria-label={`Source ${number}: ${place}`} onClick={() => cited.view(source)}>{`[${number}]`}</button>;
 }
 
 /** LaTeX, which becomes a formula when KaTeX is there. */

@@ -11,7 +11,7 @@ from app.interface.users.knowledge.file_search import FileSearch
 from app.interface.users.knowledge.reading import DocumentReading
 from app.interface.users.knowledge.searching import KnowledgeSearch
 from app.interface.users.routes.vector_stores import VectorStoreRoutes
-from app.interface.users.user_routes import FULL, LIST, NONE
+from app.interface.users.user_routes import BEFORE, FULL, LIST, NONE
 from app.interface.wire.vector_stores import (
     CollectedFile,
     CollectedFileList,
@@ -34,7 +34,7 @@ from app.interface.wire.vector_stores import (
 
 _OWNER = "It is shared with you: only its owner may change it."
 _OWNER_OR_ADMIN = f"{_OWNER} Only administrators share theirs with more users."
-_LIST = {name: LIST[name] for name in ("after", "limit", "order")}
+_LIST = {name: LIST[name] for name in ("after", "limit", "order")} | BEFORE
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ LIST = {
     "order": "desc (the newest first) or asc.",
     "include": "No effect.",
 }
+BEFORE = {"before": "In place of `after`: the id of the one after the last."}
 
 
 def user_routes(
@@ -100,6 +101,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
     warm = WarmRoute(reception, accounts)
     every, one, one_response = "/v1/conversations", "/v1/conversations/{id}", "/v1/responses/{id}"
     searched = {**LIST, "q": "What titles or texts have in them."}
+    both = {**LIST, **BEFORE}
     form = {"format": "json (the default) or md."}
     none, full = {404: NONE}, {404: NONE, 409: _BUSY, 429: FULL}
     return (
@@ -150,7 +152,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             query=form,
             refuses=none,
         ),
-        Route("GET", f"{one}/items", texts.items, "A conversation's items.", ItemList, query=LIST, refuses=none),
+        Route("GET", f"{one}/items", texts.items, "A conversation's items.", ItemList, query=both, refuses=none),
         Route("POST", f"{one}/items", texts.add_items, "Adds items.", ItemList, ItemsRequest, refuses=full),
         Route("GET", f"{one}/items/{{item_id}}", texts.item, "An item.", "application/json", refuses=none),
         Route(
@@ -177,7 +179,11 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             responses.response,
             "A stored response.",
             ResponseObject,
-            query={"stream": _EVENTS, "starting_after": "With stream=true: the number of the last event you have."},
+            query={
+                "stream": _EVENTS,
+                "starting_after": "With stream=true: the number of the last event you have.",
+                "include": LIST["include"],
+            },
             refuses={**none, 409: _ELSEWHERE},
         ),
         Route(
@@ -195,7 +201,7 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             responses.input_items,
             "What a response answers.",
             ItemList,
-            query=LIST,
+            query=both,
             refuses=none,
         ),
     )
@@ -206,6 +212,7 @@ def file_routes(files: FileRoutes) -> Sequence[Route]:
     every, one = "/v1/files", "/v1/files/{id}"
     query = {name: LIST[name] for name in ("after", "limit", "order")}
     query |= {
+        **BEFORE,
         "limit": "How many, at most 10,000.",
         "purpose": "batch, batch_output, user_data or assistants; without it all.",
     }

@@ -3,15 +3,16 @@
 A vector store is a collection of documents. Times are Unix seconds.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from app.interface.wire.fields import Identifier, Metadata, Text, Unsupported, Wire, at_most, kind_of, only
 
 MOST_RESULTS = 50
 _MOST_FILES = 100
-_MOST_IN_BATCH = 1000
+_MOST_IN_BATCH = 2000
 _MOST_QUESTIONS = 8
 _MOST_FILTERS = 64
 
@@ -20,10 +21,24 @@ _AttributeValue = Annotated[str, Field(max_length=512)] | bool | float
 Attributes = Annotated[dict[_AttributeName, _AttributeValue], at_most(16)]
 
 
-class Chunking(Wire):
-    """`chunking_strategy`: the service cuts as its encoders read."""
+class StaticChunking(Wire):
+    """`chunking_strategy.static`, within OpenAI's bounds."""
 
-    type: Annotated[Literal["auto"], only("auto")]
+    max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)]
+    chunk_overlap_tokens: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _overlaps_by_half_at_most(self) -> Self:
+        if self.chunk_overlap_tokens > self.max_chunk_size_tokens // 2:
+            raise PydanticCustomError("invalid", "'chunk_overlap_tokens' is more than half of 'max_chunk_size_tokens'")
+        return self
+
+
+class Chunking(Wire):
+    """`chunking_strategy`: without effect, as the service cuts as its encoders read. A document's says `other`."""
+
+    type: Annotated[Literal["auto", "static"], only("auto", "static")]
+    static: StaticChunking | None = None
 
 
 class _NewNames(Wire):
@@ -149,8 +164,11 @@ class FileBatch(BaseModel):
 class DocumentFault(BaseModel):
     """Why a document could not be read."""
 
-    code: str
+    code: Literal["server_error", "unsupported_file", "invalid_file"]
+    """OpenAI's, which clients know."""
     message: str
+    reason: str
+    """Extension: our own code, such as `not_found` or `insufficient_quota`."""
 
 
 class CollectedFile(BaseModel):
@@ -164,7 +182,8 @@ class CollectedFile(BaseModel):
     last_error: DocumentFault | None
     usage_bytes: int
     attributes: dict[str, Any]
-    chunking_strategy: dict[str, str] = {"type": "auto"}
+    chunking_strategy: dict[str, str] = {"type": "other"}
+    """The service cuts as its encoders read, whatever was asked for."""
     filename: str
     """Extension, as the next three; empty until it was read, or could not be, and if its file was not found."""
     pages: int | None

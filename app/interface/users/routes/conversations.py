@@ -20,7 +20,7 @@ from app.interface.request.streaming import until_disconnect
 from app.interface.users.gate import AccountsGate
 from app.interface.users.items import items_of
 from app.interface.users.kv_pages import AllForgotten
-from app.interface.users.routes.listing import list_query, listed
+from app.interface.users.routes.listing import BEFORE, list_query, listed
 from app.interface.users.routes.users import id_of, texts_of, user_of
 from app.interface.users.texts import Conversation, Item, Texts, off_loop, searched_texts, size_of
 from app.interface.wire.conversations import (
@@ -131,11 +131,11 @@ class ConversationRoutes:
 
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
-        query = list_query(request)
+        query = list_query(request, BEFORE)
         found = await texts_of(self._gate, request).items(
             id_of(request), after=query.after, limit=query.limit + 1, newest_first=query.newest_first
         )
-        return json_response(listed(found, query.limit))
+        return json_response(query.listed(found))
 
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""

@@ -18,7 +18,7 @@ from app.interface.request.callers import Caller
 from app.interface.request.form import FILE, Form, read_form
 from app.interface.users.batches.sealed import BatchTexts, Upload, UserFile
 from app.interface.users.gate import AccountsGate
-from app.interface.users.routes.listing import list_query, listed
+from app.interface.users.routes.listing import BEFORE, list_query
 from app.interface.users.routes.users import id_of, user_of
 from app.interface.wire.batches import LEAST_KEPT_S, MOST_KEPT_S, DeletedFile, ExpiresAfter, FileObject
 from app.messages.accounts import AccountsError
@@ -76,7 +76,7 @@ class FileRoutes:
 
     async def files(self, request: Request) -> Response:
         """`GET /v1/files`."""
-        query = list_query(request, "purpose", most=10_000, usual=_MOST_LISTED)
+        query = list_query(request, "purpose", BEFORE, most=10_000, usual=_MOST_LISTED)
         purpose = request.query_params.get("purpose")
         if purpose is not None and purpose not in _PURPOSES:
             raise errors.invalid(f"'purpose' is {', '.join(_UPLOADED)} or batch_output.", "purpose", "invalid_value")
@@ -84,7 +84,7 @@ class FileRoutes:
         found = await batch_texts_of(self._gate, request).files(
             purpose=purpose, after=query.after, limit=limit + 1, newest_first=query.newest_first
         )
-        return json_response(listed([_shown(one) for one in found], limit))
+        return json_response(query.listed([_shown(one) for one in found], limit))
 
     async def file(self, request: Request) -> Response:
         """`GET /v1/files/{id}`."""

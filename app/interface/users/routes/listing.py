@@ -1,4 +1,4 @@
-"""Pagination of lists as in OpenAI's API: `after`, `limit` and `order` in a query, and the list object."""
+"""Pagination of lists as in OpenAI's API: `after`, `before`, `limit` and `order` in a query, and the list object."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from app.interface.users.texts import Item
 
 _MOST = 100
 _USUAL = 20
+BEFORE = "before"
 _KNOWN = frozenset({"after", "limit", "order", "include", "include[]"})
 
 
@@ -21,6 +22,9 @@ class ListQuery:
     after: str | None
     limit: int
     newest_first: bool
+    """The order in which the objects are to be found: the opposite one, if the query has `before`."""
+    backwards: bool = False
+    """Whether the objects end before `after`, in the query's order, rather than begin behind it."""
 
     def cut(self, items: Sequence[Item]) -> list[Item]:
         """Returns this part of a whole list, and one more item if there is one. Raises ApiError (404)."""
@@ -32,9 +36,19 @@ class ListQuery:
             ordered = ordered[place + 1 :]
         return ordered[: self.limit + 1]
 
+    def listed(self, found: Sequence[Any], limit: int | None = None) -> dict[str, Any]:
+        """Returns `listed` of what was found, in the query's order. limit: instead of the query's."""
+        limit = self.limit if limit is None else limit
+        if not self.backwards:
+            return listed(found, limit)
+        return {**listed(list(reversed(found[:limit])), limit), "has_more": len(found) > limit}
+
 
 def list_query(request: Request, *further: str, most: int = _MOST, usual: int = _USUAL) -> ListQuery:
-    """Parses the query, which may have `further` parameters. most, usual: of `limit`. Raises ApiError (400)."""
+    """Parses the query, which may have `further` parameters. most, usual: of `limit`. Raises ApiError (400).
+
+    A route that also finds objects in the opposite order has `BEFORE` among `further`.
+    """
     query = request.query_params
     if unknown := query.keys() - _KNOWN - set(further):
         name = min(unknown)
@@ -45,7 +59,12 @@ def list_query(request: Request, *further: str, most: int = _MOST, usual: int = 
         raise errors.invalid(f"'limit' is a number from 1 to {most}.", "limit", "invalid_value")
     if order not in ("asc", "desc"):
         raise errors.invalid("'order' is asc or desc.", "order", "invalid_value")
-    return ListQuery(query.get("after"), int(limit), order == "desc")
+    after, before, newest_first = query.get("after"), query.get(BEFORE), order == "desc"
+    if before is None:
+        return ListQuery(after, int(limit), newest_first)
+    if after is not None:
+        raise errors.invalid("'before' and 'after' exclude each other.", BEFORE, "invalid_value")
+    return ListQuery(before, int(limit), not newest_first, backwards=True)
 
 
 def listed(found: Sequence[Any], limit: int) -> dict[str, Any]:

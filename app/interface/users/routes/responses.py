@@ -12,11 +12,13 @@ from app.interface.http.guard import json_response
 from app.interface.request import errors
 from app.interface.request.streaming import EventStream
 from app.interface.users.gate import AccountsGate
-from app.interface.users.routes.listing import list_query, listed
+from app.interface.users.routes.listing import BEFORE, list_query
 from app.interface.users.routes.users import id_of, texts_of, user_of
 from app.interface.wire.conversations import DeletedResponse
 from app.interface.wire.responses import ResponseError
 
+_KNOWN = frozenset({"stream", "starting_after", "include_obfuscation", "include", "include[]"})
+"""`include` has no effect: a search's results are always there."""
 _OPEN = ("queued", "in_progress")
 _LAST_EVENTS = {
     "failed": "response.failed",
@@ -66,9 +68,9 @@ class StoredResponseRoutes:
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
-        query = list_query(request)
+        query = list_query(request, BEFORE)
         found = (await texts_of(self._gate, request).response(id_of(request))).input
-        return json_response(listed(query.cut(found), query.limit))
+        return json_response(query.listed(query.cut(found)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`: later responses lose it as history; in a conversation its items stay."""
@@ -96,7 +98,7 @@ class StoredResponseRoutes:
 def _starting_after(request: Request) -> int | None:
     """Returns the number of the last event the client has seen; -1 for none; None if it wants no events."""
     values = request.query_params
-    if unknown := sorted(values.keys() - {"stream", "starting_after", "include_obfuscation"}):
+    if unknown := sorted(values.keys() - _KNOWN):
         raise errors.invalid(f"There is no parameter {unknown[0]!r}.", unknown[0], "unknown_parameter")
     if values.get("include_obfuscation", "false") != "false":
         raise errors.invalid("'include_obfuscation' is not supported.", "include_obfuscation", "unsupported_parameter")

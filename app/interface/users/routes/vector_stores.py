@@ -16,12 +16,13 @@ from app.interface.users.gate import AccountsGate
 from app.interface.users.knowledge.reading import DocumentReading
 from app.interface.users.knowledge.sealed import CollectedDocument, Collection, Collections
 from app.interface.users.knowledge.searching import KnowledgeSearch
-from app.interface.users.routes.listing import list_query, listed
+from app.interface.users.routes.listing import BEFORE, list_query
 from app.interface.users.routes.users import body_of, id_of, user_of
 from app.interface.wire.vector_stores import (
     CollectedFile,
     DeletedVectorStore,
     DocumentChange,
+    DocumentFault,
     DocumentRequest,
     FileBatch,
     FileBatchRequest,
@@ -44,7 +45,14 @@ from app.messages.accounts import AccountsError
 from app.messages.knowledge import DocumentCounts, DocumentState, StoredFileBatch
 
 _MOST_BATCH_BYTES = 4 << 20
-"""A thousand files with what people write into attributes; with all that they may have, about 400."""
+"""Two thousand files with what people write into attributes; with all that they may have, about 400."""
+_FAULTS = {
+    "unsupported_file": "unsupported_file",
+    "invalid_file": "invalid_file",
+    "not_found": "invalid_file",
+    "request_too_large": "invalid_file",
+}
+"""OpenAI's codes by ours; of all others it is `server_error`."""
 _STATES: tuple[DocumentState, ...] = get_args(DocumentState)
 
 
@@ -75,10 +83,10 @@ class VectorStoreRoutes:
 
     async def collections(self, request: Request) -> Response:
         """`GET /v1/vector_stores`."""
-        query = list_query(request)
+        query = list_query(request, BEFORE)
         _, collections = self._collections(request)
         found = await collections.listed(query.after, query.limit + 1, newest_first=query.newest_first)
-        return json_response(listed([_shown(one) for one in found], query.limit))
+        return json_response(query.listed([_shown(one) for one in found]))
 
     async def collection(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}`."""
@@ -131,7 +139,7 @@ class VectorStoreRoutes:
 
     async def _listed(self, request: Request, batch_id: str | None) -> Response:
         """batch_id: of the batch whose documents are listed; None: all are."""
-        query = list_query(request, "filter")
+        query = list_query(request, "filter", BEFORE)
         wanted = request.query_params.get("filter")
         state = next((one for one in _STATES if one == wanted), None)
         if state != wanted:
@@ -143,7 +151,7 @@ class VectorStoreRoutes:
         )
         if any(one.stored.is_abandoned for one in found):
             await self._reading.go_on(caller, collections, collection)
-        return json_response(listed([_document(collection, one) for one in found], query.limit))
+        return json_response(query.listed([_document(collection, one) for one in found]))
 
     async def document(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files/{file_id}`."""
@@ -301,7 +309,7 @@ def _document(collection: Collection, document: CollectedDocument) -> dict[str, 
         "created_at": stored.created,
         "vector_store_id": collection.stored.id,
         "status": stored.state,
-        "last_error": about.get("error"),
+        "last_error": _fault(about.get("error")),
         "usage_bytes": stored.sealed_bytes,
         "attributes": about.get("attributes") or {},
         "filename": document.name,
@@ -309,6 +317,14 @@ def _document(collection: Collection, document: CollectedDocument) -> dict[str, 
         "passages": about.get("passages"),
         "notes": about.get("notes") or [],
     }).model_dump()  # fmt: skip
+
+
+def _fault(error: Mapping[str, str] | None) -> DocumentFault | None:
+    """Returns why a document was not read, with a code that OpenAI's clients know."""
+    if error is None:
+        return None
+    code = _FAULTS.get(error["code"], "server_error")
+    return DocumentFault.model_validate({"code": code, "message": error["message"], "reason": error["code"]})
 
 
 def _members(request: Request, names: Any) -> dict[str, Any]:

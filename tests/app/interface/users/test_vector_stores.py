@@ -224,7 +224,8 @@ async def test_what_can_not_be_read(world: World) -> None:
         assert added.status == "failed"
         assert name in added.last_error.message
     missing = await world.client.vector_stores.files.create(file_id="file-none", vector_store_id=collection_id)
-    assert (await world.read(collection_id, missing.id)).last_error.code == "not_found"
+    failed = await world.read(collection_id, missing.id)
+    assert (failed.last_error.code, more(failed.last_error)) == ("invalid_file", {"reason": "not_found"})
     counts = (await world.client.vector_stores.retrieve(collection_id)).file_counts
     assert (counts.failed, counts.completed) == (3, 0)
     wrongs: list[dict[str, Any]] = [{"query": []}, {"query": "x", "max_num_results": 51}, {"query": "x", "k": 3}]
@@ -379,7 +380,8 @@ async def test_a_quota_is_refused_without_its_numbers(world: World, monkeypatch:
 
     monkeypatch.setattr(reading.DocumentReading, "_passages", full)
     failed = await world.add(await world.collection({}), "lease.md", LEASE)
-    assert (failed.status, failed.last_error.code) == ("failed", "insufficient_quota")
+    assert (failed.status, failed.last_error.code) == ("failed", "server_error")
+    assert more(failed.last_error) == {"reason": "insufficient_quota"}
     assert "add it again" in failed.last_error.message
     assert "7" not in failed.last_error.message
 

@@ -15,6 +15,7 @@ from app.interface.wire.fields import MAX_TOOLS
 from app.interface.wire.response_tools import (
     AllowedTools,
     CustomTool,
+    FileSearchChoice,
     FileSearchTool,
     FunctionTool,
     HostedTool,
@@ -76,15 +77,40 @@ def offered_tools(tools: Sequence[ResponseTool] | None, choice: ToolChoice | Non
     if len(offered) > MAX_TOOLS:
         raise errors.invalid(f"'tools': there are more than {MAX_TOOLS} with those in namespaces.", "tools")
     if isinstance(choice, AllowedTools):
-        allowed = [_named(offered, one, f"tool_choice.tools[{i}]") for i, one in enumerate(choice.tools)]
+        allowed = [
+            _named(offered, one, f"tool_choice.tools[{i}]")
+            for i, one in enumerate(choice.tools)
+            if not isinstance(one, FileSearchChoice)
+        ]
         return [tool for tool in offered if tool in allowed]
     return offered
 
 
-def chosen(offered: Sequence[OfferedTool], choice: ToolChoice | None) -> Any:
-    """Returns `tool_choice` of the equivalent chat request. Raises ApiError (400)."""
+def file_search_of(tools: Sequence[ResponseTool] | None, choice: ToolChoice | None) -> FileSearchTool | None:
+    """Returns the search before the answer; None: there is none, or it is not allowed. Raises ApiError (400)."""
+    found = [tool for tool in tools or () if isinstance(tool, FileSearchTool)]
+    if len(found) > 1:
+        raise errors.invalid("'tools': there is more than one file_search: give one with all ids.", "tools")
+    wanted = {"tool_choice": choice}
+    if isinstance(choice, AllowedTools):
+        wanted = {f"tool_choice.tools[{i}]": one for i, one in enumerate(choice.tools)}
+    chooses = [field for field, one in wanted.items() if isinstance(one, FileSearchChoice)]
+    if chooses and not found:
+        raise errors.invalid(f"'{chooses[0]}': there is no file_search in 'tools'.", chooses[0], "invalid_value")
+    if not found or choice == "none" or (isinstance(choice, AllowedTools) and not chooses):
+        return None
+    return found[0]
+
+
+def chosen(offered: Sequence[OfferedTool], choice: ToolChoice | None, search: FileSearchTool | None = None) -> Any:
+    """Returns `tool_choice` of the equivalent chat request. Raises ApiError (400).
+
+    search: the one before the answer, which is a call, too: without other tools, the model does not have to call any.
+    """
     if isinstance(choice, AllowedTools):
         choice = choice.mode
+    if isinstance(choice, FileSearchChoice) or (choice == "required" and search is not None and not offered):
+        choice = "auto"
     if isinstance(choice, NamedToolChoice):
         return {"type": "function", "function": {"name": _named(offered, choice, "tool_choice").alias}}
     return None if choice == "auto" and not offered else choice

@@ -25,7 +25,7 @@ from app.interface.generate.answers.running import RunningAnswer
 from app.interface.generate.generation import Generation, Stored
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.passages import drop_uncited
-from app.interface.generate.planning.responses import refuse_stored
+from app.interface.generate.planning.responses import refuse_stored, with_search
 from app.interface.generate.reception import Received
 from app.interface.generate.service import ServedModel
 from app.interface.request import errors
@@ -39,8 +39,8 @@ from app.interface.users.items import items_of
 from app.interface.users.knowledge.file_search import FileSearch
 from app.interface.users.texts import Conversation, History, Item, NewResponse, Texts, off_loop, size_of
 from app.interface.wire.fields import MAX_MESSAGES
-from app.interface.wire.response_items import FileSearchCallItem, InputItem, InputMessage
-from app.interface.wire.responses import OutputFileSearch, ResponseObject, ResponseRequest
+from app.interface.wire.response_items import InputItem
+from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.messages.accounts import AccountsError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
@@ -406,12 +406,6 @@ async def _history_of(request: ResponseRequest, texts: Texts) -> History:
     if request.previous_response_id is not None:
         return await texts.history(request.previous_response_id)
     return History()
-
-
-def with_search(request: ResponseRequest, search: OutputFileSearch) -> ResponseRequest:
-    """Returns the request with what was found behind its question."""
-    given = [InputMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
-    return request.model_copy(update={"input": [*given, FileSearchCallItem.model_validate(search.model_dump())]})
 
 
 def _with_history(

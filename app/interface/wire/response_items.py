@@ -162,6 +162,10 @@ class FileSearchCallItem(Wire):
     whole: bool = False
 
 
+class PresentSearchItem(FileSearchCallItem):
+    """The search before the answer to this request, behind the question. The service adds it: no client sends one."""
+
+
 HostedCall = Literal[
     "web_search_call",
     "image_generation_call",

@@ -148,30 +148,47 @@ class NamedToolChoice(Wire):
     name: FunctionName
 
 
+class FileSearchChoice(Wire):
+    """`tool_choice` of the search, or an entry of `allowed_tools`. The search always comes before the answer."""
+
+    type: Literal["file_search"]
+
+
+_CHOICES = {"function": "named choice", "custom": "named choice", "file_search": "search choice"}
+AllowedTool = Annotated[
+    Annotated[NamedToolChoice, Tag("named choice")] | Annotated[FileSearchChoice, Tag("search choice")],
+    Discriminator(
+        lambda value: _CHOICES.get(str(_type_of(value))),
+        custom_error_type="unsupported",
+        custom_error_message="is not supported; only a function, a custom tool and file_search are",
+    ),
+]
+
+
 class AllowedTools(Wire):
     """`tool_choice` of some of the tools."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[AllowedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 def _choice_kind(value: object) -> str | None:
     if isinstance(value, str):
         return "mode"
     kind = _type_of(value)
-    kinds = {"function": "named", "custom": "named", "allowed_tools": "allowed"}
-    return kinds.get(kind) if isinstance(kind, str) else None
+    return ({**_CHOICES, "allowed_tools": "allowed"}).get(kind) if isinstance(kind, str) else None
 
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")]
-    | Annotated[NamedToolChoice, Tag("named")]
+    | Annotated[NamedToolChoice, Tag("named choice")]
+    | Annotated[FileSearchChoice, Tag("search choice")]
     | Annotated[AllowedTools, Tag("allowed")],
     Discriminator(
         _choice_kind,
         custom_error_type="unsupported",
-        custom_error_message='is not supported; only "none", "auto", "required", a function, a custom tool and '
-        "allowed_tools of those are",
+        custom_error_message='is not supported; only "none", "auto", "required", a function, a custom tool, '
+        "file_search and allowed_tools of those are",
     ),
 ]

@@ -17,6 +17,7 @@ from app.interface.generate.answers.chunks import event_json, wire_progress
 from app.interface.generate.answers.usage import TokenCount
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.passages import citations
+from app.interface.generate.planning.responses import found_before
 from app.interface.request.errors import ApiError
 from app.interface.wire.responses import (
     ConversationPlace,
@@ -62,6 +63,7 @@ class ResponseBuilder:
         self._input: CustomInput | None = None  # set if the open call is of a custom tool
         self._tools = {tool.alias: tool for tool in offered_tools(request.tools)}
         self._search = head.search
+        self._citable = found_before(request) if head.search is None else head.search.results
 
     def begin(self) -> None:
         """Writes the first events."""
@@ -210,8 +212,8 @@ class ResponseBuilder:
         part = self._part(self._message)
         part.text = "".join(self._texts)
         place = self._message
-        if self._search is not None:
-            part.annotations = citations(part.text, self._search.results)
+        if self._citable:
+            part.annotations = citations(part.text, self._citable)
             for index, annotation in enumerate(part.annotations):
                 where = {"content_index": 0, "annotation_index": index}
                 self._item_event("response.output_text.annotation.added", place, annotation=annotation, **where)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from app.interface.functions.response_tools import OfferedTool, alias_of, chosen, offered_tools
+from app.interface.functions.response_tools import OfferedTool, alias_of, chosen, file_search_of, offered_tools
 from app.interface.generate.planning.chat import plan_as_chat
 from app.interface.generate.planning.job import Job
 from app.interface.generate.planning.limits import Limits
@@ -29,12 +29,15 @@ from app.interface.wire.response_items import (
     FoundPassageItem,
     FunctionCallItem,
     FunctionCallOutputItem,
+    HostedCallItem,
+    InputItem,
     InputMessage,
     InputTextPart,
+    PresentSearchItem,
     ReasoningItem,
 )
 from app.interface.wire.response_tools import FileSearchTool
-from app.interface.wire.responses import ResponseRequest, TextFormat
+from app.interface.wire.responses import OutputFileSearch, ResponseRequest, TextFormat
 
 _FIELDS = {
     "messages": "input",
@@ -62,15 +65,56 @@ def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, ca
 
 def _read_whole(request: ResponseRequest) -> Sequence[FoundPassageItem] | None:
     """Returns the documents that were read whole for the question; None: none were."""
-    last = request.input[-1] if not isinstance(request.input, str) and request.input else None
-    return last.results if isinstance(last, FileSearchCallItem) and last.whole else None
+    items = () if isinstance(request.input, str) else request.input
+    present = next((item for item in reversed(items) if isinstance(item, PresentSearchItem)), None)
+    return present.results if present is not None and present.whole else None
+
+
+def question_place(items: Sequence[InputItem]) -> int | None:
+    """Returns the place of the user's message that is to be answered, also after calls and their results.
+
+    None: the answer goes on with something else, such as an answer's beginning.
+    """
+    said = [item for item in items if not isinstance(item, FileSearchCallItem | HostedCallItem)]
+    said = [item for item in said if not (isinstance(item, InputMessage) and item.role in ("system", "developer"))]
+    last = said[-1] if said else None
+    if not isinstance(last, FunctionCallOutputItem | CustomToolCallOutputItem) and not _is_question(last):
+        return None
+    return next((place for place in reversed(range(len(items))) if _is_question(items[place])), None)
+
+
+def found_before(request: ResponseRequest) -> Sequence[FoundPassageItem] | None:
+    """Returns what an earlier step towards the answer has found for the question; None: nothing was searched.
+
+    Of documents that were read whole it has only what an answer cited: they are read again.
+    """
+    items = () if isinstance(request.input, str) else request.input
+    place = question_place(items)
+    found = None if place is None else next(iter(items[place + 1 :]), None)
+    if not isinstance(found, FileSearchCallItem) or found.whole or found.results is None:
+        return None
+    return found.results if not found.results or any(one.text for one in found.results) else None
+
+
+def with_search(request: ResponseRequest, search: OutputFileSearch) -> ResponseRequest:
+    """Returns the request with what was found behind its question, in the place of what earlier steps have found."""
+    given = [InputMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+    place = question_place(given)
+    assert place is not None  # there was something to search for
+    behind = [item for item in given[place + 1 :] if not isinstance(item, FileSearchCallItem)]
+    present = PresentSearchItem.model_validate(search.model_dump())
+    return request.model_copy(update={"input": [*given[: place + 1], present, *behind]})
+
+
+def _is_question(item: object) -> bool:
+    return isinstance(item, InputMessage) and item.role == "user"
 
 
 def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
     """Returns the equivalent chat request. Raises ApiError (400)."""
     offered = offered_tools(request.tools, request.tool_choice)
     tools = [tool.as_function for tool in offered]
-    choice = chosen(offered, request.tool_choice)
+    choice = chosen(offered, request.tool_choice, file_search_of(request.tools, request.tool_choice))
     messages = _messages(request)
     if not messages:
         raise errors.invalid("'input' has no item that the model could answer.", "input", "invalid_value")

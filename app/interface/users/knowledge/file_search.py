@@ -5,10 +5,12 @@ further question about them begins as the first one did, and its KV pages are th
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from app.interface.functions.response_tools import file_search_of
+from app.interface.generate.planning.found_room import most_that_fit, room_tokens
 from app.interface.generate.planning.passages import whole_documents
-from app.interface.generate.planning.responses import shown_text
+from app.interface.generate.planning.responses import found_before, question_place, shown_text
 from app.interface.generate.reception import Reception
 from app.interface.request import errors
 from app.interface.request.callers import Caller
@@ -40,83 +42,98 @@ class FileSearch:
 
         Raises ApiError (400, 404), AccountsError, EngineError.
         """
-        tool = tool_of(request)
+        tool = file_search_of(request.tools, request.tool_choice)
         questions = _questions(request)
-        if tool is None or not questions or caller.identity is None:
+        if tool is None or not questions or caller.identity is None or found_before(request) is not None:
             return None
         collections = Collections(self._store, caller.identity, caller.secret)
+        documents, collection_of = list[OpenDocument](), dict[int, str]()
         try:
-            documents = await self._search.documents(caller, collections, tool.vector_store_ids, tool.filters)
+            for one in dict.fromkeys(tool.vector_store_ids):
+                opened = await self._search.documents(caller, collections, [one], tool.filters)
+                documents += opened
+                collection_of |= {id(document): one for document in opened}
         except AccountsError as error:
             if error.refusal.code != "not_found":
                 raise
             field = "tools.vector_store_ids"
             message = "There is no such collection: it was deleted, or it is not shared with you any more."
             raise errors.invalid(message, field, "invalid_value") from None
-        if (whole := await self._whole(request, tool, documents)) is not None:
+
+        def found(document: OpenDocument, passage: Passage, score: float) -> FoundPassage:
+            return _found(document, passage, score, collection_of[id(document)])
+
+        model = self._reception.service.model(request.model).chat
+        limits = self._reception.service.limits
+        room = await self._reception.in_thread(lambda: room_tokens(model, request, limits))
+        if (whole := await self._whole(request, tool, documents, found, room)) is not None:
             return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=[], results=whole, whole=True)
         most = tool.max_num_results or USUAL_RESULTS
         hits = await self._search.search(caller, documents, questions, most, tool.ranking_options)
-        results = [_found(hit.document, hit.passage, hit.score) for hit in hits]
-        return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results)
+        results = [found(hit.document, hit.passage, hit.score) for hit in hits]
+        fitting = await self._reception.in_thread(lambda: most_that_fit(model, results, room))
+        return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results[:fitting])
 
     async def _whole(
-        self, request: ResponseRequest, tool: FileSearchTool, documents: Sequence[OpenDocument]
+        self,
+        request: ResponseRequest,
+        tool: FileSearchTool,
+        documents: Sequence[OpenDocument],
+        found_of: Callable[[OpenDocument, Passage, float], FoundPassage],
+        room: int,
     ) -> list[FoundPassage] | None:
-        """Returns all of the documents; None: there are too many, or the request says how to search."""
+        """Returns all of the documents; None: they are too many or too long, or the request says how to search.
+
+        room: see `room_tokens`.
+        """
         if tool.max_num_results is not None or tool.ranking_options is not None:
             return None
         if not 0 < sum(len(one.passages) for one in documents) <= MOST_WHOLE:
             return None
-        found = [_found(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
+        found = [found_of(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
         model = self._reception.service.model(request.model).chat
-        asked = f"{whole_documents(found)}{_asked(request)}"
-        tokens = await self._reception.in_thread(lambda: model.question_tokens(asked))
-        return found if tokens <= model.context_tokens // _CONTEXT_SHARE else None
+        shown = whole_documents(found)
+        asked = f"{shown}{_asked(request)}"
+
+        def fits() -> bool:
+            most = model.context_tokens // _CONTEXT_SHARE
+            return model.question_tokens(asked) <= most and model.question_tokens(shown) <= room
+
+        return found if await self._reception.in_thread(fits) else None
 
 
-def _found(document: OpenDocument, passage: Passage, score: float) -> FoundPassage:
+def _found(document: OpenDocument, passage: Passage, score: float, collection_id: str) -> FoundPassage:
     return FoundPassage(
         file_id=document.file_id,
         filename=document.name,
         score=score,
         text=passage.text,
         attributes=dict(document.attributes),
+        vector_store_id=collection_id,
         page=passage.page,
         heading=passage.heading,
     )
-
-
-def tool_of(request: ResponseRequest) -> FileSearchTool | None:
-    """Returns the request's search; None if it has none, or chooses no tool. Raises ApiError (400) for several."""
-    tools = [tool for tool in request.tools or () if isinstance(tool, FileSearchTool)]
-    if len(tools) > 1:
-        raise errors.invalid("'tools': there is more than one file_search: give one with all ids.", "tools")
-    return tools[0] if tools and request.tool_choice != "none" else None
 
 
 def _asked(request: ResponseRequest) -> str:
     """Returns the question with its files, as the model sees it."""
     if isinstance(request.input, str):
         return request.input
-    message = _last_message(request.input)
-    return "" if message is None else shown_text(message.content)
+    place = question_place(request.input)
+    message = None if place is None else request.input[place]
+    return shown_text(message.content) if isinstance(message, InputMessage) else ""
 
 
 def _questions(request: ResponseRequest) -> list[str]:
     """Returns what to search for: the question, and the question with the one before, which it may refer to."""
     if isinstance(request.input, str):
         return [request.input[:MOST_QUESTION_CHARACTERS]]
-    users = [item for item in request.input if isinstance(item, InputMessage) and item.role == "user"]
-    if not users or users[-1] is not _last_message(request.input):
+    if question_place(request.input) is None:
         return []
+    users = [item for item in request.input if isinstance(item, InputMessage) and item.role == "user"]
     texts = [text for text in (_text(item)[:MOST_QUESTION_CHARACTERS].strip() for item in users[-2:]) if text]
     both = "\n".join(text[: MOST_QUESTION_CHARACTERS // 2 - 1] for text in texts)
     return [texts[-1], both] if len(texts) > 1 else texts
-
-
-def _last_message(items: Sequence[object]) -> InputMessage | None:
-    return next((item for item in reversed(items) if isinstance(item, InputMessage)), None)
 
 
 def _text(message: InputMessage) -> str:

@@ -69,7 +69,7 @@ class Generation(Generic[Body]):
         _check_stream(body)
         served = self.service.model(body.model)
         job = self.plan(served.chat)
-        head = AnswerHead(self.received.answer_id, int(time.time()), body.model, self.search)
+        head = AnswerHead(self.received.answer_id, int(time.time()), body.model, self.search, self.received.early)
         return self.write(head, job, self.run(served, job))
 
     def plan(self, chat: ChatModel) -> Job:

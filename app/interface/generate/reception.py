@@ -6,7 +6,7 @@ It knows no path and no family of endpoints. Long bodies are parsed, rendered an
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from fastapi import Request
@@ -23,6 +23,7 @@ from app.interface.generate.answers.answer import (
     WholeAnswer,
     events,
 )
+from app.interface.generate.answers.early import Early
 from app.interface.generate.attached import AttachedFiles
 from app.interface.generate.service import Service
 from app.interface.request import errors
@@ -47,6 +48,8 @@ from app.messages.failures import ModelReplacedError
 Body = TypeVar("Body", bound=BaseModel)
 Planned = TypeVar("Planned")
 
+_SEARCHING_S: Final = 1.0
+"""After how long a client is told that its question is searched: until then, what fails has its own HTTP status."""
 _MOST_PLANS: Final = 3
 """A model may be replaced while a request for it is planned again."""
 
@@ -67,6 +70,8 @@ class Endpoint(Generic[Body]):
     """Renames an error's fields to those of the client's request."""
     keep_alive: bytes = KEEP_ALIVE
     """Sent in a stream where nothing else comes for some time."""
+    early: Callable[[Body, str], Early] | None = None
+    """Returns what a stream says before it is planned, given its id; None: the endpoint has no streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class Received(Generic[Body]):
     caller: Caller
     answer_id: str
     record: RequestRecord
+    early: Early | None = None
+    """What its stream says before it is planned; None: it is no stream."""
 
 
 class Stages(Protocol):
@@ -130,17 +137,18 @@ class Reception:
         """
         caller = caller_of(request)
         body, size_bytes = await self._received(request, body_type, max_bytes)
+        size_bytes += await self.files.read_all(body, caller)
         return await self._preparation.run(size_bytes, lambda: plan(body, caller))
 
     async def _received(
         self, request: Request, body_type: type[Body], max_bytes: int | None = None
     ) -> tuple[Body, int]:
-        """Returns the parsed body, with its files as texts, and the size of all. See `read_and_plan`."""
+        """Returns the parsed body and its size. See `read_and_plan`."""
         limit_bytes = self.service.settings.max_body_bytes
         limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
         raw = await read_body(request, limit_bytes, self.in_thread)
         body = await self._parsed(raw, body_type)
-        return body, len(raw) + await self.files.read_all(body, caller_of(request))
+        return body, len(raw)
 
     async def _parsed(self, raw: bytes, body_type: type[Body]) -> Body:
         """Returns the body, of the first model if it names none and does not find one by itself."""
@@ -170,16 +178,13 @@ class Reception:
             record.failed(failure)
             return failure
 
-        opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s, endpoint.keep_alive)
         try:
-            caller = caller_of(request)
             body, size_bytes = await self._received(request, endpoint.request)
-            following = await stages(Received(body, size_bytes, caller, answer_id, record))
-            try:
-                return await opening.response(request.receive, self._plan_and_open(following, opening))
-            except BaseException:
-                following.abandon()
-                raise
+            is_stream = bool(getattr(body, "stream", False))
+            early = endpoint.early(body, answer_id) if is_stream and endpoint.early is not None else None
+            opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s, endpoint.keep_alive, early)
+            received = Received(body, size_bytes, caller_of(request), answer_id, record, early)
+            return await opening.response(request.receive, self._begun(received, stages, opening))
         except (ApiError, ClientGoneError):
             raise
         except Exception as error:
@@ -209,8 +214,17 @@ class Reception:
         except ApiError as error:
             raise work.endpoint.renamed(error) from None
 
-    async def _plan_and_open(self, stages: Stages, opening: "_Opening") -> Response:
-        return await self._plan_and(stages, lambda answer: self._open_response(answer, opening))
+    async def _begun(
+        self, received: Received[Body], stages: Callable[[Received[Body]], Awaitable[Stages]], opening: "_Opening"
+    ) -> Response:
+        """Reads the request's files, searches and plans; returns the response as `_open_response` does."""
+        characters = await self.files.read_all(received.body, received.caller)
+        following = await stages(replace(received, size_bytes=received.size_bytes + characters))
+        try:
+            return await self._plan_and(following, lambda answer: self._open_response(answer, opening))
+        except BaseException:
+            following.abandon()
+            raise
 
     async def _plan_and(self, stages: Stages, use: Callable[[Answer], Awaitable[Planned]]) -> Planned:
         """Plans the request, and again if its model is replaced before the answer begins."""
@@ -236,7 +250,10 @@ class Reception:
             if not answer.is_streamed:
                 return Response(running.body(), media_type="application/json")
             opening.running = running
-            await running.wait_until_begun()
+            if opening.is_open:  # its events say that it is queued
+                running.end_wait()
+            else:
+                await running.wait_until_begun()
             return EventStream(running.events(), keep_alive_s=keep_alive_s)
         if isinstance(answer, WholeAnswer):
             return Response(await answer.body(), media_type="application/json")
@@ -261,22 +278,30 @@ class _Opening:
     keep_alive_s: float
     """After how long a stream is opened before its first event; 0: never."""
     keep_alive: bytes
-    """What it is opened with."""
+    """What it is opened with, if it has nothing else to say."""
+    early: Early | None
+    """What a stream says before it is planned; None: it is no stream."""
     answer: StreamedAnswer[EventWriter] | None = None
     """A planned stream."""
     running: Running | None = None
     """A stream of an answer that continues without its client."""
+    is_open: bool = False
+    """Whether the stream was opened before its first event."""
 
     async def response(self, receive: Receive, begun: Coroutine[Any, Any, Response]) -> Response:
-        """Returns or raises what `begun` does; a slow stream is opened early.
+        """Returns or raises what `begun` does; a slow stream is opened early, one that searches after a second.
 
         Raises ClientGoneError too.
         """
         beginning = asyncio.create_task(begun)
+        period_s = self.keep_alive_s if self.early is None else min(self.keep_alive_s, _SEARCHING_S)
+        waited_s = 0.0
         try:
             while not beginning.done():
-                await until_disconnect(receive, asyncio.wait({beginning}, timeout=self.keep_alive_s or None))
-                if not beginning.done() and (late := self._late(beginning)) is not None:
+                await until_disconnect(receive, asyncio.wait({beginning}, timeout=period_s or None))
+                waited_s += period_s
+                is_time = waited_s >= self.keep_alive_s or (self.early is not None and self.early.is_searching)
+                if is_time and not beginning.done() and (late := self._late(beginning)) is not None:
                     return late
         except BaseException:
             await abandoned(beginning)
@@ -284,15 +309,18 @@ class _Opening:
         return beginning.result()
 
     def _late(self, beginning: "asyncio.Task[Any]") -> Response | None:
-        """Returns an early stream; None if it is not a stream, or not planned yet."""
+        """Returns an early stream; None if it is not a stream."""
         if self.running is not None:  # its events say that it is queued
             beginning.cancel()
             return EventStream(self.running.events(), keep_alive_s=self.keep_alive_s)
-        answer = self.answer
-        if answer is None:
+        early = self.early
+        if early is None:
             return None
+        self.is_open = True
 
         def failed(error: Exception) -> bytes:
-            return answer.writer.begin() + answer.writer.fail(self.broken_off(error))
+            failure, answer = self.broken_off(error), self.answer
+            return early.fail(failure) if answer is None else answer.writer.begin() + answer.writer.fail(failure)
 
-        return LateStream(beginning, failed, answer.ended, keep_alive_s=self.keep_alive_s, keep_alive=self.keep_alive)
+        first = early.begin() or self.keep_alive
+        return LateStream(beginning, failed, first, keep_alive_s=self.keep_alive_s, keep_alive=self.keep_alive)

@@ -109,45 +109,38 @@ class LateStream(EventStream):
         self,
         beginning: "asyncio.Task[EventStream]",
         failed: Callable[[Exception], bytes],
-        ended: Callable[[], None] | None,
+        first: bytes = KEEP_ALIVE,
         *,
         keep_alive_s: float,
         keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
-        """beginning: returns the other stream; cancelled when the client disconnects.
+        """beginning: returns the other stream; cancelled when the client disconnects, and then cleans up itself.
 
-        failed: converts its exception to events. ended: called at the end if it returns no stream.
+        failed: converts its exception to events. first: what is sent at once.
         """
-        events = _late(beginning, failed, keep_alive)
-        super().__init__(events, None, ended, keep_alive_s=keep_alive_s, keep_alive=keep_alive)
+        super().__init__(_late(beginning, failed, first), keep_alive_s=keep_alive_s, keep_alive=keep_alive)
         self._beginning = beginning
 
     async def aclose(self) -> None:
         """Closes the other stream, or cancels `beginning`."""
-        is_given = await abandoned(self._beginning)
-        try:
-            await self.events.aclose()
-        finally:
-            if not is_given and self._ended is not None:
-                self._ended()
+        await abandoned(self._beginning)
+        await self.events.aclose()
 
 
-async def abandoned(beginning: asyncio.Task[Any]) -> bool:
-    """Cancels the task, or closes the stream it has returned; returns whether there was one."""
+async def abandoned(beginning: asyncio.Task[Any]) -> None:
+    """Cancels the task, or closes the stream it has returned."""
     await cancelled(beginning)
     if beginning.cancelled() or beginning.exception() is not None:
-        return False
+        return
     stream = beginning.result()
-    if not isinstance(stream, EventStream):
-        return False
-    await stream.aclose()
-    return True
+    if isinstance(stream, EventStream):
+        await stream.aclose()
 
 
 async def _late(
-    beginning: "asyncio.Task[EventStream]", failed: Callable[[Exception], bytes], keep_alive: bytes
+    beginning: "asyncio.Task[EventStream]", failed: Callable[[Exception], bytes], first: bytes
 ) -> AsyncGenerator[bytes, None]:
-    yield keep_alive
+    yield first
     try:
         stream = await beginning
     except Exception as error:

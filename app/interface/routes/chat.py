@@ -4,12 +4,21 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from app.interface.generate.answers.chat import ChatBody, chat_events
+from app.interface.generate.answers.chunks import error_event
+from app.interface.generate.answers.early import Silent
 from app.interface.generate.generation import Family, generate
 from app.interface.generate.planning.chat import plan_chat
 from app.interface.generate.reception import Reception
 from app.interface.wire.chat import ChatCompletionRequest
 
-CHAT = Family("chatcmpl-", ChatCompletionRequest, plan=plan_chat, body=ChatBody, events=chat_events)
+CHAT = Family(
+    "chatcmpl-",
+    ChatCompletionRequest,
+    early=lambda *_: Silent(error_event),
+    plan=plan_chat,
+    body=ChatBody,
+    events=chat_events,
+)
 
 
 class ChatRoutes:

@@ -3,14 +3,23 @@
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.generate.answers.messages import PING, MessageBody, MessageEvents
+from app.interface.generate.answers.early import Silent
+from app.interface.generate.answers.messages import PING, MessageBody, MessageEvents, message_error
 from app.interface.generate.generation import Family, generate
 from app.interface.generate.planning.messages import plan_message, prompt_length
 from app.interface.generate.reception import Reception
 from app.interface.request.callers import Caller
 from app.interface.wire.messages import CountTokensRequest, MessagesRequest, PromptLength
 
-MESSAGES = Family("msg_", MessagesRequest, keep_alive=PING, plan=plan_message, body=MessageBody, events=MessageEvents)
+MESSAGES = Family(
+    "msg_",
+    MessagesRequest,
+    keep_alive=PING,
+    early=lambda *_: Silent(message_error),
+    plan=plan_message,
+    body=MessageBody,
+    events=MessageEvents,
+)
 
 
 class MessageRoutes:

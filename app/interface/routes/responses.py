@@ -3,7 +3,7 @@
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.generate.answers.responses import ResponseBody, ResponseEvents
+from app.interface.generate.answers.responses import EarlyResponse, ResponseBody, ResponseEvents
 from app.interface.generate.generation import Family, Stored, generate
 from app.interface.generate.planning.chat import template_options
 from app.interface.generate.planning.responses import chat_request, plan_response, renamed_for_responses
@@ -13,7 +13,13 @@ from app.interface.request.errors import ApiError
 from app.interface.wire.responses import InputTokens, InputTokensRequest, ResponseRequest
 
 RESPONSES = Family(
-    "resp_", ResponseRequest, renamed_for_responses, plan=plan_response, body=ResponseBody, events=ResponseEvents
+    "resp_",
+    ResponseRequest,
+    renamed_for_responses,
+    early=EarlyResponse,
+    plan=plan_response,
+    body=ResponseBody,
+    events=ResponseEvents,
 )
 
 

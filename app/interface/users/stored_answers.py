@@ -301,11 +301,14 @@ class StoredAnswers(Stored):
         answer = await self._stored_answer(received)
         request = received.body if answer is None else answer.request
         try:
-            search = await self._file_search.searched(request, received.caller)
+            search = await self._file_search.searched(request, received.caller, received.early)
         except BaseException:
             if answer is not None:
                 answer.abandon()
             raise
+        finally:
+            if received.early is not None:
+                received.early.searching(None)
         if search is not None:
             request = with_search(request, search)
         if answer is not None:

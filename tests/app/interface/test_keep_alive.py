@@ -10,6 +10,9 @@ import pytest
 from app.client.answers import completed
 from app.client.turns import Asking, Ended, Knobs, Message
 from app.client.v1 import connect
+from app.interface.generate.answers.messages import PING
+from app.interface.generate.attached import AttachedFiles
+from app.interface.request import errors
 from app.interface.request.streaming import KEEP_ALIVE, EventStream
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
@@ -126,6 +129,88 @@ async def test_an_answer_that_is_no_stream_keeps_its_status(path: str, body: dic
     worker.may_go.set()
     assert (await exchange.ended()).status == 429
     assert exchange.body.startswith(b"{")
+
+
+MESSAGE: dict[str, Any] = {"model": "tiny", "max_tokens": 9, "messages": CHAT["messages"]}
+READING = [*ROUTES, ("/v1/messages", MESSAGE)]
+
+
+class Files:
+    """The files of requests, which are read when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
+        self.may_go, self.left = asyncio.Event(), asyncio.Event()
+
+        async def read_all(*_: Any) -> int:
+            try:
+                await self.may_go.wait()
+                if failure is not None:
+                    raise failure
+                return 0
+            finally:
+                self.left.set()
+
+        monkeypatch.setattr(AttachedFiles, "read_all", read_all)
+
+
+def kept_alive(exchange: Exchange) -> bool:
+    return exchange.body.count(KEEP_ALIVE) + exchange.body.count(PING) > 2
+
+
+@pytest.mark.parametrize(("path", "body"), READING)
+async def test_a_stream_is_open_while_files_are_read(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(monkeypatch)
+    worker = FakeWorker(lambda _: deltas(TOKENS))
+    exchange = Exchange(http_app(worker.generate, keep_alive_comment_s=SOON_S), path, body | STREAM)
+    await exchange.until(kept_alive)
+    assert (exchange.status, worker.requests) == (200, [])
+    files.may_go.set()
+    shown = events((await exchange.ended()).body.replace(PING, b""))
+    if path == "/v1/messages":
+        assert [shown[0]["type"], shown[-1]["type"]] == ["message_start", "message_stop"]
+    else:
+        assert text_of(shown) == TEXT
+
+
+@pytest.mark.parametrize(("path", "body"), READING)
+async def test_a_file_that_can_not_be_read_then_ends_the_stream(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(monkeypatch, errors.invalid("It is damaged.", "input[0]", "invalid_file"))
+    app = http_app(FakeWorker(lambda _: deltas(TOKENS)).generate, keep_alive_comment_s=SOON_S)
+    exchange = Exchange(app, path, body | STREAM)
+    await exchange.until(kept_alive)
+    files.may_go.set()
+    shown = events((await exchange.ended()).body.replace(PING, b""))
+    last = shown[-1]
+    if path == "/v1/responses":
+        assert [event["type"] for event in shown] == ["response.created", "response.in_progress", "response.failed"]
+        assert [event["sequence_number"] for event in shown] == [0, 1, 2]
+        last = last["response"]
+    assert last["error"]["message"] == "It is damaged."
+    (failed,) = app.state.failures.newest_first()
+    assert (failed.status, failed.is_stream) == (400, True)
+    # soon, or where no stream is asked for, it has its status
+    for more, keep_alive_s in ((STREAM, 10.0), ({}, SOON_S)):
+        app = http_app(FakeWorker(lambda _: deltas(TOKENS)).generate, keep_alive_comment_s=keep_alive_s)
+        assert (await Exchange(app, path, body | more).ended()).status == 400
+
+
+@pytest.mark.parametrize(("path", "body"), READING)
+@pytest.mark.parametrize("more", [STREAM, {}])
+async def test_a_client_that_leaves_meanwhile_has_no_file_read(
+    path: str, body: dict[str, Any], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(monkeypatch)
+    worker = FakeWorker(lambda _: deltas(TOKENS))
+    exchange = Exchange(http_app(worker.generate, keep_alive_comment_s=SOON_S), path, body | more)
+    if more:
+        await exchange.until(kept_alive)
+    exchange.leave()
+    await exchange.ended()
+    assert (files.left.is_set(), worker.requests) == (bool(more) or files.left.is_set(), [])
 
 
 async def test_without_comments_a_stream_waits_for_its_first_token() -> None:

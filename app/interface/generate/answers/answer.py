@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.deltas import Deltas
+from app.interface.generate.answers.early import Early
 from app.interface.request.errors import ApiError
 from app.interface.wire.responses import OutputFileSearch
 
@@ -24,6 +25,8 @@ class AnswerHead:
     model: str
     search: OutputFileSearch | None = None
     """The search in collections before the answer."""
+    early: Early | None = None
+    """What the stream has said before, if it was opened before the answer was planned."""
 
 
 class BodyWriter(Protocol):
@@ -91,6 +94,9 @@ class Running(Protocol):
 
     async def wait_until_begun(self) -> None:
         """Returns when the worker has begun. Raises what the worker raises before that."""
+
+    def end_wait(self) -> None:
+        """Does not wait: from now on a failure becomes an event. Raises what the worker has raised."""
 
     def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
         """Yields server-sent events from number `after` + 1 until the last."""

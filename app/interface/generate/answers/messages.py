@@ -65,7 +65,12 @@ class MessageEvents:
         return self._builder.pop_events()
 
     def fail(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: %b\n\n" % event_json(anthropic_error(error))
+        return message_error(error)
+
+
+def message_error(error: ApiError) -> bytes:
+    """Returns the event of an error after the HTTP status was sent."""
+    return b"event: error\ndata: %b\n\n" % event_json(anthropic_error(error))
 
 
 class _MessageBuilder:

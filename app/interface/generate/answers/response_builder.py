@@ -26,6 +26,7 @@ from app.interface.wire.responses import (
     ItemStatus,
     OutputCall,
     OutputCustomCall,
+    OutputFileSearch,
     OutputMessage,
     OutputReasoning,
     OutputText,
@@ -42,13 +43,13 @@ from app.interface.wire.responses import (
 class ResponseBuilder:
     """Builds a response from one choice's deltas, and its events for a stream."""
 
-    def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job, *, streams: bool) -> None:
-        """streams: whether to write events."""
+    def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job | None, *, streams: bool) -> None:
+        """job: None if it is not planned yet; then it can only begin and fail. streams: whether to write events."""
         self.response = _blank_response(request, head, job)
         if request.return_progress:
             self.response.status = "queued"
-        self._count = TokenCount(job)
-        self.response.context = self._count.context()
+        self._counted = None if job is None else TokenCount(job)
+        self.response.context = None if self._counted is None else self._counted.context()
         self._streams = streams
         self._events: list[bytes] = []
         self._number = 0
@@ -63,13 +64,29 @@ class ResponseBuilder:
         self._input: CustomInput | None = None  # set if the open call is of a custom tool
         self._tools = {tool.alias: tool for tool in offered_tools(request.tools)}
         self._search = head.search
+        self._early = head.early
         self._citable = found_before(request) if head.search is None else head.search.results
 
     def begin(self) -> None:
-        """Writes the first events."""
-        self._whole_event("response.created")
-        self._whole_event(f"response.{self.response.status}")
-        self._add_search()
+        """Writes the first events, but those that the stream has had before."""
+        opened = None if self._early is None else self._early.opened
+        if opened is None:
+            self._whole_event("response.created")
+            self._whole_event(f"response.{self.response.status}")
+        else:
+            self._number, self.response.created_at = opened.events, opened.created
+        self._add_search(is_begun=opened is not None)
+
+    @property
+    def events_written(self) -> int:
+        return self._number
+
+    def begin_search(self, search: OutputFileSearch) -> None:
+        """Writes the first events of the search before the answer."""
+        added = {**search.model_dump(), "status": "in_progress", "results": []}
+        self._event("response.output_item.added", output_index=0, item=added)
+        for state in ("in_progress", "searching"):
+            self._event(f"response.file_search_call.{state}", item_id=search.id, output_index=0)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         self._add_search()
@@ -137,16 +154,20 @@ class ResponseBuilder:
         self._events.clear()
         return events
 
-    def _add_search(self) -> None:
+    def _add_search(self, *, is_begun: bool = False) -> None:
         """Begins the output with the search that came before the answer, if there was one."""
         if self._search is None or self.response.output:
             return
         self.response.output.append(self._search)
-        added = {**self._search.model_dump(), "status": "in_progress", "results": []}
-        self._event("response.output_item.added", output_index=0, item=added)
-        for state in ("in_progress", "searching", "completed"):
-            self._item_event(f"response.file_search_call.{state}", 0)
+        if not is_begun:
+            self.begin_search(self._search)
+        self._item_event("response.file_search_call.completed", 0)
         self._end_item(0, "completed")
+
+    @property
+    def _count(self) -> TokenCount:
+        assert self._counted is not None  # it is planned
+        return self._counted
 
     def _add_thought(self, text: str) -> None:
         if self._thought is None:
@@ -329,9 +350,12 @@ def _place(request: ResponseRequest) -> ConversationPlace | None:
     return ConversationPlace(id=place) if isinstance(place, str) else place
 
 
-def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> ResponseObject:
-    """Returns the response before the first delta, with the request's fields or their defaults."""
-    sampling = job.requests[0].sampling
+def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job | None) -> ResponseObject:
+    """Returns the response before the first delta, with the request's fields or their defaults.
+
+    job: its sampling is the model's where the request does not say; None: it is OpenAI's.
+    """
+    sampling = None if job is None else job.requests[0].sampling
     choice = request.tool_choice
     return ResponseObject(
         id=head.response_id,
@@ -340,12 +364,12 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
         max_output_tokens=request.max_output_tokens,
         model=request.model,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        temperature=sampling.temperature,
+        temperature=_given(request.temperature) if sampling is None else sampling.temperature,
         text=_text_config(request),
         tool_choice=choice if isinstance(choice, str) else choice.model_dump() if choice is not None else "auto",
         tools=shown(request.tools or ()),
         top_logprobs=request.top_logprobs or 0,
-        top_p=sampling.top_p,
+        top_p=_given(request.top_p) if sampling is None else sampling.top_p,
         user=request.user,
         prompt_cache_key=request.prompt_cache_key,
         safety_identifier=request.safety_identifier,
@@ -357,6 +381,10 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
         previous_response_id=request.previous_response_id,
         conversation=_place(request),
     )
+
+
+def _given(value: float | None) -> float:
+    return 1.0 if value is None else value
 
 
 def _text_config(request: ResponseRequest) -> dict[str, Any]:

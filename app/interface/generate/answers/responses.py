@@ -1,13 +1,56 @@
 """A response as one answer or as events. Knows nothing of how its items are made."""
 
+import time
 from collections.abc import Sequence
 
 from app.interface.generate.answers.answer import AnswerHead
 from app.interface.generate.answers.choice import ChoiceDelta
+from app.interface.generate.answers.early import Opened
 from app.interface.generate.answers.response_builder import ResponseBuilder
 from app.interface.generate.planning.job import Job
 from app.interface.request.errors import ApiError
-from app.interface.wire.responses import ResponseObject, ResponseRequest, ResponseStatus
+from app.interface.wire.responses import OutputFileSearch, ResponseObject, ResponseRequest, ResponseStatus
+
+
+class EarlyResponse:
+    """The beginning of a streamed response. If it searches, the stream opens with the first events of that."""
+
+    def __init__(self, request: ResponseRequest, response_id: str) -> None:
+        self._request = request
+        self._head = AnswerHead(response_id, int(time.time()), request.model)
+        self._builder: ResponseBuilder | None = None
+        """Set if anything was written."""
+        self._search_id: str | None = None
+
+    @property
+    def is_searching(self) -> bool:
+        return self._search_id is not None
+
+    @property
+    def opened(self) -> Opened | None:
+        return None if self._builder is None else Opened(self._builder.events_written, self._head.created)
+
+    def searching(self, search_id: str | None) -> None:
+        """Notes the search, unless the answer runs in the background, which keeps its events from its own beginning."""
+        self._search_id = None if self._request.background else search_id
+
+    def begin(self) -> bytes:
+        if self._search_id is None:
+            return b""
+        builder = self._begun()
+        builder.begin_search(OutputFileSearch(id=self._search_id, queries=[], results=[]))
+        return builder.pop_events()
+
+    def fail(self, error: ApiError) -> bytes:
+        builder = self._begun()
+        builder.fail(error)
+        return builder.pop_events()
+
+    def _begun(self) -> ResponseBuilder:
+        if self._builder is None:
+            self._builder = ResponseBuilder(self._request, self._head, None, streams=True)
+            self._builder.begin()
+        return self._builder
 
 
 class ResponseBody:

@@ -113,6 +113,12 @@ class RunningAnswer:
         finally:
             self._is_awaited = False
 
+    def end_wait(self) -> None:
+        """Does not wait: from now on a failure becomes an event. Raises what the worker has raised."""
+        self._is_awaited = False
+        if self._begun.done():
+            self._begun.result()
+
     async def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
         """Yields server-sent events from number `after` + 1 until the last, joining those that are ready."""
         place = after + 1

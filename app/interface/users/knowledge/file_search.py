@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from app.interface.functions.response_tools import file_search_of
+from app.interface.generate.answers.early import Early
 from app.interface.generate.planning.found_room import most_that_fit, room_tokens
 from app.interface.generate.planning.passages import whole_documents
 from app.interface.generate.planning.responses import found_before, question_place, shown_text
@@ -37,8 +38,10 @@ class FileSearch:
         self._search = search
         self._reception = reception
 
-    async def searched(self, request: ResponseRequest, caller: Caller) -> OutputFileSearch | None:
-        """Searches if the request has the tool and a question; request: with its history.
+    async def searched(
+        self, request: ResponseRequest, caller: Caller, early: Early | None = None
+    ) -> OutputFileSearch | None:
+        """Searches if the request has the tool and a question; request: with its history. early: is told of it.
 
         Raises ApiError (400, 404), AccountsError, EngineError.
         """
@@ -46,6 +49,9 @@ class FileSearch:
         questions = _questions(request)
         if tool is None or not questions or caller.identity is None or found_before(request) is not None:
             return None
+        search_id = f"fs_{uuid.uuid4().hex}"
+        if early is not None:
+            early.searching(search_id)
         collections = Collections(self._store, caller.identity, caller.secret)
         documents, collection_of = list[OpenDocument](), dict[int, str]()
         try:
@@ -67,12 +73,12 @@ class FileSearch:
         limits = self._reception.service.limits
         room = await self._reception.in_thread(lambda: room_tokens(model, request, limits))
         if (whole := await self._whole(request, tool, documents, found, room)) is not None:
-            return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=[], results=whole, whole=True)
+            return OutputFileSearch(id=search_id, queries=[], results=whole, whole=True)
         most = tool.max_num_results or USUAL_RESULTS
         hits = await self._search.search(caller, documents, questions, most, tool.ranking_options)
         results = [found(hit.document, hit.passage, hit.score) for hit in hits]
         fitting = await self._reception.in_thread(lambda: most_that_fit(model, results, room))
-        return OutputFileSearch(id=f"fs_{uuid.uuid4().hex}", queries=questions, results=results[:fitting])
+        return OutputFileSearch(id=search_id, queries=questions, results=results[:fitting])
 
     async def _whole(
         self,

@@ -101,7 +101,7 @@ async def test_a_tool_loop_searches_once(world: World, monkeypatch: pytest.Monke
         assert searches == ["How high is the deposit?"]
         [message] = answer.output
         assert message.type == "message"
-        [cited] = message.content[0].annotations  # type: ignore[union-attr]
+        [cited] = message.content[0].annotations
         assert (cited.type, cited.index) == ("file_citation", len("Three rents [1]"))
         assert world.prompt().startswith(asking)
         assert world.prompt().count("three monthly rents") == 1
@@ -130,7 +130,7 @@ async def test_documents_are_whole_in_each_step(world: World) -> None:
     assert world.prompt().count("The rent is 900.") == 1
     search, message = answer.output
     assert (search.type, more(search)["whole"]) == ("file_search_call", True)
-    assert [one.filename for one in message.content[0].annotations] == ["rent.md"]  # type: ignore[union-attr]
+    assert [one.filename for one in message.content[0].annotations] == ["rent.md"]
 
 
 async def test_results_that_do_not_fit_are_left_out(world: World) -> None:

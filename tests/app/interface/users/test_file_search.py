@@ -139,7 +139,7 @@ async def test_results_that_do_not_fit_are_left_out(world: World) -> None:
     tools = [search_in(collection_id, max_num_results=50)]
     assert len(await world.found(collection_id, "deposit", max_num_results=50)) == 14
     sizes = list[int]()
-    early: Any = [{"role": "user", "content": "word " * 120}, {"role": "assistant", "content": "Yes."}]
+    early: Any = [{"role": "user", "content": "word " * 400}, {"role": "assistant", "content": "Yes."}]
     for before, limit in (([], 16), ([], None), ([], 400), (early, None)):
         asked: Any = [*before, {"role": "user", "content": "The deposit?"}]
         answer = await world.client.responses.create(model="tiny", input=asked, tools=tools, max_output_tokens=limit)

@@ -2,12 +2,15 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
-import { call } from "../common/api";
+import { ApiFailure, call } from "../common/api";
 import { Confirm } from "../common/confirm";
 import { counted } from "../common/numbers";
 import { poll } from "../common/poll";
 import { Told } from "../common/told";
-import { type Collection, type Document, add, at, documentsOf, meant, nameOf, remove, replace, sizeOf, stateOf } from "./documents";
+import {
+  type Collection, type Document, type Shown, add, at, collectionOf, documentsOf, isSame, meant, more, nameOf, opened, remove, renewed, replace, sizeOf,
+  stateOf, without,
+} from "./documents";
 import { Members } from "./members";
 
 const LOOK_AGAIN_MS = 1000;
@@ -22,23 +25,50 @@ interface Props {
 
 export function Opened({ collection, isAdmin, changed, gone }: Props) {
   const { id, name, shared } = collection;
-  const [documents, setDocuments] = useState<Document[] | null>(null);
+  const [shown, setShown] = useState<Shown | null>(null);
   const [adding, setAdding] = useState<{ done: number; of: number; name: string } | null>(null);
   const [asking, setAsking] = useState("");
   const { isBusy, outcome, run, dismiss } = useAction();
 
+  const latest = useRef<Shown | null>(null);
+  /** Whether documents were added or read, which may replace older ones, also such that are not shown. */
+  const mayReplace = useRef(false);
+  const show = (now: Shown) => {
+    latest.current = now;
+    setShown(now);
+  };
   async function look() {
-    let found = await documentsOf(id);
-    if (!shared && (await replace(id, found))) found = await documentsOf(id);
-    setDocuments(found);
+    let now = await opened(id);
+    if (!shared && !now.counts.in_progress && (mayReplace.current || !now.hasMore)) {
+      if (await replace(id, now.hasMore ? await documentsOf(id) : now.documents)) now = await opened(id);
+      mayReplace.current = false;
+    }
+    show(now);
+  }
+  /** Asks how many are read, and for the documents only if that has changed. */
+  async function follow() {
+    const before = latest.current;
+    const now = await collectionOf(id);
+    if (before === null || isSame(before.counts, now.file_counts)) return;
+    if (!now.file_counts.in_progress) return look();
+    try {
+      const after = await renewed(id, before, now);
+      if (latest.current === before) show(after);
+    } catch (error) {
+      if (!(error instanceof ApiFailure && error.status === 404)) throw error;
+      await look(); // the last one before a part was taken out
+    }
   }
   useEffect(() => {
     // Not as an action, during which files that somebody chooses would not be added.
     void look().catch((error: unknown) => run(() => Promise.reject(error)));
   }, []);
-  const unread = documents?.filter((one) => one.status === "in_progress").length ?? 0;
-  useEffect(() => changed(), [unread]);
-  useEffect(() => (unread ? poll(look, LOOK_AGAIN_MS, () => undefined) : undefined), [unread > 0]);
+  const unread = shown?.counts.in_progress ?? 0;
+  useEffect(() => {
+    if (unread) mayReplace.current = true;
+    changed();
+  }, [unread]);
+  useEffect(() => (unread ? poll(follow, LOOK_AGAIN_MS, () => undefined) : undefined), [unread > 0]);
 
   const choose = (input: HTMLInputElement) => {
     const files = meant([...(input.files ?? [])]);
@@ -46,6 +76,7 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     void run(async () => {
       const tell = (done: number, now: string) => setAdding({ done, of: files.length, name: now });
       try {
+        mayReplace.current = true;
         const failures = await add(id, files, tell);
         await look();
         return [`${counted(files.length - failures.length, "file")} added.`, ...failures].join(" ");
@@ -58,9 +89,20 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     run(async () => {
       await remove(id, one.id);
       setAsking("");
-      await look();
+      const now = await collectionOf(id);
+      if (latest.current) show(without(latest.current, one.id, now));
       changed();
       return `Removed: ${nameOf(one)}.`;
+    });
+  const showMore = () =>
+    run(async () => {
+      for (let before = latest.current; before !== null; before = latest.current) {
+        const after = await more(id, before);
+        if (latest.current !== before) continue; // it was asked for again meanwhile
+        show(after);
+        break;
+      }
+      return "";
     });
   function rename(event: SubmitEvent) {
     event.preventDefault();
@@ -78,16 +120,16 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
       return "";
     });
 
-  const failed = documents?.filter((one) => one.status === "failed").length ?? 0;
+  const failed = shown?.counts.failed ?? 0;
   return (
     <div class="opened">
-      {documents && <p class="small">{sizeOf(documents)}{failed > 0 && `, ${failed} could not be read`}</p>}
+      {shown && <p class="small">{sizeOf(shown)}{failed > 0 && `, ${failed} could not be read`}</p>}
       <div role="status" class="small">
         {adding ? `Adding ${adding.done + 1} of ${adding.of}: ${adding.name}` : unread > 0 && `${counted(unread, "document")} being read`}
       </div>
       {adding && <progress aria-label="Files added" max={adding.of} value={adding.done} />}
       <ul>
-        {documents?.map((one) => (
+        {shown?.documents.map((one) => (
           <li class="row apart" key={one.id}>
             <span>
               <span dir="auto">{nameOf(one)}</span>
@@ -96,7 +138,7 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
             </span>
             {shared ? null : asking === one.id ? (
               <Confirm of={one.id} label={`Remove ${nameOf(one)}`} yes="Remove it" no="Keep it" isBusy={isBusy} onYes={() => void takeOut(one)} onNo={() => setAsking("")}>
-                Its passages and the file are deleted from this service.
+                Its passages and the file are deleted from this service, and their keys destroyed. What answers have cited of it stays in their chats.
               </Confirm>
             ) : (
               <button class="bad" data-id={one.id} aria-label={`Remove ${nameOf(one)}`} aria-disabled={isBusy} onClick={() => setAsking(one.id)}>Remove…</button>
@@ -104,6 +146,9 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
           </li>
         ))}
       </ul>
+      {shown?.hasMore && (
+        <div><button aria-disabled={isBusy} onClick={() => void showMore()}>Show more</button></div>
+      )}
       {shared ? (
         <Told outcome={outcome} dismiss={dismiss} />
       ) : (
@@ -120,7 +165,8 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
           <Members id={id} isAdmin={isAdmin} />
           {asking === "delete" ? (
             <Confirm of="delete-collection" label={`Delete ${name || "Unnamed"}`} yes="Destroy its key" no="Keep it" isBusy={isBusy} onYes={() => void destroy()} onNo={() => setAsking("")}>
-              This destroys the key of the collection, and deletes its documents and their files. Nobody can open them again, also not from a copy of the disk.
+              This destroys the key of the collection and those of its files. From then on nobody can open them, also not with the disk. What answers have cited stays in
+              their chats, and saved pages of documents that were read whole stay until you forget them.
             </Confirm>
           ) : (
             <div><button class="bad" data-id="delete-collection" aria-disabled={isBusy} onClick={() => setAsking("delete")}>Delete the collection…</button></div>

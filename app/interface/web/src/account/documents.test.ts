@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
-import { type Document, add, documentsOf, meant, remove, replace, sizeOf, stateOf } from "./documents";
+import { type Counts, type Document, type Shown, add, documentsOf, isSame, meant, more, opened, remove, renewed, replace, sizeOf, stateOf, without } from "./documents";
 
 let asked: string[] = [];
 let answers: Record<string, () => Response> = {};
@@ -10,6 +10,11 @@ const refused = (status: number, code: string, message: string) => json({ error:
 const one = (values: Partial<Document>): Document => ({
   id: "file-1", filename: "lease.md", status: "completed", last_error: null, usage_bytes: 1500, pages: null, passages: 3, notes: [], attributes: null, ...values,
 });
+
+const counts = (values: Partial<Counts>): Counts => ({ in_progress: 0, completed: 0, failed: 0, cancelled: 0, total: 0, ...values });
+const collection = (file_counts: Counts) => ({ id: "vs_1", name: "", usage_bytes: 3000, file_counts, shared: false });
+const many = (begin: number, end: number, values: Partial<Document> = {}) =>
+  Array.from({ length: end - begin }, (_, at) => one({ id: `file-${begin + at}`, ...values }));
 
 beforeEach(() => {
   [asked, answers] = [[], {}];
@@ -73,6 +78,27 @@ test("a list comes in parts", async () => {
   expect((await documentsOf("vs_1")).map(({ id }) => id)).toEqual(["file-1", "file-2"]);
 });
 
+test("thousands of documents come in parts, and only those that were being read come again", async () => {
+  const every = "/v1/vector_stores/vs_1/files?limit=100";
+  const [before, after] = [counts({ in_progress: 150, total: 250 }), counts({ in_progress: 140, completed: 10, total: 250 })];
+  const part = (data: Document[], has_more: boolean) => () => json({ data, last_id: data.at(-1)?.id ?? "", has_more });
+  answers["/v1/vector_stores/vs_1"] = () => json(collection(before));
+  answers[every] = part(many(0, 100), true);
+  answers[`${every}&after=file-99`] = part(many(100, 200, { status: "in_progress" }), true);
+  answers[`${every}&after=file-199`] = part(many(200, 250, { status: "in_progress" }), false);
+  let shown: Shown = await more("vs_1", await opened("vs_1"));
+  expect([shown.documents.length, shown.hasMore, sizeOf(shown)]).toEqual([200, true, "250 documents, 3 kB"]);
+  asked = [];
+  answers[`${every}&after=file-99`] = part([...many(100, 150), ...many(151, 200, { status: "in_progress" }), one({ id: "file-200" })], true);
+  shown = await renewed("vs_1", shown, collection(after));
+  expect(asked).toEqual([`GET ${every}&after=file-99`]);
+  expect(shown.documents.map(({ id }) => id)).toEqual([...many(0, 150), ...many(151, 200)].map(({ id }) => id)); // one was taken out meanwhile
+  expect([shown.documents.filter(({ status }) => status === "in_progress").length, shown.counts]).toEqual([49, after]);
+  expect([isSame(before, { ...before }), isSame(before, after)]).toEqual([true, false]);
+  shown = without(shown, "file-3", collection(counts({ total: 249 })));
+  expect([shown.documents.some(({ id }) => id === "file-3"), shown.counts.total]).toEqual([false, 249]);
+});
+
 test("hidden files of a folder are not meant", () => {
   const file = (path: string) => Object.defineProperty(new File([""], path.split("/").at(-1)!), "webkitRelativePath", { value: path });
   const names = meant([file("docs/a.md"), file("docs/.git/config"), file("docs/.DS_Store"), new File([""], "b.md")]).map(({ name }) => name);
@@ -81,7 +107,8 @@ test("hidden files of a folder are not meant", () => {
 
 test("what is in it is put into words", () => {
   const failed = one({ status: "failed", last_error: { message: "It is a picture." }, passages: null, usage_bytes: 0 });
-  expect(sizeOf([one({}), failed])).toBe("2 documents, 3 passages, 1.5 kB");
+  const shown = { counts: counts({ completed: 1, failed: 1, total: 2 }), bytes: 1500, documents: [one({}), failed], hasMore: false };
+  expect(sizeOf(shown)).toBe("2 documents, 3 passages, 1.5 kB");
   expect(stateOf(one({ pages: 2, notes: ["Page 2 has no text."] }))).toBe("2 pages, 3 passages, 1.5 kB. Page 2 has no text.");
   expect(stateOf(failed)).toBe("It could not be read. It is a picture.");
   expect([one({ status: "in_progress" }), one({ status: "cancelled" })].map(stateOf)).toEqual(["Being read…", "It was not read."]);

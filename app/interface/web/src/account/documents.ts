@@ -2,11 +2,19 @@
 import { ApiFailure, type ListPart, call, hasEnded, inWords, wholeList } from "../common/api";
 import { bytes, counted } from "../common/numbers";
 
+export interface Counts {
+  in_progress: number;
+  completed: number;
+  failed: number;
+  cancelled: number;
+  total: number;
+}
+
 export interface Collection {
   id: string;
   name: string;
   usage_bytes: number;
-  file_counts: { total: number };
+  file_counts: Counts;
   /** Whether it is somebody else's. */
   shared: boolean;
 }
@@ -31,7 +39,63 @@ export const at = (id: string, below = "") => `${EVERY}/${encodeURIComponent(id)
 const whole = <One>(path: string) => wholeList((after) => call<ListPart<One>>("GET", `${path}?limit=100${after}`));
 
 export const collections = () => whole<Collection>(EVERY);
+export const collectionOf = (id: string) => call<Collection>("GET", at(id));
 export const documentsOf = (id: string) => whole<Document>(at(id, "/files"));
+
+/** Documents in one part of a list. */
+const PART = 100;
+
+/** What is shown of a collection: a list may have thousands of documents, so parts of it come when they are asked for. */
+export interface Shown {
+  counts: Counts;
+  bytes: number;
+  /** The newest ones, newest first. */
+  documents: Document[];
+  hasMore: boolean;
+}
+
+const partOf = (id: string, after: string | undefined, limit: number) =>
+  call<ListPart<Document>>("GET", at(id, `/files?limit=${limit}${after === undefined ? "" : `&after=${encodeURIComponent(after)}`}`));
+
+const sized = (shown: Pick<Shown, "documents" | "hasMore">, { file_counts, usage_bytes }: Collection): Shown => ({
+  ...shown, counts: file_counts, bytes: usage_bytes,
+});
+
+/** The first part. */
+export async function opened(id: string): Promise<Shown> {
+  const now = await collectionOf(id); // before the list: what ends between them is asked for again
+  const { data, has_more } = await partOf(id, undefined, PART);
+  return sized({ documents: data, hasMore: has_more }, now);
+}
+
+/** One part more. */
+export async function more(id: string, shown: Shown): Promise<Shown> {
+  const { data, has_more } = await partOf(id, shown.documents.at(-1)?.id, PART);
+  return { ...shown, documents: [...shown.documents, ...data], hasMore: has_more };
+}
+
+/** Asks again for the parts with documents that were being read. now: the collection, whose counts have changed. */
+export async function renewed(id: string, shown: Shown, now: Collection): Promise<Shown> {
+  const documents: Document[] = [];
+  for (let begin = 0; begin < shown.documents.length; begin += PART) {
+    const some = shown.documents.slice(begin, begin + PART);
+    if (!some.some(({ status }) => status === "in_progress")) {
+      documents.push(...some);
+      continue;
+    }
+    const { data } = await partOf(id, documents.at(-1)?.id, some.length);
+    const found = new Map(data.map((one) => [one.id, one]));
+    documents.push(...some.flatMap((one) => found.get(one.id) ?? []));
+  }
+  return sized({ documents, hasMore: shown.hasMore }, now);
+}
+
+/** Without a document that was taken out. */
+export const without = (shown: Shown, document: string, now: Collection): Shown =>
+  sized({ documents: shown.documents.filter(({ id }) => id !== document), hasMore: shown.hasMore }, now);
+
+export const isSame = (one: Counts, other: Counts): boolean =>
+  one.total === other.total && one.in_progress === other.in_progress && one.completed === other.completed && one.failed === other.failed;
 
 /** The files of a choice that are meant: a folder has hidden ones, too. */
 export const meant = (files: File[]) => files.filter(({ name, webkitRelativePath: path }) => !(path || name).split("/").some((part) => part.startsWith(".")));
@@ -90,10 +154,10 @@ export async function remove(id: string, document: string): Promise<void> {
   });
 }
 
-/** "3 documents, 120 passages, 1.2 MB". */
-export function sizeOf(documents: Document[]): string {
-  const sum = (values: (number | null)[]) => values.reduce((all: number, one) => all + (one ?? 0), 0);
-  return `${counted(documents.length, "document")}, ${counted(sum(documents.map((one) => one.passages)), "passage")}, ${bytes(sum(documents.map((one) => one.usage_bytes)))}`;
+/** "3 documents, 120 passages, 1.2 MB"; without the passages if only a part of the list is shown. */
+export function sizeOf({ counts, bytes: size, documents, hasMore }: Shown): string {
+  const passages = documents.reduce((all, one) => all + (one.passages ?? 0), 0);
+  return [counted(counts.total, "document"), hasMore ? "" : counted(passages, "passage"), bytes(size)].filter(Boolean).join(", ");
 }
 
 /** What is said of a document. */

@@ -19,7 +19,8 @@ from app.accounts.stored_conversations import check_id, known_id
 from app.accounts.stored_files import StoredFiles
 from app.accounts.users import check_admin
 from app.messages.accounts import AccountsError
-from app.messages.knowledge import DocumentCounts, StoredCollection
+from app.messages.knowledge import DocumentCounts, StoredCollection, key_purpose
+from app.sealing.records import seal
 
 MOST_COLLECTIONS = 1000
 """The limit per owner."""
@@ -212,7 +213,7 @@ class StoredCollections:
                 changes=row.changes,
                 counts=counts.get(row.id, DocumentCounts()),
                 sealed_bytes=row.bytes,
-                key=self._opened_key(known, row),
+                sealed_key=seal(known.key.texts_key(), self._opened_key(known, row), key_purpose(row.id)),
                 sealed=row.sealed,
             )
             for row in rows

@@ -197,6 +197,7 @@ documents = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("sealed", LargeBinary),  # null once it is deleted
     Column("batch_id", _ItemId),  # of the documents that were added with it; null: it was added alone
+    Index("documents_by_creation", "collection_id", "created_us", "file_id"),
     Index("documents_by_file", "collection_id", "file_id"),
     Index("documents_by_state", "state"),
 )

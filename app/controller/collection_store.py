@@ -1,4 +1,4 @@
-"""The ingress' client of users' collections. Texts are sealed, because Ray may spill large ones to disk."""
+"""The ingress' client of users' collections. Texts and keys are sealed, because Ray may spill large answers to disk."""
 
 from collections.abc import Sequence
 

@@ -42,10 +42,16 @@ class StoredCollection:
     """Rises with each change of its documents."""
     counts: DocumentCounts
     sealed_bytes: int
-    key: bytes = field(repr=False)
-    """32 bytes, under which its texts are sealed."""
+    sealed_key: bytes = field(repr=False)
+    """The 32 bytes under which its texts are sealed, themselves sealed under the asking user's `texts_key` for
+    `key_purpose`: a list of collections is large enough for Ray's store, which may spill to disk."""
     sealed: bytes = field(repr=False)
     """Its name and metadata."""
+
+
+def key_purpose(collection_id: str) -> str:
+    """Returns for what `StoredCollection.sealed_key` is sealed."""
+    return f"key of collection {collection_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
 """A user's files and batches in plain text: sealed here before they go to the accounts, opened here.
 
-Each part is sealed with its user's id, its file's and its number, so that none opens in place of another. Knows
-neither HTTP nor what a line asks for.
+Each part is sealed with its user's id, its file's and its number, so that none opens in place of another. An upload's
+parts are sealed under a key of its own, which is sealed beside its name: deleting the file destroys that key at once,
+while its parts are deleted in steps. Results of a batch, which several ingresses may write, are sealed under the
+user's key. Knows neither HTTP nor what a line asks for.
 """
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -30,6 +33,8 @@ from app.messages.batches import (
 )
 from app.sealing.records import SEALING_BYTES, SealError, seal, unseal
 
+_KEY_BYTES: Final = 32
+
 
 @dataclass(frozen=True, slots=True)
 class UserFile:
@@ -37,6 +42,8 @@ class UserFile:
 
     stored: StoredFile
     name: str = field(repr=False)
+    key: bytes = field(repr=False)
+    """Under which its parts are sealed."""
 
     @property
     def size_bytes(self) -> int:
@@ -67,6 +74,7 @@ class Upload:
     def __init__(self, files: "BatchTexts") -> None:
         self.file_id = f"file-{uuid.uuid4().hex}"
         self._files = files
+        self._key = os.urandom(_KEY_BYTES)
         self._rest = bytearray()
         self._parts = 0
         self.size_bytes = 0
@@ -83,10 +91,10 @@ class Upload:
         """Completes the file. seconds: how long it is kept. Raises AccountsError."""
         if self._rest:
             await self._store(bytes(self._rest))
-        return await self._files.finish_file(self.file_id, name, seconds, purpose)
+        return await self._files.finish_file(self.file_id, self._key, name, seconds, purpose)
 
     async def _store(self, content: bytes) -> None:
-        await self._files.add_part(self.file_id, self._parts, content)
+        await self._files.add_part(self.file_id, self._key, self._parts, content)
         self._parts += 1
 
 
@@ -107,11 +115,14 @@ class BatchTexts:
         await self._store.new_file(self._secret, upload.file_id)
         return upload
 
-    async def add_part(self, file_id: str, seq: int, content: bytes) -> None:
-        await self._store.add_part(self._secret, file_id, FilePart(seq, self.sealed_part(file_id, seq, content)))
+    async def add_part(self, file_id: str, key: bytes, seq: int, content: bytes) -> None:
+        part = FilePart(seq, self._seal(content, _part_of(file_id, seq), key))
+        await self._store.add_part(self._secret, file_id, part)
 
-    async def finish_file(self, file_id: str, name: str, seconds: int | None, purpose: UploadPurpose) -> UserFile:
-        sealed = self._sealed_name(file_id, name)
+    async def finish_file(
+        self, file_id: str, key: bytes, name: str, seconds: int | None, purpose: UploadPurpose
+    ) -> UserFile:
+        sealed = self._seal(key + name.encode(), _key_and_name_of(file_id))
         return self._file(await self._store.finish_file(self._secret, file_id, sealed, seconds, purpose))
 
     async def files(
@@ -125,19 +136,20 @@ class BatchTexts:
     async def file(self, file_id: str) -> UserFile:
         return self._file(await self._store.file(self._secret, file_id))
 
-    async def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
+    async def content(self, file: UserFile) -> AsyncGenerator[bytes, None]:
         """Yields the content piece by piece."""
         after = -1
-        while (piece := await self.piece(file_id, after)) is not None:
+        while (piece := await self.piece(file, after)) is not None:
             yield piece.content
             after = piece.last
 
-    async def piece(self, file_id: str, after: int) -> Piece | None:
+    async def piece(self, file: UserFile, after: int) -> Piece | None:
         """Returns the content of some parts after number `after` (-1: from the first); None: there is no more."""
+        file_id = file.stored.id
         parts = await self._store.parts(self._secret, file_id, after)
         if not parts:
             return None
-        content = b"".join(self._open(part.sealed, _part_of(file_id, part.seq)) for part in parts)
+        content = b"".join(self._open(part.sealed, _part_of(file_id, part.seq), file.key) for part in parts)
         return Piece(parts[-1].seq, content)
 
     async def document(self, file_id: str, most_bytes: int) -> tuple[str, bytes]:
@@ -147,7 +159,7 @@ class BatchTexts:
             raise errors.invalid(f"The file {file_id} is for batches: upload it with purpose user_data.", "file_id")
         if file.size_bytes > most_bytes:
             raise errors.file_too_large(most_bytes)
-        return file.name, b"".join([piece async for piece in self.content(file_id)])
+        return file.name, b"".join([piece async for piece in self.content(file)])
 
     async def delete_file(self, file_id: str) -> None:
         await self._store.delete_file(self._secret, file_id)
@@ -195,17 +207,22 @@ class BatchTexts:
     # --- internals
 
     def _file(self, stored: StoredFile) -> UserFile:
-        return UserFile(stored, self._open(stored.sealed, _name_of(stored.id)).decode())
+        try:
+            opened = unseal(self._key, stored.sealed, f"{self._user_id} {_key_and_name_of(stored.id)}")
+        except SealError:  # a batch's results, or what was uploaded before there were keys of files
+            return UserFile(stored, self._open(stored.sealed, _name_of(stored.id)).decode(), self._key)
+        return UserFile(stored, opened[_KEY_BYTES:].decode(), opened[:_KEY_BYTES])
 
     def _sealed_name(self, file_id: str, name: str) -> bytes:
         return self._seal(name.encode(), _name_of(file_id))
 
-    def _seal(self, value: bytes, what: str) -> bytes:
-        return seal(self._key, value, f"{self._user_id} {what}")
+    def _seal(self, value: bytes, what: str, key: bytes | None = None) -> bytes:
+        """key: None: the user's."""
+        return seal(self._key if key is None else key, value, f"{self._user_id} {what}")
 
-    def _open(self, sealed: bytes, what: str) -> bytes:
+    def _open(self, sealed: bytes, what: str, key: bytes | None = None) -> bytes:
         try:
-            return unseal(self._key, sealed, f"{self._user_id} {what}")
+            return unseal(self._key if key is None else key, sealed, f"{self._user_id} {what}")
         except SealError:
             raise damaged(what) from None
 
@@ -221,6 +238,7 @@ class HeldBatch:
         self._secret = secret
         self._claim = claim
         self._calling = asyncio.Lock()  # answers come in the order of calls, so the last one is the newest
+        self._input: UserFile | None = None
 
     @property
     def id(self) -> str:
@@ -228,7 +246,9 @@ class HeldBatch:
 
     async def input_after(self, after: int) -> Piece | None:
         """Returns a piece of the input: see `BatchTexts.piece`."""
-        return await self._texts.piece(self.batch.stored.input_id, after)
+        if self._input is None:
+            self._input = await self._texts.file(self.batch.stored.input_id)
+        return await self._texts.piece(self._input, after)
 
     async def keep(self) -> None:
         """Prolongs the lease."""
@@ -278,6 +298,10 @@ class HeldBatch:
 
 def _name_of(file_id: str) -> str:
     return f"file {file_id}"
+
+
+def _key_and_name_of(file_id: str) -> str:
+    return f"key and name of file {file_id}"
 
 
 def _part_of(file_id: str, seq: int) -> str:

@@ -1,10 +1,12 @@
 """A user's collections in plain text: sealed here before they go to the accounts, opened here.
 
-Each record is sealed under its collection's key, with the collection's id and its own, so that none opens in place of
-another. Knows neither HTTP nor how passages are found.
+Each record is sealed with its collection's id and its own, so that none opens in place of another. What is known of a
+document is sealed under its collection's key, and has the key of its passages in it: deleting the document destroys
+that key at once, while its passages are deleted in steps. Knows neither HTTP nor how passages are found.
 """
 
 import asyncio
+import base64
 import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -26,10 +28,14 @@ from app.messages.knowledge import (
     StoredCollection,
     StoredDocument,
     StoredFileBatch,
+    key_purpose,
 )
 from app.sealing.records import SealError, seal, unseal
 
 _KEY_BYTES: Final = 32
+_KEY: Final = "key"
+"""Of a document's passages, in what is known of it; those that were read before there was one are sealed under the
+collection's."""
 AT_ONCE: Final = 100
 """Documents in one part of a list."""
 
@@ -39,6 +45,7 @@ class Collection:
     """A collection with what it is called."""
 
     stored: StoredCollection
+    key: bytes = field(repr=False)
     about: Mapping[str, Any] = field(repr=False)
     """`name`, `description`, `metadata`."""
 
@@ -50,7 +57,8 @@ class CollectedDocument:
     stored: StoredDocument
     about: Mapping[str, Any] = field(repr=False)
     """`attributes`; once it was read `name`, `notes`, `pages`, `passages` and `encoder`, the identity of what made its
-    vectors; if it could not be, `error`, a code and a message, and `name` if its file was found."""
+    vectors; if it could not be, `error`, a code and a message, and `name` if its file was found. `key`: of its
+    passages."""
     former: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of one that was just added: what is known of the document in whose place it comes once it is read."""
 
@@ -68,6 +76,7 @@ class Collections:
     def __init__(self, store: CollectionStore, identity: Identity, secret: str) -> None:
         self._store = store
         self._secret = secret
+        self._texts_key = identity.texts_key
         self.user_id = identity.user_id
 
     # --- collections
@@ -86,9 +95,9 @@ class Collections:
         return self._opened(await self._store.collection(self._secret, collection_id))
 
     async def change(self, collection: Collection, about: Mapping[str, Any]) -> Collection:
-        stored = collection.stored
-        sealed = _sealed_about(stored.key, stored.id, about)
-        return self._opened(await self._store.change_collection(self._secret, stored.id, sealed))
+        collection_id = collection.stored.id
+        sealed = _sealed_about(collection.key, collection_id, about)
+        return self._opened(await self._store.change_collection(self._secret, collection_id, sealed))
 
     async def delete(self, collection_id: str, *, with_files: bool) -> None:
         await self._store.delete_collection(self._secret, collection_id, with_files=with_files)
@@ -105,9 +114,11 @@ class Collections:
         self, collection: Collection, documents: Mapping[str, Mapping[str, Any]], *, batch_id: str | None = None
     ) -> Sequence["ReadDocument"]:
         """Begins to read documents: their file ids, each with what is known of it."""
-        stored = collection.stored
-        new = [NewDocument(file_id, _sealed_document(stored, file_id, about)) for file_id, about in documents.items()]
-        added = await self._store.add_documents(self._secret, stored.id, batch_id, new)
+        new = list[NewDocument]()
+        for file_id, about in documents.items():
+            key = base64.b64encode(os.urandom(_KEY_BYTES)).decode()
+            new.append(NewDocument(file_id, _sealed_document(collection, file_id, {**about, _KEY: key})))
+        added = await self._store.add_documents(self._secret, collection.stored.id, batch_id, new)
         return [
             ReadDocument(self._store, self._secret, collection, self._opened_document(collection, one)) for one in added
         ]
@@ -158,9 +169,9 @@ class Collections:
     async def change_document(
         self, collection: Collection, document: CollectedDocument, attributes: Mapping[str, Any]
     ) -> CollectedDocument:
-        stored, number = collection.stored, document.stored.number
-        sealed = _sealed_document(stored, document.stored.file_id, {**document.about, "attributes": attributes})
-        changed = await self._store.change_document(self._secret, stored.id, number, sealed)
+        number, about = document.stored.number, {**document.about, "attributes": attributes}
+        sealed = _sealed_document(collection, document.stored.file_id, about)
+        changed = await self._store.change_document(self._secret, collection.stored.id, number, sealed)
         return self._opened_document(collection, changed)
 
     async def delete_document(self, collection_id: str, file_id: str, *, with_file: bool) -> None:
@@ -175,18 +186,18 @@ class Collections:
             if not (parts := await self._store.passages(self._secret, stored.id, number, after)):
                 raise damaged(_part_of(stored, number, after + 1))
             for part in parts:
-                yield await asyncio.to_thread(_opened_part, stored, number, part)
+                yield await asyncio.to_thread(_opened_part, collection, document, part)
             after = parts[-1].seq
 
     # --- internals
 
-    @staticmethod
-    def _opened(stored: StoredCollection) -> Collection:
-        return Collection(stored, orjson.loads(_open(stored.key, stored.sealed, f"collection {stored.id}")))
+    def _opened(self, stored: StoredCollection) -> Collection:
+        key = _open(self._texts_key, stored.sealed_key, key_purpose(stored.id))
+        return Collection(stored, key, orjson.loads(_open(key, stored.sealed, f"collection {stored.id}")))
 
     @staticmethod
     def _opened_document(collection: Collection, stored: StoredDocument) -> CollectedDocument:
-        key, what = collection.stored.key, _document_of(collection.stored, stored.file_id)
+        key, what = collection.key, _document_of(collection.stored, stored.file_id)
         former = None if stored.former is None else orjson.loads(_open(key, stored.former, what))
         return CollectedDocument(stored, orjson.loads(_open(key, stored.sealed, what)), former)
 
@@ -210,7 +221,8 @@ class ReadDocument:
         stored, number = self.collection.stored, self.document.stored.number
         for begin, end in in_parts(passages, PASSAGES_BYTES):
             some = None if vectors is None else Vectors(vectors.codes[begin:end], vectors.scales[begin:end])
-            part = await asyncio.to_thread(_sealed_part, stored, number, self._parts, passages[begin:end], some)
+            of = self.collection, self.document
+            part = await asyncio.to_thread(_sealed_part, *of, self._parts, passages[begin:end], some)
             await self._store.add_passages(self._secret, stored.id, number, [part])
             self._parts += 1
 
@@ -228,27 +240,40 @@ class ReadDocument:
         await self._end("failed", about)
 
     async def _end(self, state: DocumentState, about: Mapping[str, Any]) -> None:
-        stored, document = self.collection.stored, self.document.stored
-        sealed = _sealed_document(stored, document.file_id, about)
-        await self._store.end_document(self._secret, stored.id, document.number, state, sealed)
+        collection, document = self.collection, self.document.stored
+        sealed = _sealed_document(collection, document.file_id, about)
+        await self._store.end_document(self._secret, collection.stored.id, document.number, state, sealed)
 
 
 def _sealed_about(key: bytes, collection_id: str, about: Mapping[str, Any]) -> bytes:
     return seal(key, orjson.dumps(about), f"collection {collection_id}")
 
 
-def _sealed_document(stored: StoredCollection, file_id: str, about: Mapping[str, Any]) -> bytes:
-    return seal(stored.key, orjson.dumps(about), _document_of(stored, file_id))
+def _sealed_document(collection: Collection, file_id: str, about: Mapping[str, Any]) -> bytes:
+    return seal(collection.key, orjson.dumps(about), _document_of(collection.stored, file_id))
 
 
 def _sealed_part(
-    stored: StoredCollection, number: int, seq: int, passages: Sequence[Passage], vectors: Vectors | None
+    collection: Collection,
+    document: CollectedDocument,
+    seq: int,
+    passages: Sequence[Passage],
+    vectors: Vectors | None,
 ) -> PassagesPart:
-    return PassagesPart(seq, seal(stored.key, written(passages, vectors), _part_of(stored, number, seq)))
+    what = _part_of(collection.stored, document.stored.number, seq)
+    return PassagesPart(seq, seal(_passages_key(collection, document), written(passages, vectors), what))
 
 
-def _opened_part(stored: StoredCollection, number: int, part: PassagesPart) -> tuple[list[Passage], Vectors | None]:
-    return read(_open(stored.key, part.sealed, _part_of(stored, number, part.seq)))
+def _opened_part(
+    collection: Collection, document: CollectedDocument, part: PassagesPart
+) -> tuple[list[Passage], Vectors | None]:
+    what = _part_of(collection.stored, document.stored.number, part.seq)
+    return read(_open(_passages_key(collection, document), part.sealed, what))
+
+
+def _passages_key(collection: Collection, document: CollectedDocument) -> bytes:
+    key = document.about.get(_KEY)
+    return collection.key if key is None else base64.b64decode(key)
 
 
 def _open(key: bytes, sealed: bytes, what: str) -> bytes:

@@ -94,7 +94,7 @@ class FileRoutes:
         """`GET /v1/files/{id}/content`: streamed, a part at a time."""
         texts = batch_texts_of(self._gate, request)
         file = await texts.file(id_of(request))
-        pieces = texts.content(file.stored.id)
+        pieces = texts.content(file)
         first = await anext(pieces, b"")  # what fails here is an answer of its own
         headers = {
             "Content-Length": str(file.size_bytes),

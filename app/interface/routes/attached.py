@@ -66,6 +66,7 @@ class AttachedRoutes:
         tokens = await self._reception.in_thread(lambda: served.chat.question_tokens(asked)) if text else 0
         context_tokens = served.chat.context_tokens
         workers = [row for row in service.workers() if name in row.model_names and row.check_heart_beat]
+        expected = min((s for row in workers if (s := expected_s(row, tokens)) is not None), default=(None, None))
         shown = DocumentObject(
             filename=document.name,
             kind=document.kind,
@@ -75,18 +76,21 @@ class AttachedRoutes:
             tokens=tokens,
             context_tokens=context_tokens,
             fits=tokens <= context_tokens - context_tokens // _REST_SHARE,
-            expected_s=min((s for row in workers if (s := expected_s(row, tokens)) is not None), default=None),
+            expected_s=expected[0],
+            attention_s=expected[1],
         )
         return json_response(shown.model_dump(), headers={"Cache-Control": "no-store"})
 
 
-def expected_s(worker: WorkerRow, tokens: int) -> float | None:
-    """Returns how long an idle worker computes a prompt, by that of its warm-up; None: it was not measured.
+def expected_s(worker: WorkerRow, tokens: int) -> tuple[float, float] | None:
+    """Returns how long an idle worker computes a prompt, and what of it is attention's; None: it was not measured.
 
-    The time of a token is that of the weights and that of attention, which grows with the tokens before it.
+    By the prompt of its warm-up: the time of a token is that of the weights and that of attention, which grows with the
+    tokens before it.
     """
     measured = worker.capacity
     if measured is None or not measured.prompt_tokens:
         return None
     attention = measured.layers * measured.heads * measured.head_dim * tokens / max(1, measured.layer_weights)
-    return round(tokens * measured.prompt_s / measured.prompt_tokens * (1 + attention), 2)
+    weights_s = tokens * measured.prompt_s / measured.prompt_tokens
+    return round(weights_s * (1 + attention), 2), round(weights_s * attention, 2)

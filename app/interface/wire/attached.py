@@ -112,3 +112,6 @@ class DocumentObject(BaseModel):
     """Whether an eighth of the context is left for question and answer."""
     expected_s: float | None
     """Seconds until the first token of an answer, if none of its pages are cached; null: no worker is known."""
+    attention_s: float | None
+    """What of them is attention's. It grows with the square of the tokens: several files together take the sum of the
+    rest, and the square of the sum of the roots of this."""

@@ -1,10 +1,12 @@
 """Files in messages: OpenAI's client, accounts in this process, the real reader, and a worker without an engine."""
 
+import asyncio
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 
@@ -168,6 +170,7 @@ async def test_reading_says_what_a_model_would_see_and_its_text_asks_the_same(sa
         "context_tokens": 512,
         "fits": True,
         "expected_s": None,
+        "attention_s": None,
     }
     bodies = [
         dialects(filename="contract.pdf", **one)["/v1/chat/completions"]
@@ -257,6 +260,46 @@ async def test_large_files_and_full_quotas_are_refused(make_site: Callable[..., 
     assert len([one async for one in ann.files.list()]) == 1
 
 
+@pytest.mark.parametrize("has_length", [True, False], ids=["length", "chunked"])
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/documents"])
+async def test_of_half_a_gigabyte_no_more_is_read_than_the_limit(
+    make_site: Callable[..., Site], path: str, has_length: bool
+) -> None:
+    limit, piece, pieces = 3 << 20, bytes(1 << 20), 500
+    site = make_site(http={"document_bytes": limit}, batches={"file_bytes": limit})
+    site.add("ann")
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+    taken, taken_before_the_answer = 0, list[int]()
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        nonlocal taken
+        yield head
+        for _ in range(pieces):
+            taken += len(piece)
+            yield piece
+
+    headers = {"Authorization": f"Bearer {await site.log_in('ann')}", "Content-Type": "multipart/form-data; boundary=x"}
+    if has_length:
+        headers["Content-Length"] = str(len(head) + pieces * len(piece))
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        async def watch(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                taken_before_the_answer.append(taken)
+            await send(message)
+
+        await site.app(scope, receive, watch)
+
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(watched), base_url="http://test") as client:
+        answer = await client.post(path, content=body(), headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert taken_before_the_answer[0] <= (0 if has_length else limit + len(piece))
+    # the rest is discarded piece by piece, so that the answer arrives
+    while site.gate._background_tasks:
+        await asyncio.gather(*site.gate._background_tasks)
+    assert site.inside.stored_files.listed(headers["Authorization"].split()[1], None, None, 9, newest_first=True) == []
+
+
 async def test_a_service_without_users_reads_files_and_stores_none() -> None:
     async with http_client(http_app(FakeWorker(lambda _: deltas(tokens_of("soon"))).generate)) as client:
         for path, body in dialects(filename="contract.pdf", file_data=DATA).items():
@@ -276,5 +319,9 @@ def test_the_expected_time_grows_with_attention() -> None:
     capacity = WorkerCapacity.from_wire({**sizes, **others, **times})
     measured = replace(WORKER, capacity=capacity)
     assert expected_s(WORKER, 1000) is None
-    assert expected_s(measured, 1000) == pytest.approx(1.16, abs=0.01)
-    assert expected_s(measured, 20_000) == pytest.approx(85.2, abs=0.1)
+    assert expected_s(measured, 1000) == pytest.approx((1.16, 0.16), abs=0.01)
+    assert expected_s(measured, 20_000) == pytest.approx((85.2, 65.2), abs=0.1)
+    # two of 10,000 tokens, as the page adds them up
+    (whole, attention), both = expected_s(measured, 10_000) or (0, 0), expected_s(measured, 20_000)
+    assert both is not None
+    assert both[0] == pytest.approx(2 * (whole - attention) + (2 * attention**0.5) ** 2, abs=0.1)

@@ -76,6 +76,17 @@ function spoken(file: DraftFile): string {
   return [`${file.name} is attached`, sizeOf(file)].filter(Boolean).join(", ") + [".", ...file.notes].join(" ");
 }
 
+/** The seconds in which files are read after one another: attention grows with the square of all their tokens. null: unknown. */
+function together(files: DraftFile[]): number | null {
+  let [rest, root] = [0, 0];
+  for (const { expectedS, attentionS } of files) {
+    if (expectedS === null) return null;
+    rest += expectedS - (attentionS ?? 0);
+    root += Math.sqrt(attentionS ?? 0);
+  }
+  return rest + root ** 2;
+}
+
 /** What the draft takes of the context, and how long it is read; empty: nothing is known. */
 export function costOf({ files, draft, tree, models, model }: State): { text: string; isTooLong: boolean } {
   if (files.some((one) => one.status === "failed")) return { text: "Remove what could not be read, then send.", isTooLong: false };
@@ -91,7 +102,7 @@ export function costOf({ files, draft, tree, models, model }: State): { text: st
     const text = `Too long for this model: ${number(alone)} tokens, and its context has ${number(size)}. Remove a file, or choose a model with a longer context.`;
     return { text, isTooLong: true };
   }
-  const seconds = ready.every((one) => one.expectedS !== null) ? ready.reduce((sum, one) => sum + (one.expectedS ?? 0), 0) : null;
+  const seconds = together(ready);
   const time = seconds === null ? "" : seconds < 1 ? " Read in less than a second." : ` Reading takes up to ${duration(seconds)} here.`;
   const left = size - alone;
   if (left < size / 8) return { text: `Fits, but leaves only ${number(left)} of ${number(size)} tokens for the answer.${time}`, isTooLong: false };

@@ -62,7 +62,7 @@ beforeEach(() => {
     const text = await file.text();
     asked.push({ name: file.name, model: String(form.get("model") ?? ""), text, signal: init.signal ?? null });
     if (stuck) return await new Promise<Response>((_, reject) => init.signal?.addEventListener("abort", () => reject(new Error("aborted"))));
-    const read = { filename: file.name, pages: 12, notes: [], text, tokens: text.length, context_tokens: 8192, expected_s: 12.3 };
+    const read = { filename: file.name, pages: 12, notes: [], text, tokens: text.length, context_tokens: 8192, expected_s: 12.3, attention_s: 2.3 };
     return answers.shift() ?? new Response(JSON.stringify(read));
   });
 });
@@ -272,12 +272,16 @@ test("are counted again for another model", async () => {
 
 test("say what they cost before they are sent, and what of them is missing", async () => {
   const chat = await begun();
-  const read = (values: object) => new Response(JSON.stringify({ filename: "a.pdf", pages: 3, notes: ["Page 2 has no text: it may be a scan."], text: "A", tokens: 3456, context_tokens: 8192, expected_s: 12.3, ...values }));
-  answers = [read({}), read({ tokens: 7500, expected_s: 0.2 }), read({ tokens: 9000 })];
+  const read = (values: object) => new Response(JSON.stringify({ filename: "a.pdf", pages: 3, notes: ["Page 2 has no text: it may be a scan."], text: "A", tokens: 3456, context_tokens: 8192, expected_s: 12.3, attention_s: 2.3, ...values }));
+  answers = [read({}), read({ tokens: 1000, expected_s: 4, attention_s: 0.2 }), read({ tokens: 7500, expected_s: 0.2 }), read({ tokens: 9000 })];
   const place = document.createElement("div");
   chat.files.add([file()]);
   await readAll(chat);
   expect(costOf(chat.state).text).toBe("Fits: 3,456 of 8,192 tokens. Reading takes up to 13 seconds here.");
+  chat.files.add([file()]);
+  await readAll(chat);
+  expect(costOf(chat.state).text).toBe("Fits: 4,456 of 8,192 tokens. Reading takes up to 18 seconds here."); // and not 16.3
+  chat.files.remove(chat.state.files[1]!.id);
   render(h(Attaching, { chat }), place);
   expect(place.querySelector(".attaching")?.textContent).toContain("a.pdf 3 pages, 3,456 tokensPage 2 has no text: it may be a scan.");
   expect(place.querySelector("[role=status]")?.textContent).toBe("a.pdf is attached, 3 pages, 3,456 tokens. Page 2 has no text: it may be a scan.");

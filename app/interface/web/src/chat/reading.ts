@@ -21,6 +21,8 @@ interface Read {
   tokens: number;
   context_tokens: number;
   expected_s: number | null;
+  /** What of it is attention's. */
+  attention_s: number | null;
 }
 
 /** The chat, as far as its files need it. */
@@ -121,12 +123,12 @@ export class Files {
   recount(): void {
     const { files, model } = this.chat.state;
     for (const { id, name, text } of files.filter((one) => one.status === "ready" && one.model !== model && model)) {
-      this.change(id, { model, tokens: null, expectedS: null });
+      this.change(id, { model, tokens: null, expectedS: null, attentionS: null });
       const whole = new File([text], `${name}.txt`, { type: "text/plain" });
       void this.ask(whole, new AbortController().signal).then(
-        ({ tokens, context_tokens, expected_s }) => {
+        ({ tokens, context_tokens, expected_s, attention_s }) => {
           const isAsked = this.chat.state.files.some((one) => one.id === id && one.model === model);
-          if (isAsked) this.change(id, { tokens, contextTokens: context_tokens, expectedS: expected_s });
+          if (isAsked) this.change(id, { tokens, contextTokens: context_tokens, expectedS: expected_s, attentionS: attention_s });
         },
         () => undefined, // the number is not shown then
       );
@@ -148,8 +150,8 @@ export class Files {
     this.aborts.set(id, abort);
     const { model } = this.chat.state;
     try {
-      const { filename, pages, notes, text, tokens, context_tokens, expected_s } = await this.ask(file, abort.signal);
-      const counted = { tokens, contextTokens: context_tokens, expectedS: expected_s, model: model || this.chat.state.model };
+      const { filename, pages, notes, text, tokens, context_tokens, expected_s, attention_s } = await this.ask(file, abort.signal);
+      const counted = { tokens, contextTokens: context_tokens, expectedS: expected_s, attentionS: attention_s, model: model || this.chat.state.model };
       this.change(id, { name: filename, pages, notes, text, ...counted, status: "ready" });
     } catch (error) {
       if (abort.signal.aborted) return;
@@ -207,7 +209,7 @@ export class Files {
 }
 
 function draftFile({ notes, ...values }: Attached & Pick<DraftFile, "status" | "pastedAt">): DraftFile {
-  return { id: newId(), error: "", contextTokens: 0, expectedS: null, model: "", ...values, tokens: values.tokens ?? null, notes: notes ?? [] };
+  return { id: newId(), error: "", contextTokens: 0, expectedS: null, attentionS: null, model: "", ...values, tokens: values.tokens ?? null, notes: notes ?? [] };
 }
 
 /** Whether a failure of that status may pass by itself. */

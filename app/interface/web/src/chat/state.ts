@@ -69,6 +69,8 @@ export interface DraftFile extends Attached {
   model: string;
   /** Seconds until the first token if all of it must be computed; null: unknown. */
   expectedS: number | null;
+  /** What of them is attention's. */
+  attentionS: number | null;
   /** Of a pasted text: its place in the draft. */
   pastedAt?: number;
 }

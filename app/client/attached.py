@@ -35,7 +35,18 @@ def read(client: OpenAI, model: str, argument: str) -> tuple[File, str]:
     if not found["fits"]:
         sizes = f"{found['tokens']:,} tokens, and the context of {model} {found['context_tokens']:,}"
         raise ChatError(f"{found['filename']} has {sizes}: with a question it does not fit. Attach a part of it.")
-    return File(found["filename"], found["text"], found["pages"]), f"{_line(found)} {notes}".strip()
+    seconds = found["expected_s"], found.get("attention_s") or 0.0
+    return File(found["filename"], found["text"], found["pages"], *seconds), f"{_line(found)} {notes}".strip()
+
+
+def together(files: Sequence[File]) -> str:
+    """Says which files go with a question; of several, also how long they are read."""
+    names = ", ".join(file.name for file in files)
+    known = [file.expected_s for file in files if file.expected_s is not None]
+    if len(files) < 2 or len(known) < len(files):
+        return names or "no file"
+    rest_s = sum(known) - sum(file.attention_s for file in files)
+    return f"{names}, together{_until(rest_s + sum(file.attention_s**0.5 for file in files) ** 2)}"
 
 
 def completions(typed: str) -> Iterator[str]:
@@ -63,6 +74,9 @@ def named(files: Sequence[File], text: str) -> str:
 
 def _line(found: Mapping[str, Any]) -> str:
     pages = {None: "", 1: "1 page, "}.get(found["pages"], f"{found['pages']} pages, ")
-    seconds = found["expected_s"]
-    when = "" if seconds is None else f", about {max(1, round(seconds))} s until the first word"
+    when = "" if found["expected_s"] is None else f",{_until(found['expected_s'])}"
     return f"{found['filename']}: {pages}{found['tokens']:,} of {found['context_tokens']:,} tokens{when}."
+
+
+def _until(seconds: float) -> str:
+    return f" about {max(1, round(seconds))} s until the first word"

@@ -200,8 +200,7 @@ def _attach(talk: Talk, argument: str) -> None:
         file, line = attached.read(talk.account.client, talk.model.id, argument)
         talk.files = [*talk.files, file]
         talk.screen.say(line)
-    names = ", ".join(file.name for file in talk.files)
-    talk.screen.say(f"With your next question: {names or 'no file'}.")
+    talk.screen.say(f"With your next question: {attached.together(talk.files)}.")
 
 
 def _continue(talk: Talk, _: str) -> None:

@@ -17,6 +17,10 @@ class File:
     name: str
     text: str = field(repr=False)
     pages: int | None = None
+    expected_s: float | None = field(default=None, compare=False)
+    """How long it is read before an answer, if nothing of it is cached; None: unknown."""
+    attention_s: float = field(default=0.0, compare=False)
+    """What of it is attention's, which grows with the square of the tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from app.client import v1
+from app.client.attached import together
 from app.client.commands import COMMANDS, completions
 from app.client.kept_chat import newest_branch
 from app.client.reader import PlainReader
 from app.client.screen import PlainScreen
 from app.client.terminal import TerminalChat
+from app.client.turns import File
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
 from tests.app.documents.files import FOLDER
 from tests.app.fake_worker import deltas
@@ -92,6 +94,14 @@ def test_a_file_goes_with_the_next_question(
     assert [prompt.count('<document name="contract.pdf">\n[page 1]') for prompt in prompts] == [1, 1, 1, 1, 1, 0]
     assert prompts[0] == prompts[1]
     assert prompts[4].count("When?") == prompts[4].count("So?") == 1
+
+
+def test_several_files_are_expected_to_take_longer_than_each_alone() -> None:
+    one, other = File("a.pdf", "A", None, 12.3, 2.3), File("b.pdf", "B", None, 4.0, 0.2)
+    assert together([]) == "no file"
+    assert together([one]) == "a.pdf"
+    assert together([one, other]) == "a.pdf, b.pdf, together about 18 s until the first word"
+    assert together([one, File("c.pdf", "C")]) == "a.pdf, c.pdf"
 
 
 def test_tab_completes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from openai import APIConnectionError
 from openai.resources import files, vector_stores
@@ -89,7 +89,7 @@ def lost(call: Callable[..., Any], *, times: int, is_carried_out: bool) -> Calla
             left.pop()
             if is_carried_out:
                 call(*arguments, **named)
-            raise APIConnectionError(request=httpx.Request("POST", "http://127.0.0.1"))
+            raise APIConnectionError(request=httpx2.Request("POST", "http://127.0.0.1"))
         return call(*arguments, **named)
 
     return lossy
@@ -131,7 +131,7 @@ def test_a_service_that_is_lost_leaves_a_sentence_of_what_was_added(
 
     def create(self: Any, *, file: Path, **named: Any) -> Any:
         if file.name == "c.md":
-            raise APIConnectionError(request=httpx.Request("POST", "http://127.0.0.1"))
+            raise APIConnectionError(request=httpx2.Request("POST", "http://127.0.0.1"))
         return begin(self, file=file, **named)
 
     monkeypatch.setattr(collecting, "_AT_ONCE", 2)

@@ -137,6 +137,12 @@ def embedded_model() -> Path:
 
 
 @pytest.fixture(scope="session")
+def embedded_encoder() -> Path:
+    """The folder of the converted encoder that is served beside the model."""
+    return _needed(EMBEDDED.with_name("all-minilm-l6-v2") / "config.json").parent
+
+
+@pytest.fixture(scope="session")
 def embedded_tokenizer(embedded_gguf: Path, embedded_reader: "GGUFReader") -> Any:
     """transformers' own tokenizer of the embedded GGUF."""
     import transformers

@@ -33,12 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def service_of(folder: Path, model: Path) -> AbstractContextManager[RunningService]:
-    return started_service(folder / "service.yaml", folder / "log", model.name, "--model", str(model))
+def service_of(folder: Path, model: Path, *further: Path) -> AbstractContextManager[RunningService]:
+    options = [option for each in (model, *further) for option in ("--model", str(each))]
+    return started_service(folder / "service.yaml", folder / "log", model.name, *options)
 
 
 @pytest.mark.browser
-def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browser) -> None:
+def test_a_life_with_accounts(folder: Path, service_model: Path, embedded_encoder: Path, browser: Browser) -> None:
     config = str(folder / "service.yaml")
     with service_of(folder, service_model) as site, ExitStack() as clients:
         url = ("--url", site.url)
@@ -95,9 +96,10 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
         secrets = [ROOT_PASSWORD, ANN_PASSWORD, key, root, session, CANARY, (folder / "kek").read_bytes().hex()]
         assert found_in_files(site, secrets, folder) == []
 
-    with service_of(folder, service_model) as site:
+    with service_of(folder, service_model, embedded_encoder) as site:
         assert is_served(site, session)  # it outlives the service
         assert is_served(site, key)
+        check_knowledge(site, root, folder)
         audit = done("audit", "--url", site.url, REDOUBT_API_KEY=root)
         assert "add_user" in audit
         assert "disable_user" in audit
@@ -209,6 +211,32 @@ def check_batch(site: RunningService, key: str) -> None:
     results = [json.loads(line) for line in output.splitlines()]
     assert sorted(result["custom_id"] for result in results) == sorted(names)
     assert all(result["response"]["body"]["usage"]["completion_tokens"] == 8 for result in results)
+
+
+def check_knowledge(site: RunningService, key: str, folder: Path) -> None:
+    """Documents are found by what they mean, an answer has them, and they are on no disk in the clear."""
+    texts = {"lease.md": "A tenant pays three monthly rents in advance.", "menu.md": "On Fridays there is lentil soup."}
+    with openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0) as client:
+        stores = client.vector_stores
+        made = stores.create(name="House of root")
+        batch = stores.file_batches.upload_and_poll(
+            made.id, files=[(name, text.encode()) for name, text in texts.items()], poll_interval_ms=100
+        )
+        assert (batch.status, batch.file_counts.completed) == ("completed", 2)
+        for question, name in (("What can people eat?", "menu.md"), ("How much does renting cost?", "lease.md")):
+            hits = stores.search(made.id, query=question).data
+            assert (hits[0].filename, hits[0].content[0].text) == (name, texts[name])
+        tools: Any = [{"type": "file_search", "vector_store_ids": [made.id], "max_num_results": 1}]
+        answer = client.responses.create(
+            model=site.model, input="What can people eat?", tools=tools, max_output_tokens=16
+        )
+        searched: Any = answer.output[0]
+        assert (searched.type, [one.text for one in searched.results]) == ("file_search_call", [texts["menu.md"]])
+        assert answer.status in ("completed", "incomplete")
+        assert found_in_files(site, [*texts, *texts.values(), "House of root"], folder) == []
+        extra: Any = {"extra_query": {"with_files": "true"}}
+        assert stores.delete(made.id, **extra).deleted
+        assert client.files.list(purpose="assistants").data == []
 
 
 def check_page(site: RunningService, browser: Browser) -> None:

@@ -4,24 +4,31 @@ A passage is a few paragraphs under one heading, so that it can be understood al
 that no answer is cut in two.
 """
 
-import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app.documents.document import Section
+from app.documents.document import Kind, Section
+from app.knowledge.outline import Outline
 
 PASSAGE_CHARACTERS: Final = 900
 """The longest passage, about 200 tokens of English: small encoders read 256."""
-OVERLAP_CHARACTERS: Final = 150
-_HEADING: Final = re.compile(r"^#{1,6} +(.+?)[ #]*$", re.MULTILINE)
-_MOST_HEADING_CHARACTERS: Final = 120
+_LEAST_CHARACTERS: Final = 60
+_OVERLAP_SHARE: Final = 6
+"""Passages overlap by this part of their length: so much may be cut from an end, as it begins the next one."""
 _LENGTH_BYTES: Final = 4
+_ROWS_AT_ONCE: Final = 2048
+_ESTIMATED_TOKENS: Final = 254
+_HEADING_TOKENS: Final = 24
+"""What is left for a passage's headings."""
+_SAMPLES: Final = 16
+_SAMPLE_CHARACTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +39,111 @@ class Passage:
     page: int | None = None
     """Where it begins, from 1; None: the document has no pages."""
     heading: str = field(default="", repr=False)
-    """The last heading before it; empty: there is none, or the passage begins with it."""
+    """The headings that it is under, outermost first, with " > " between; without one that it begins with."""
     begin: int | None = None
     """Its place in the document, in characters; None: unknown."""
+    mark: str = field(default="", repr=False)
+    """What its section is called, such as a sheet; empty if that is only the number of a page."""
+    lead: str = field(default="", repr=False)
+    """The header of the table in which it begins, in Markdown; empty: it begins in none, or with its header."""
 
-    @property
-    def searched(self) -> str:
-        """What is embedded and searched."""
-        return f"{self.heading}\n{self.text}" if self.heading else self.text
+    def searched(self, place: str = "") -> str:
+        """What is embedded and searched. place: the document's name or path."""
+        return "\n".join(filter(None, (place, self.heading, self.mark, self.lead, self.text)))
+
+    def with_lead(self) -> "Passage":
+        """Returns the passage with the header of its table in its text."""
+        return replace(self, text=f"{self.lead}\n{self.text}", lead="") if self.lead else self
 
 
-def cut(sections: Sequence[Section]) -> list[Passage]:
-    """Cuts a document into passages, in order."""
-    from semantic_text_splitter import MarkdownSplitter  # only who adds documents needs it
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How much of a text the encoder reads that is to make its vector."""
 
-    text = "\n\n".join(section.text for section in sections)
-    begins, begin = list[int](), 0
-    for section in sections:
-        begins.append(begin)
-        begin += len(section.text) + 2
-    headings = [(found.start(), found[1][:_MOST_HEADING_CHARACTERS]) for found in _HEADING.finditer(text)]
-    heading_begins = [place for place, _ in headings]
-    passages = list[Passage]()
-    for place, piece in MarkdownSplitter(PASSAGE_CHARACTERS, overlap=OVERLAP_CHARACTERS).chunk_indices(text):
-        before = bisect_right(heading_begins, place) - 1
-        is_at_heading = before >= 0 and heading_begins[before] == place
-        heading = "" if before < 0 or is_at_heading else headings[before][1]
-        page = sections[bisect_right(begins, place) - 1].page
-        passages.append(Passage(piece, page, heading, place))
+    count: Callable[[Sequence[str]], Sequence[int]]
+    """Returns the tokens of each text."""
+    most_tokens: int
+
+
+def estimated_tokens(texts: Sequence[str]) -> list[int]:
+    """Returns about how many tokens texts are, for no encoder in particular: by scripts, and rather too many."""
+    found = list[int]()
+    for text in texts:
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        latin, others = int((codes < 0x80).sum()), int((codes < 0xE00).sum())
+        found.append((latin + 2 * (others - latin) + 4 * (len(codes) - others) + 3) // 4)
+    return found
+
+
+ESTIMATED: Final = Reader(estimated_tokens, _ESTIMATED_TOKENS)
+"""For small encoders, if none is served."""
+
+
+def cut(
+    sections: Sequence[Section], *, kind: Kind = "markdown", place: str = "", reader: Reader = ESTIMATED
+) -> list[Passage]:
+    """Cuts a document into passages, in order.
+
+    place: its name or path, which each passage is searched with. reader: passages are so short that it reads them.
+    """
+    passages, begin = list[Passage](), 0
+    [named] = reader.count([place])
+    room = max(reader.most_tokens - named - _HEADING_TOKENS, reader.most_tokens // 2)
+    for run in _runs(sections):
+        text = "\n\n".join(section.text for section in run)
+        begins = [*accumulate((len(section.text) + 2 for section in run), initial=0)]
+        outline = Outline("" if kind == "code" else text)
+        mark = "" if _is_numbered(run[0]) else run[0].mark
+        for at, piece in _pieces(text, kind, outline, replace(reader, most_tokens=room)):
+            page = run[bisect_right(begins, at) - 1].page
+            passages.append(Passage(piece, page, outline.heading(at), begin + at, mark, outline.lead(at)))
+        begin += begins[-1]
     return passages
+
+
+def _runs(sections: Sequence[Section]) -> Iterator[list[Section]]:
+    """Yields sections that are cut together: pages are, so that no sentence ends with its page; sheets are not."""
+    run = list[Section]()
+    for section in sections:
+        if run and not (_is_numbered(run[-1]) and _is_numbered(section)):
+            yield run
+            run = []
+        run.append(section)
+    if run:
+        yield run
+
+
+def _is_numbered(section: Section) -> bool:
+    """Whether a section's mark says no more than a number."""
+    return not section.mark or section.mark in (f"page {section.page}", f"slide {section.page}")
+
+
+def _pieces(text: str, kind: Kind, outline: Outline, reader: Reader) -> Iterator[tuple[int, str]]:
+    """Yields pieces of a text that the reader reads, each with its place."""
+    samples = range(0, len(text), max(len(text) // _SAMPLES, _SAMPLE_CHARACTERS))
+    sampled = [text[at : at + _SAMPLE_CHARACTERS] for at in samples]
+    tokens = max(sum(reader.count(sampled)), 1)
+    characters = min(PASSAGE_CHARACTERS, sum(map(len, sampled)) * reader.most_tokens // tokens)
+    pieces = _split(text, kind, max(characters, _LEAST_CHARACTERS))
+    counts = reader.count([outline.lead(at) + piece for at, piece in pieces])
+    for (at, piece), count in zip(pieces, counts, strict=True):
+        if count * (_OVERLAP_SHARE - 1) <= reader.most_tokens * _OVERLAP_SHARE or len(piece) <= _LEAST_CHARACTERS:
+            yield at, piece
+            continue
+        own = count - reader.count([outline.lead(at)])[0]
+        room = max(reader.most_tokens - count + own, reader.most_tokens // 2)
+        shorter = min(int(len(piece) * room / max(own, 1)), len(piece) - 1)
+        for more, part in _split(piece, kind, max(shorter, _LEAST_CHARACTERS)):
+            yield at + more, part
+
+
+def _split(text: str, kind: Kind, characters: int) -> list[tuple[int, str]]:
+    from semantic_text_splitter import MarkdownSplitter, TextSplitter  # only who adds documents needs it
+
+    overlap = characters // _OVERLAP_SHARE
+    if kind == "code":
+        return TextSplitter(characters, overlap=overlap).chunk_indices(text)
+    return MarkdownSplitter(characters, overlap=overlap).chunk_indices(text)
 
 
 def without_overlap(passages: Sequence[Passage]) -> Iterator[Passage]:
@@ -97,8 +180,15 @@ class Vectors:
 
     def similarities(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Returns the dot product with a query [dimensions] for each vector: [n]."""
-        similar: NDArray[np.float32] = (self.codes @ query.astype(np.float32)) * self.scales
+        similar = np.empty(len(self.codes), np.float32)
+        for begin in range(0, len(similar), _ROWS_AT_ONCE):  # a product makes floats of all codes that it gets
+            rows = slice(begin, begin + _ROWS_AT_ONCE)
+            similar[rows] = (self.codes[rows] @ query.astype(np.float32)) * self.scales[rows]
         return similar
+
+    @property
+    def size_bytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
 
 
 def written(passages: Sequence[Passage], vectors: Vectors | None) -> bytes:
@@ -108,6 +198,8 @@ def written(passages: Sequence[Passage], vectors: Vectors | None) -> bytes:
         "pages": [one.page for one in passages],
         "headings": [one.heading for one in passages],
         "begins": [one.begin for one in passages],
+        "marks": [one.mark for one in passages],
+        "leads": [one.lead for one in passages],
         "dimensions": 0 if vectors is None else vectors.codes.shape[1],
     })  # fmt: skip
     numbers = b"" if vectors is None else vectors.scales.astype("<f4").tobytes() + vectors.codes.tobytes()
@@ -118,12 +210,13 @@ def read(data: bytes) -> tuple[list[Passage], Vectors | None]:
     """Reads what `written` has made. Raises ValueError or KeyError for anything else."""
     begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     header = orjson.loads(data[_LENGTH_BYTES:begin])
-    begins = header.get("begins") or [None] * len(header["texts"])  # an older version has not written them
-    columns = header["texts"], header["pages"], header["headings"], begins
+    count = len(header["texts"])
+    begins = header.get("begins") or [None] * count  # older versions have written fewer columns
+    marks, leads = header.get("marks") or [""] * count, header.get("leads") or [""] * count
+    columns = header["texts"], header["pages"], header["headings"], begins, marks, leads
     passages = [Passage(*each) for each in zip(*columns, strict=True)]
     if not header["dimensions"]:
         return passages, None
-    count = len(passages)
     scales = np.frombuffer(data, "<f4", count, begin)
     codes = np.frombuffer(data, np.int8, count * header["dimensions"], begin + scales.nbytes)
     return passages, Vectors(codes.reshape(count, header["dimensions"]), scales)
@@ -133,7 +226,7 @@ def in_parts(passages: Sequence[Passage], most_bytes: int) -> Iterator[tuple[int
     """Yields where to cut a list of passages so that each part is written in about `most_bytes` at most."""
     begin, size = 0, 0
     for index, passage in enumerate(passages):
-        taken = 2 * len(passage.searched.encode()) + 2048
+        taken = 2 * len(passage.searched().encode()) + 2048
         if index > begin and size + taken > most_bytes:
             yield begin, index
             begin, size = index, 0

@@ -284,7 +284,7 @@ Compound.model_rebuild()
 
 
 class RankingOptions(Wire):
-    """How results are ranked: there is one way, and the options of OpenAI's change nothing but the least score."""
+    """How results are ranked: `ranker` "none" uses no reranker, and any other the one that is served."""
 
     ranker: Annotated[str, Field(max_length=64)] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -326,3 +326,7 @@ class SearchResults(BaseModel):
     data: list[SearchResult]
     has_more: bool = False
     next_page: None = None
+    unread: int = 0
+    """Extension, as the next one: how many documents are still being read, and so were not searched."""
+    words_only: bool = False
+    """Whether meanings were not compared: no encoder is served, or none answered, or it has read no passage yet."""

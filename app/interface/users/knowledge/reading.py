@@ -5,7 +5,7 @@ A document whose ingress has died is read again by the next one that is asked ab
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -17,10 +17,11 @@ from app.documents.reader import DocumentReader
 from app.interface.encode.encoders import Encoders
 from app.interface.request.callers import Caller
 from app.interface.request.errors import ApiError
+from app.interface.text.encoder_model import EncoderModel
 from app.interface.users.checks import caller_as
 from app.interface.users.gate import AccountsGate, Meter
 from app.interface.users.knowledge.sealed import AT_ONCE, CollectedDocument, Collection, Collections, ReadDocument
-from app.knowledge.passages import Passage, Vectors, cut
+from app.knowledge.passages import ESTIMATED, Passage, Reader, Vectors, cut
 from app.messages.accounts import AccountsError
 from app.messages.failures import EngineError
 from app.messages.knowledge import READ_LEASE_S
@@ -85,6 +86,54 @@ class DocumentReading:
                 if error.refusal.code not in ("conflict", "insufficient_quota"):  # another ingress was faster; no room
                     raise
                 return
+
+    def embed(
+        self, caller: Caller, collections: Collections, collection: Collection, documents: Sequence[CollectedDocument]
+    ) -> None:
+        """Makes vectors of read documents in the background, in place of those of another encoder.
+
+        They are searched as before until then. What can't be embedded now stays as it is.
+        """
+        self._gate.in_background(self._embed_all(caller, collections, collection, documents))
+
+    async def _embed_all(
+        self, caller: Caller, collections: Collections, collection: Collection, documents: Sequence[CollectedDocument]
+    ) -> None:
+        assert caller.identity is not None
+        turn = self._turns_of.setdefault(caller.identity.user_id, asyncio.Semaphore(_OF_ONE_USER))
+        for document in documents:
+            try:
+                async with turn, self._turns:
+                    await self._embed(caller, collections, collection, document)
+            except AccountsError as error:
+                if error.refusal.code not in ("not_found", "conflict"):  # it was deleted, or another ingress reads it
+                    return
+            except (ApiError, EngineError):
+                return
+
+    async def _embed(
+        self, caller: Caller, collections: Collections, collection: Collection, document: CollectedDocument
+    ) -> None:
+        """Raises AccountsError, ApiError, EngineError: the document is as before then."""
+        file_id = document.stored.file_id
+        now = await collections.document(collection, file_id)
+        if now.stored.number != document.stored.number:  # another ingress has embedded it, or it was added again
+            return
+        [held] = await collections.add(collection, {file_id: now.about})
+        unread = {held.document.stored.number}
+        keeping = asyncio.create_task(_kept(collections, collection, unread))
+        try:
+            async with self._metered(caller) as metered:
+                async for passages, _ in collections.passages(collection, document):
+                    await self._add(metered, held, passages, document.place)
+            await held.complete({"encoder": self._encoders.model().identity})
+        except (AccountsError, ApiError, EngineError):
+            with suppress(AccountsError):
+                await held.leave()
+            raise
+        finally:
+            unread.clear()
+            keeping.cancel()
 
     async def _read_all(self, caller: Caller, collections: Collections, held: Sequence[ReadDocument]) -> None:
         """Reads documents of a collection, each in its turn; all leases are kept until then."""
@@ -154,26 +203,33 @@ class DocumentReading:
                 break
             except BusyError:
                 await asyncio.sleep(_BUSY_S)
-        passages = await asyncio.to_thread(cut, document.sections)
+        place = replace(held.document, about={**held.document.about, **held.known}).place
+        reader = ESTIMATED if self._encoders.default is None else reader_of(self._encoders.model())
+        passages = await asyncio.to_thread(cut, document.sections, kind=document.kind, place=place, reader=reader)
         if not passages:
             raise DocumentError(" ".join([_NO_TEXT, *document.notes]))
         about: dict[str, Any] = {"pages": document.pages, "notes": list(document.notes), "encoder": None}
         about["passages"] = len(passages)
         if self._encoders.default is not None:
             about["encoder"] = self._encoders.model().identity
-        for begin in range(0, len(passages), _EMBEDDED_AT_ONCE):
-            some = passages[begin : begin + _EMBEDDED_AT_ONCE]
-            await held.add(some, await vectors_of(self._encoders, caller, some))
+        await self._add(caller, held, passages, place)
         return about
 
+    async def _add(self, caller: Caller, held: ReadDocument, passages: Sequence[Passage], place: str) -> None:
+        """Embeds passages if an encoder is served, and stores them. Raises ApiError, EngineError, AccountsError."""
+        for begin in range(0, len(passages), _EMBEDDED_AT_ONCE):
+            some, vectors = passages[begin : begin + _EMBEDDED_AT_ONCE], None
+            if self._encoders.default is not None:
+                texts = [passage.searched(place) for passage in some]
+                made = await self._encoders.embed(texts, caller=caller, kind="document", priority=Priority.BATCH)
+                vectors = Vectors.of(np.asarray(made.vectors, np.float32))
+            await held.add(some, vectors)
 
-async def vectors_of(encoders: Encoders, caller: Caller, passages: list[Passage]) -> Vectors | None:
-    """Returns passages' vectors; None: no encoder is served. Raises ApiError, EngineError, AccountsError."""
-    if encoders.default is None:
-        return None
-    texts = [passage.searched for passage in passages]
-    embedded = await encoders.embed(texts, caller=caller, kind="document", priority=Priority.BATCH)
-    return Vectors.of(np.asarray(embedded.vectors, np.float32))
+
+def reader_of(encoder: EncoderModel) -> Reader:
+    """Returns how much of a passage an encoder reads."""
+    [prompt] = encoder.count([encoder.prompt("document")])
+    return Reader(encoder.count, encoder.max_tokens - encoder.special_tokens - prompt)
 
 
 async def _kept(collections: Collections, collection: Collection, unread: set[int]) -> None:

@@ -66,6 +66,11 @@ class CollectedDocument:
     def name(self) -> str:
         return str(self.about.get("name", ""))
 
+    @property
+    def place(self) -> str:
+        """What tells it from others: its path if its attributes have one, otherwise its name."""
+        return str((self.about.get("attributes") or {}).get("path") or self.name)
+
 
 class Collections:
     """The collections that a credential's user may search in.
@@ -238,6 +243,14 @@ class ReadDocument:
             note = f"It could not be read again, and is as before: {message}"
             about = {**former, "notes": [*dict.fromkeys([*(former.get("notes") or ()), note])]}
         await self._end("failed", about)
+
+    async def leave(self) -> None:
+        """Ends it unread. A former document of the file stays as it is; without one there is none any more."""
+        collection_id, file_id = self.collection.stored.id, self.document.stored.file_id
+        if self.document.former is None:
+            await self._store.delete_document(self._secret, collection_id, file_id, with_file=False)
+        else:
+            await self._end("failed", self.document.former)
 
     async def _end(self, state: DocumentState, about: Mapping[str, Any]) -> None:
         collection, document = self.collection, self.document.stored

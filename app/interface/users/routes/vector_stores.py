@@ -237,7 +237,13 @@ class VectorStoreRoutes:
         questions = [body.query] if isinstance(body.query, str) else body.query
         documents = await self._search.documents(caller, collections, [id_of(request)], body.filters)
         hits = await self._search.search(caller, documents, questions, body.max_num_results, body.ranking_options)
-        return json_response(SearchResults(search_query=questions, data=[_result(hit) for hit in hits]).model_dump())
+        found = SearchResults(
+            search_query=questions,
+            data=[_result(hit) for hit in hits],
+            unread=documents.unread,
+            words_only=hits.words_only,
+        )
+        return json_response(found.model_dump())
 
     def _collections(self, request: Request) -> tuple[Caller, Collections]:
         caller, identity = user_of(request)

@@ -18,11 +18,12 @@ from app.interface.encode.encoders import Embedded, Encoders, Scored
 from app.interface.users import collection_routes
 from app.interface.users.batches.sealed import BatchTexts, Upload
 from app.interface.users.checks import caller_as
-from app.interface.users.knowledge import reading, sealed
+from app.interface.users.knowledge import reading, sealed, searching
 from app.interface.users.knowledge.sealed import Collections
 from app.interface.users.knowledge.searching import KnowledgeSearch
 from app.knowledge.passages import Vectors
 from app.messages.accounts import AccountsError
+from app.messages.failures import NoWorkerError
 from app.sealing.records import SealError, unseal
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.routes.test_responses import tokens_of
@@ -41,6 +42,8 @@ The deposit is three monthly rents and is paid before the keys are handed over.
 Either side may end the lease with notice of six months, in writing.
 """
 MENU = b"# Canteen\n\nOn Fridays there is lentil soup, and a deposit of fifty cents for each glass.\n"
+WORDS = " ".join(f"word{number}" for number in range(100)).encode()
+"""Takes about 17,000 bytes when it is opened."""
 
 
 class Fruit(Encoders):
@@ -49,6 +52,9 @@ class Fruit(Encoders):
     def __init__(self) -> None:
         self.embedded: list[tuple[str | None, int]] = []
         self.judges = False
+        self.version = 1
+        self.max_tokens = 256
+        self.is_down = False
 
     default = "fruit"
 
@@ -57,9 +63,17 @@ class Fruit(Encoders):
         return "judge" if self.judges else None
 
     def model(self, name: str = "") -> Any:
-        return type("Model", (), {"identity": "fruit 1"})
+        return SimpleNamespace(
+            identity=f"fruit {self.version}",
+            max_tokens=self.max_tokens,
+            special_tokens=2,
+            prompt=lambda _: "",
+            count=lambda texts: [len(text.split()) for text in texts],
+        )
 
     async def embed(self, texts: Sequence[str], *, kind: Any = None, **_: Any) -> Embedded:
+        if self.is_down:
+            raise NoWorkerError("No worker is up.")
         self.embedded.append((kind, len(texts)))
         vectors = np.zeros((len(texts), 64), np.float32)
         for row, text in zip(vectors, texts, strict=True):
@@ -68,6 +82,8 @@ class Fruit(Encoders):
         return Embedded(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), [1] * len(texts))
 
     async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scored:
+        if self.is_down:
+            raise NoWorkerError("No worker is up.")
         found = [0.9 if "six months" in text else 0.1 for text in texts]
         return Scored(np.array(found, np.float32), [1] * len(texts))
 
@@ -635,6 +651,7 @@ async def test_vectors_and_scores_choose(make_site: Callable[..., Site], monkeyp
     hits = await world.found(collection_id, "may it be ended?")
     assert [kind for kind, _ in fruit.embedded] == ["document", "document", "query"]
     assert {hit.filename for hit in hits} == {"lease.md", "menu.md"}  # by vectors alone, as no word is in them
+    cosines = {hit.filename: hit.score for hit in hits}
     fruit.judges = True
     best = await world.found(collection_id, "may it be ended?", ranking_options={"score_threshold": 0.5})
     assert [round(hit.score, 3) for hit in best] == [0.9]
@@ -739,3 +756,156 @@ def _on_disk(site: Site) -> bytes:
 def _rows(site: Site, table: Any) -> list[Any]:
     with site.inside.store.transaction() as connection:
         return [*connection.execute(select(table))]
+    unranked = await world.found(collection_id, "may it be ended?", ranking_options={"ranker": "none"})
+    assert {hit.filename: hit.score for hit in unranked} == cosines
+
+
+async def asked(world: World, collection_id: str, query: str) -> tuple[list[str], dict[str, Any]]:
+    """The names of what a search finds, and what the search says besides."""
+    found: Any = await world.client.post(
+        f"/vector_stores/{collection_id}/search", body={"query": query}, cast_to=object
+    )
+    return [one["filename"] for one in found["data"]], {name: found[name] for name in ("unread", "words_only")}
+
+
+async def with_fruit(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> tuple[World, Fruit]:
+    fruit = Fruit()
+    monkeypatch.setattr(collection_routes, "Encoders", lambda _: fruit)
+    site = make_site()
+    site.add("ann", role="admin")
+    site.add("bob")
+    return World(site, site.worker, await site.log_in("ann")), fruit
+
+
+async def test_passages_are_as_long_as_the_encoder_reads(
+    make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, fruit = await with_fruit(make_site, monkeypatch)
+    fruit.max_tokens = 82  # of which two are special, one is the name, and some are left for headings
+    collection_id = await world.collection({"words.md": WORDS * 3})
+    for hit in await world.found(collection_id, "word7", max_num_results=50):
+        assert len(hit.content[0].text.split()) <= 55 * 1.2
+
+
+async def test_a_path_tells_documents_apart(world: World) -> None:
+    collection_id = await world.collection({})
+    for folder in ("north", "south"):
+        file_id = await world.upload("README.md", f"The deposit is three rents.\n\n{folder[0]}.".encode())
+        await world.client.vector_stores.files.create(
+            file_id=file_id, vector_store_id=collection_id, attributes={"path": f"{folder}/README.md"}
+        )
+        await world.read(collection_id, file_id)
+    for folder in ("north", "south"):
+        [first, _] = await world.found(collection_id, f"deposit {folder}")
+        assert first.attributes == {"path": f"{folder}/README.md"}
+
+
+async def test_words_find_something_while_no_encoder_answers(
+    make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, fruit = await with_fruit(make_site, monkeypatch)
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
+    fruit.is_down = fruit.judges = True
+    assert await asked(world, collection_id, "lentil soup") == (["menu.md"], {"unread": 0, "words_only": True})
+    fruit.is_down = fruit.judges = False
+    names, said = await asked(world, collection_id, "lentil soup")
+    assert (sorted(names), said["words_only"]) == (["lease.md", "menu.md"], False)
+
+
+async def test_another_encoder_embeds_in_the_background(
+    make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, fruit = await with_fruit(make_site, monkeypatch)
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
+    files = world.client.vector_stores.files
+    [menu, _] = [one async for one in files.list(collection_id)]
+    await files.update(menu.id, vector_store_id=collection_id, attributes={"floor": 2})
+    await world.client.files.delete(menu.id)  # the passages are embedded again, not the file
+    his = World(world.site, world.worker, await world.site.log_in("bob"))
+    await his.client.vector_stores.list()
+    await world.client.post(f"/vector_stores/{collection_id}/members", body={"users": ["bob"]}, cast_to=object)
+
+    fruit.version, fruit.embedded = 2, []
+    assert await asked(his, collection_id, "lentil soup") == (["menu.md"], {"unread": 0, "words_only": True})
+    assert fruit.embedded == []  # only their owner's question embeds them
+    assert await asked(world, collection_id, "lentil soup") == (["menu.md"], {"unread": 0, "words_only": True})
+    while world.site.gate._background_tasks:
+        await asyncio.sleep(0.01)
+    assert [kind for kind, _ in fruit.embedded] == ["document", "document"]
+    for each in (world, his):
+        names, said = await asked(each, collection_id, "lentil soup")
+        assert (sorted(names), said) == (["lease.md", "menu.md"], {"unread": 0, "words_only": False})
+    assert [kind for kind, _ in fruit.embedded].count("document") == 2
+    kept = await files.retrieve(menu.id, vector_store_id=collection_id)
+    assert (kept.status, kept.attributes, more(kept)["notes"]) == ("completed", {"floor": 2}, [])
+
+
+async def test_what_can_not_be_embedded_stays(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    world, fruit = await with_fruit(make_site, monkeypatch)
+    collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
+    fruit.version, fruit.is_down = 2, True
+    for _ in range(2):
+        assert await asked(world, collection_id, "lentil soup") == (["menu.md"], {"unread": 0, "words_only": True})
+        while world.site.gate._background_tasks:
+            await asyncio.sleep(0.01)
+    for file in [one async for one in world.client.vector_stores.files.list(collection_id)]:
+        assert (file.status, more(file)["notes"]) == ("completed", [])
+
+
+async def test_a_search_says_how_many_documents_are_unread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection_id = await world.collection()
+    may_read, passages = asyncio.Event(), reading.DocumentReading._passages
+
+    async def slow(self: Any, caller: Any, held: Any) -> Any:
+        await may_read.wait()
+        return await passages(self, caller, held)
+
+    monkeypatch.setattr(reading.DocumentReading, "_passages", slow)
+    [lease] = [one async for one in world.client.vector_stores.files.list(collection_id)]
+    where: Any = {"vector_store_id": collection_id}
+    menu = await world.client.vector_stores.files.create(file_id=await world.upload("menu.md", MENU), **where)
+    await world.client.vector_stores.files.create(file_id=lease.id, **where)  # once more: it is searched as before
+    names, said = await asked(world, collection_id, "deposit")
+    assert (names, said["unread"]) == (["lease.md"], 1)
+    may_read.set()
+    for file_id in (menu.id, lease.id):
+        await world.read(collection_id, file_id)
+    names, said = await asked(world, collection_id, "deposit")
+    assert (sorted(names), said["unread"]) == (["lease.md", "menu.md"], 0)
+
+
+async def test_a_collection_that_is_too_large_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection_id = await world.collection()
+    monkeypatch.setattr(searching, "_MOST_SEARCHED_BYTES", 1000)
+    for _ in range(2):
+        world.site.accounts.calls.clear()
+        searched = world.client.vector_stores.search(collection_id, query="deposit")
+        assert (await refusal(searched))[:2] == (400, "collection_too_large")
+    assert "passages" not in world.site.accounts.calls  # it is known by now
+    monkeypatch.undo()
+    [file] = [one async for one in world.client.vector_stores.files.list(collection_id)]
+    await world.client.vector_stores.files.delete(file.id, vector_store_id=collection_id)
+    await world.add(collection_id, "menu.md", MENU)
+    assert await world.found(collection_id, "deposit")
+
+
+async def test_collections_that_are_too_large_together_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await world.collection({"a.md": WORDS}), await world.collection({"b.md": WORDS})
+    tools: Any = [{"type": "file_search", "vector_store_ids": [first, second]}]
+    monkeypatch.setattr(searching, "_MOST_SEARCHED_BYTES", 25_000)
+    asking = world.client.responses.create(model="tiny", input="deposit?", tools=tools)
+    assert (await refusal(asking))[:2] == (400, "collection_too_large")
+    assert await world.found(first, "word7")
+
+
+async def test_an_ingress_opens_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await world.collection({"a.md": WORDS}), await world.collection({"b.md": WORDS})
+    monkeypatch.setattr(searching, "_MOST_BYTES", 25_000)
+    for collection_id in (first, second, first):
+        world.site.accounts.calls.clear()
+        assert await world.found(collection_id, "word7")
+        assert world.site.accounts.calls.count("passages") == 1  # the other one has taken its place
+    monkeypatch.setattr(searching, "_MOST_BYTES", 1000)
+    assert (await refusal(world.client.vector_stores.search(second, query="deposit")))[0] == 503

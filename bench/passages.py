@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.knowledge.index import AddedDocument, Index, OpenDocument, OpenDocuments, search
 from app.knowledge.passages import Passage, Vectors
@@ -32,9 +33,10 @@ def measured(passages: int, searches: int) -> dict[str, Any]:
     def text(count: int) -> str:
         return " ".join(words[np.minimum(rng.zipf(1.1, count), WORDS) - 1])
 
-    def vectors(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def vectors(count: int) -> NDArray[np.float32]:
         found = rng.standard_normal((count, DIMENSIONS), np.float32)
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        found /= np.linalg.norm(found, axis=1, keepdims=True)
+        return found
 
     index = Index()
     before_bytes, open_s = memory_bytes(STATUS, "VmRSS"), 0.0

@@ -308,6 +308,8 @@ class OutputFileSearch(BaseModel):
     whole: Annotated[bool, Field(exclude_if=lambda whole: not whole)] = False
     """Extension: these are all parts of the documents, which stand before the first question, and not what was found.
     In a stored answer only those that it cites have their text."""
+    unread: Annotated[int, Field(exclude_if=lambda unread: not unread)] = 0
+    """Extension: so many documents of these collections are still being read, and were not searched."""
 
 
 class InputTokensDetails(BaseModel):

@@ -5,7 +5,7 @@ further question about them begins as the first one did, and its KV pages are th
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from app.interface.functions.response_tools import file_search_of
 from app.interface.generate.answers.early import Early
@@ -53,12 +53,8 @@ class FileSearch:
         if early is not None:
             early.searching(search_id)
         collections = Collections(self._store, caller.identity, caller.secret)
-        documents, collection_of = list[OpenDocument](), dict[int, str]()
         try:
-            for one in dict.fromkeys(tool.vector_store_ids):
-                opened = await self._search.documents(caller, collections, [one], tool.filters)
-                documents += opened
-                collection_of |= {id(document): one for document in opened}
+            documents = await self._search.documents(caller, collections, tool.vector_store_ids, tool.filters)
         except AccountsError as error:
             if error.refusal.code != "not_found":
                 raise
@@ -66,26 +62,23 @@ class FileSearch:
             message = "There is no such collection: it was deleted, or it is not shared with you any more."
             raise errors.invalid(message, field, "invalid_value") from None
 
-        def found(document: OpenDocument, passage: Passage, score: float) -> FoundPassage:
-            return _found(document, passage, score, collection_of[id(document)])
-
         model = self._reception.service.model(request.model).chat
         limits = self._reception.service.limits
         room = await self._reception.in_thread(lambda: room_tokens(model, request, limits))
-        if (whole := await self._whole(request, tool, documents, found, room)) is not None:
-            return OutputFileSearch(id=search_id, queries=[], results=whole, whole=True)
+        if (whole := await self._whole(request, tool, documents, room)) is not None:
+            return OutputFileSearch(id=search_id, queries=[], results=whole, whole=True, unread=documents.unread)
         most = tool.max_num_results or USUAL_RESULTS
         hits = await self._search.search(caller, documents, questions, most, tool.ranking_options)
-        results = [found(hit.document, hit.passage, hit.score) for hit in hits]
+        results = [_found(hit.document, hit.passage, hit.score) for hit in hits]
         fitting = await self._reception.in_thread(lambda: most_that_fit(model, results, room))
-        return OutputFileSearch(id=search_id, queries=questions, results=results[:fitting])
+        unread = documents.unread
+        return OutputFileSearch(id=search_id, queries=questions, results=results[:fitting], unread=unread)
 
     async def _whole(
         self,
         request: ResponseRequest,
         tool: FileSearchTool,
         documents: Sequence[OpenDocument],
-        found_of: Callable[[OpenDocument, Passage, float], FoundPassage],
         room: int,
     ) -> list[FoundPassage] | None:
         """Returns all of the documents; None: they are too many or too long, or the request says how to search.
@@ -96,7 +89,7 @@ class FileSearch:
             return None
         if not 0 < sum(len(one.passages) for one in documents) <= MOST_WHOLE:
             return None
-        found = [found_of(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
+        found = [_found(one, passage, 1.0) for one in documents for passage in without_overlap(one.passages)]
         model = self._reception.service.model(request.model).chat
         shown = whole_documents(found)
         asked = f"{shown}{_asked(request)}"
@@ -108,14 +101,14 @@ class FileSearch:
         return found if await self._reception.in_thread(fits) else None
 
 
-def _found(document: OpenDocument, passage: Passage, score: float, collection_id: str) -> FoundPassage:
+def _found(document: OpenDocument, passage: Passage, score: float) -> FoundPassage:
     return FoundPassage(
         file_id=document.file_id,
         filename=document.name,
         score=score,
         text=passage.text,
         attributes=dict(document.attributes),
-        vector_store_id=collection_id,
+        vector_store_id=document.collection_id,
         page=passage.page,
         heading=passage.heading,
     )

@@ -220,7 +220,7 @@ class DocumentReading:
         for begin in range(0, len(passages), _EMBEDDED_AT_ONCE):
             some, vectors = passages[begin : begin + _EMBEDDED_AT_ONCE], None
             if self._encoders.default is not None:
-                texts = [passage.searched(place) for passage in some]
+                texts = [passage.searched() for passage in some]
                 made = await self._encoders.embed(texts, caller=caller, kind="document", priority=Priority.BATCH)
                 vectors = Vectors.of(np.asarray(made.vectors, np.float32))
             await held.add(some, vectors)

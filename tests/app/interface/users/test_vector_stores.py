@@ -656,6 +656,8 @@ async def test_vectors_and_scores_choose(make_site: Callable[..., Site], monkeyp
     best = await world.found(collection_id, "may it be ended?", ranking_options={"score_threshold": 0.5})
     assert [round(hit.score, 3) for hit in best] == [0.9]
     assert "six months" in best[0].content[0].text
+    unranked = await world.found(collection_id, "may it be ended?", ranking_options={"ranker": "none"})
+    assert {hit.filename: hit.score for hit in unranked} == cosines
 
 
 # --- what is stored
@@ -756,8 +758,6 @@ def _on_disk(site: Site) -> bytes:
 def _rows(site: Site, table: Any) -> list[Any]:
     with site.inside.store.transaction() as connection:
         return [*connection.execute(select(table))]
-    unranked = await world.found(collection_id, "may it be ended?", ranking_options={"ranker": "none"})
-    assert {hit.filename: hit.score for hit in unranked} == cosines
 
 
 async def asked(world: World, collection_id: str, query: str) -> tuple[list[str], dict[str, Any]]:
@@ -867,6 +867,9 @@ async def test_a_search_says_how_many_documents_are_unread(world: World, monkeyp
     await world.client.vector_stores.files.create(file_id=lease.id, **where)  # once more: it is searched as before
     names, said = await asked(world, collection_id, "deposit")
     assert (names, said["unread"]) == (["lease.md"], 1)
+    tools: Any = [{"type": "file_search", "vector_store_ids": [collection_id]}]
+    answer = await world.client.responses.create(model="tiny", input="Which deposit?", tools=tools)
+    assert answer.output[0].to_dict()["unread"] == 1
     may_read.set()
     for file_id in (menu.id, lease.id):
         await world.read(collection_id, file_id)

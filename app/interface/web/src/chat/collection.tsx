@@ -1,5 +1,10 @@
 // In which collection of documents is searched before an answer. Kept with the chat.
 import type { Chat } from "./chat";
+import type { Collection } from "./service";
+
+/** Its name, and what of it can't be found yet. */
+const called = ({ name, file_counts }: Collection): string =>
+  `${name || "Unnamed"}${file_counts.in_progress ? ` (${file_counts.in_progress} being read)` : ""}`;
 
 export function CollectionChoice({ chat }: { chat: Chat }) {
   const { collections, knobs, isTemporary, user } = chat.state;
@@ -14,7 +19,7 @@ export function CollectionChoice({ chat }: { chat: Chat }) {
       >
         <option value="">no documents</option>
         {!isThere && <option value={knobs.collection}>{collections.length ? "a deleted collection" : "a collection"}</option>}
-        {collections.map((one) => <option key={one.id} value={one.id}>{one.name || "Unnamed"}</option>)}
+        {collections.map((one) => <option key={one.id} value={one.id}>{called(one)}</option>)}
       </select>
     </label>
   );

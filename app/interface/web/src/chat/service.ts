@@ -72,6 +72,7 @@ export const isMute = (models: Model[], name: string): boolean => models.some((o
 export interface Collection {
   id: string;
   name: string;
+  file_counts: { in_progress: number };
 }
 
 /** The user's collections; none where the service has no such thing. */

@@ -70,9 +70,7 @@ def test_the_tables_of_quality_are_those_of_their_files() -> None:
 
 def test_the_tables_beside_published_figures_are_those_of_their_files() -> None:
     page = (DOCS / "published.md").read_text(encoding="utf-8")
-    assert page == written(page, Results(ROOT / "bench" / "results")), (
-        "run `redoubt bench published --page-only`"
-    )
+    assert page == written(page, Results(ROOT / "bench" / "results")), "run `redoubt bench published --page-only`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -65,7 +65,7 @@ def opened(texts: Mapping[str, str], embed: Embed | None) -> OpenDocuments:
     index, documents, added = Index(), list[OpenDocument](), dict[int, AddedDocument]()
     for number, (name, text) in enumerate(texts.items()):
         document = OpenDocument(name, name, cut([Section(text)], place=name), number=number)
-        searched = [passage.searched(name) for passage in document.passages]
+        searched = [passage.searched() for passage in document.passages]
         vectors = None if embed is None else Vectors.of(embed(searched, "document"))
         documents.append(document)
         added[number] = AddedDocument.of(document, vectors, index.vocabulary)

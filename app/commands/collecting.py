@@ -28,6 +28,7 @@ _LOOK_S = 0.5
 _AT_ONCE: Final = 50
 """Files that are sent before they are added together."""
 _MOST_LISTED: Final = 100
+_DOES_NOT_ANSWER: Final = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 _TRIES: Final = 30
 _WAIT_S = 2.0
 """Between tries of a call that the service does not answer."""
@@ -97,11 +98,16 @@ class _Adding:
         try:
             batch = self._insist(lambda: batches.create(self._collection_id, files=files))
         except APIStatusError as error:
+            is_added = isinstance(error, ConflictError)  # by a call whose answer was lost
             if len(sent) > 1:  # all or none: those that can be added are
                 for one in sent:
                     self._add_batch([one])
                 return
             [(file_id, path, _)] = sent
+            if is_added:
+                self._say(f"{path}: it is being read.")
+                self.added += 1
+                return
             self._insist(lambda: self._client.files.delete(file_id))
             self._fail(path, error.message)
             return
@@ -122,6 +128,7 @@ class _Adding:
             documents = self._insist(lambda: [*batches.list_files(batch_id, limit=_MOST_LISTED, **where)])
         except NotFoundError:  # somebody else has taken all of it out, or added newer ones
             del self._batches[batch_id]
+            self._counts = None
             return
         for document in documents:
             if document.status != "in_progress" and (path := waiting.pop(document.id, None)) is not None:
@@ -160,7 +167,7 @@ class _Adding:
                 return call()
             except (APIConnectionError, InternalServerError, ConflictError) as error:
                 # A call whose answer was lost has added the files: they are read, which refuses them meanwhile.
-                is_lost = isinstance(error, APIConnectionError) or error.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+                is_lost = isinstance(error, APIConnectionError) or error.status_code in _DOES_NOT_ANSWER
                 if not left or not (is_lost or (isinstance(error, ConflictError) and left < _TRIES - 1)):
                     raise
                 if left == _TRIES - 1:

@@ -48,7 +48,7 @@ class Passage:
     """The header of the table in which it begins, in Markdown; empty: it begins in none, or with its header."""
 
     def searched(self, place: str = "") -> str:
-        """What is embedded and searched. place: the document's name or path."""
+        """What is searched. place: the document's name or path, which is not embedded."""
         return "\n".join(filter(None, (place, self.heading, self.mark, self.lead, self.text)))
 
     def with_lead(self) -> "Passage":

@@ -62,7 +62,7 @@ class ResponseBuilder:
         self._texts: list[str] = []
         self._arguments: list[str] = []  # of the open call; for a custom tool its input
         self._input: CustomInput | None = None  # set if the open call is of a custom tool
-        self._tools = {tool.alias: tool for tool in offered_tools(request.tools)}
+        self._tools = {} if job is None else {tool.alias: tool for tool in offered_tools(request.tools)}
         self._search = head.search
         self._early = head.early
         self._citable = found_before(request) if head.search is None else head.search.results
@@ -87,6 +87,11 @@ class ResponseBuilder:
         self._event("response.output_item.added", output_index=0, item=added)
         for state in ("in_progress", "searching"):
             self._event(f"response.file_search_call.{state}", item_id=search.id, output_index=0)
+
+    def leave_search(self, search: OutputFileSearch) -> None:
+        """Ends a search that was begun, without an end of its own."""
+        self.response.output.append(search)
+        self._end_item(0, "incomplete")
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         self._add_search()

@@ -21,6 +21,8 @@ class EarlyResponse:
         self._builder: ResponseBuilder | None = None
         """Set if anything was written."""
         self._search_id: str | None = None
+        self._shown_search: OutputFileSearch | None = None
+        """The search that the client was told of."""
 
     @property
     def is_searching(self) -> bool:
@@ -38,11 +40,14 @@ class EarlyResponse:
         if self._search_id is None:
             return b""
         builder = self._begun()
-        builder.begin_search(OutputFileSearch(id=self._search_id, queries=[], results=[]))
+        self._shown_search = OutputFileSearch(id=self._search_id, queries=[], results=[])
+        builder.begin_search(self._shown_search)
         return builder.pop_events()
 
     def fail(self, error: ApiError) -> bytes:
         builder = self._begun()
+        if self._shown_search is not None:
+            builder.leave_search(self._shown_search)
         builder.fail(error)
         return builder.pop_events()
 

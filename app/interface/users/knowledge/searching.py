@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +91,7 @@ class KnowledgeSearch:
         self._encoders = encoders
         self._reading = reading
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening = WeakValueDictionary[str, asyncio.Lock]()
 
     async def search(
         self,
@@ -179,7 +180,7 @@ class KnowledgeSearch:
                 opened = _Opened(encoder)
             try:
                 self._keep(collection_id, opened)
-                if opened.changes != collection.stored.changes:
+                if opened.changes < collection.stored.changes:
                     await self._update(caller, collections, collection, opened)
             finally:  # what was opened for a question that was given up is there for the next one
                 self._keep(collection_id, opened)
@@ -194,6 +195,7 @@ class KnowledgeSearch:
         """Opens what is new in a collection, and closes what is gone."""
         await self._reading.go_on(caller, collections, collection)
         found = await _read_documents(collections, collection)
+        await self._drop_gone(opened, {each.stored.number for each in found})
         there = {each.number for each in opened.index.documents}
         for each in found:
             number = each.stored.number
@@ -223,6 +225,14 @@ class KnowledgeSearch:
         if opened.encoder is not None and not opened.is_embedded:
             opened.others = [each for each in found if each.about.get("encoder") != opened.encoder]
 
+    async def _drop_gone(self, opened: _Opened, numbers: Set[int]) -> None:
+        """Drops documents that are gone, so that those that replace them have room. numbers: of what is there."""
+        for number in opened.added.keys() - numbers:
+            opened.added_bytes -= opened.added.pop(number).size_bytes
+        left = [each for each in opened.index.documents if each.number in numbers]
+        if len(left) < len(opened.index.documents):
+            opened.index = await asyncio.to_thread(opened.index.changed, left, {})
+
     async def _added(
         self, collections: Collections, collection: Collection, document: CollectedDocument, opened: _Opened
     ) -> AddedDocument | None:
@@ -241,7 +251,10 @@ class KnowledgeSearch:
         opened_document = OpenDocument(
             stored.file_id, document.name, passages, attributes, stored.number, collection.stored.id
         )
-        joined = Vectors.joined(vectors) if vectors else None
+        # Those that were written while the encoder changed are of two, or not of all passages: words find them.
+        is_whole = sum(len(each.codes) for each in vectors) == len(passages)
+        is_of_one = len({each.codes.shape[1] for each in vectors}) == 1
+        joined = Vectors.joined(vectors) if is_whole and is_of_one else None
         return await asyncio.to_thread(AddedDocument.of, opened_document, joined, opened.index.vocabulary)
 
     def _is_too_large(self, collection_id: str, opened: _Opened) -> bool:
@@ -251,7 +264,8 @@ class KnowledgeSearch:
         for other in [*self._opened]:
             if self._size_bytes <= _MOST_BYTES:
                 break
-            if other != collection_id and not self._opening[other].locked():
+            lock = self._opening.get(other)
+            if other != collection_id and (lock is None or not lock.locked()):
                 self._drop(other)
         if self._size_bytes > _MOST_BYTES:
             raise errors.unavailable(5, "Too many collections are searched at once. Try again in a moment.")
@@ -274,9 +288,6 @@ class KnowledgeSearch:
         opened = self._opened.pop(collection_id, None)
         if opened is not None and opened.closing is not None:
             opened.closing.cancel()
-        lock = self._opening.get(collection_id)
-        if lock is not None and not lock.locked():
-            del self._opening[collection_id]
 
 
 def _too_large() -> ApiError:

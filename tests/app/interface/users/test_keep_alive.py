@@ -131,7 +131,8 @@ async def test_a_search_that_fails_then_ends_the_stream(
     await exchange.until(is_told)
     searches.may_go.set()
     shown = events((await exchange.ended()).body)
-    assert [event["sequence_number"] for event in shown] == list(range(6))
+    assert [event["sequence_number"] for event in shown] == list(range(7))
+    assert (shown[-2]["type"], shown[-2]["item"]["status"]) == ("response.output_item.done", "incomplete")
     failed = shown[-1]["response"]
     assert (failed["status"], failed["error"]["message"]) == ("failed", "The accounts do not answer.")
     while world.site.gate._background_tasks:

@@ -15,6 +15,8 @@ import { Members } from "./members";
 
 const LOOK_AGAIN_MS = 1000;
 
+const isGone = (error: unknown): boolean => error instanceof ApiFailure && error.status === 404;
+
 interface Props {
   collection: Collection;
   isAdmin: boolean;
@@ -37,8 +39,17 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
     latest.current = now;
     setShown(now);
   };
+  /** What is shown, asked for again: anew if documents came or went, and otherwise the parts that were being read. */
+  async function fresh(now: Collection): Promise<Shown> {
+    const before = latest.current;
+    if (before === null || before.counts.total !== now.file_counts.total) return opened(id);
+    return renewed(id, before, now).catch((error: unknown) => {
+      if (isGone(error)) return opened(id); // the last one before a part was taken out
+      throw error;
+    });
+  }
   async function look() {
-    let now = await opened(id);
+    let now = await fresh(await collectionOf(id));
     if (!shared && !now.counts.in_progress && (mayReplace.current || !now.hasMore)) {
       if (await replace(id, now.hasMore ? await documentsOf(id) : now.documents)) now = await opened(id);
       mayReplace.current = false;
@@ -48,16 +59,15 @@ export function Opened({ collection, isAdmin, changed, gone }: Props) {
   /** Asks how many are read, and for the documents only if that has changed. */
   async function follow() {
     const before = latest.current;
-    const now = await collectionOf(id);
-    if (before === null || isSame(before.counts, now.file_counts)) return;
+    const now = await collectionOf(id).catch((error: unknown) => {
+      if (!isGone(error)) throw error;
+      gone();
+      return null;
+    });
+    if (now === null || before === null || isSame(before.counts, now.file_counts)) return;
     if (!now.file_counts.in_progress) return look();
-    try {
-      const after = await renewed(id, before, now);
-      if (latest.current === before) show(after);
-    } catch (error) {
-      if (!(error instanceof ApiFailure && error.status === 404)) throw error;
-      await look(); // the last one before a part was taken out
-    }
+    const after = await fresh(now);
+    if (latest.current === before) show(after);
   }
   useEffect(() => {
     // Not as an action, during which files that somebody chooses would not be added.

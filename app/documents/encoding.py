@@ -8,9 +8,14 @@ from typing import Final
 
 _SAMPLE_BYTES: Final = 32 << 10
 _LEAST_SCORE: Final = 0.6
+_WESTERN_LETTERS: Final = frozenset("àáâãäåæçèéêëìíîïðñòóôõöøùúûüýþÿßœ")
+_LEAST_WESTERN: Final = 0.9
+"""The share of these letters from which on a text of several languages, such as a list of names, is Western."""
+_LEAST_MIXED: Final = 0.8
+"""The share of words with such letters that have others too: in wrong encodings whole words look so."""
 _BETWEEN_WORDS: Final = r"\s\x00-@\[-`{-\x7f\xa0·«»‹›„“”‚‘’–—…•、。「」『』（）《》，：；！？"
 _WORDS: Final = re.compile(f"[^{_BETWEEN_WORDS}]+")
-_SIGNS: Final = "¡¿€£¥§©®°±¹²³ªº½¼¾×÷№™"
+_SIGNS: Final = "¡¿€£¥§©®°±¹²³ªº½¼¾×÷№™µ"
 """They stand at words and are not counted; within one they show that it is none."""
 _CYRILLIC: Final = "абвгдежзийклмнопрстуфхцчшщъыьэюяёіїєґў"
 _COMMON_CHINESE: Final = (
@@ -61,16 +66,21 @@ _FREQUENT_HANGUL: Final = frozenset(
 
 _ENCODINGS: Final = (
     *_latin(
-        "cp1252", "Windows-1252", "äöüß", "àâçèéêëîïôùûüœæ", "áéíñóúü", "àáâãçéêíóôõú", "àèéìòù", "åäöøæéü", "éëïöüèá"
+        "cp1252", "Windows-1252", "äöüß", "àâçèéêëîïôùûüœæ", "áéíñóúü", "àáâãçêéíóôõú", "àèéìòù", "åäöøæéü", "éëïöüèá"
     ),
-    *_latin("cp1250", "Windows-1250", "ąćęłńóśźż", "áäčďéěíĺľňóôŕřšťúůýž", "áéíóöőúüű", "ăâîşţ", "čćđšž"),
+    *_latin("cp1250", "Windows-1250", "ąćęłńóśźż", "áäčďéěíňóôřšťúůýž", "áéíóöőúüű", "ăâîşţ", "čćđšž"),
+    *_latin("cp1252", "Windows-1252", "àèéíïòóúüç", "áæéíðóöþúý", "áðíóúýæø"),  # a few Czech words look like these
+    *_latin("cp1250", "Windows-1250", "áäčďéěíĺľňóôŕřšťúůýž"),  # and Catalan looks like this
     *_latin("iso8859_2", "ISO 8859-2", "ąćęłńóśźż", "áäčďéěíĺľňóôŕřšťúůýž"),
     *_latin("cp1254", "Windows-1254", "çğıöşüâî\u0307"),
+    *_latin("cp1257", "Windows-1257", "ąčęėįšųūž", "āčēģīķļņšūž"),
     Encoding("cp1251", "Windows-1251", frozenset(_CYRILLIC), frozenset("оеаинтсрвл")),
     Encoding("koi8_r", "KOI8-R", frozenset(_CYRILLIC), frozenset("оеаинтсрвл")),
+    Encoding("iso8859_5", "ISO 8859-5", frozenset(_CYRILLIC), frozenset("оеаинтсрвл")),
     Encoding("cp1253", "Windows-1253", _letters((0x0390, 0x03CE)), frozenset("αοιετσνηυρ")),
     Encoding("cp1255", "Windows-1255", _letters((0x05D0, 0x05EA)), frozenset("יוהלאתרמ")),
     Encoding("cp1256", "Windows-1256", _letters((0x0621, 0x0652)), frozenset("اليمنورتهب")),
+    Encoding("iso8859_6", "ISO 8859-6", _letters((0x0621, 0x0652)), frozenset("اليمنورتهب")),
     Encoding("cp874", "Windows-874", _letters((0x0E01, 0x0E4E)), frozenset("านรอกเงมยลวดทส่้ตี")),
     Encoding("gb18030", "GB 18030", _HAN, frozenset(_COMMON_CHINESE), mixes=True, least_share=0.3),
     Encoding("big5", "Big5", _HAN, frozenset(_COMMON_CHINESE + _TRADITIONAL), mixes=True, least_share=0.3),
@@ -85,7 +95,9 @@ def detected(data: bytes) -> Encoding | None:
     """Returns the encoding in which bytes with others than ASCII spell words; None: there is none."""
     sample = _sample(data)
     best = max(_ENCODINGS, key=lambda one: _score(sample, one))  # the first of several that are as good
-    return best if _score(sample, best) >= _LEAST_SCORE else None
+    if _score(sample, best) >= _LEAST_SCORE:
+        return best
+    return _ENCODINGS[0] if _is_western(sample) else None
 
 
 def _sample(data: bytes) -> bytes:
@@ -99,10 +111,9 @@ def _sample(data: bytes) -> bytes:
 def _score(sample: bytes, encoding: Encoding) -> float:
     """Returns the share of what is not ASCII that looks like the encoding's language, from 0 to 1."""
     try:
-        text = codecs.getincrementaldecoder(encoding.codec)().decode(sample)  # its end may be within a character
+        beyond = _words_beyond_ascii(sample, encoding.codec)
     except UnicodeDecodeError:
         return 0
-    beyond: list[str] = [word for found in _WORDS.findall(text) if not (word := found.strip(_SIGNS)).isascii()]
     count = sum(char > "\x7f" for word in beyond for char in word)
     if not count:
         return float(encoding.codec == "cp1252")  # signs alone
@@ -111,6 +122,25 @@ def _score(sample: bytes, encoding: Encoding) -> float:
         return 0
     share = sum(char in encoding.frequent for char in fitting) / len(fitting) if encoding.frequent else 1
     return len(fitting) / count * min(1, share / encoding.least_share)
+
+
+def _is_western(sample: bytes) -> bool:
+    """Whether a text has letters of Western languages, of more than one of them."""
+    try:
+        beyond = _words_beyond_ascii(sample, "cp1252")
+    except UnicodeDecodeError:
+        return False
+    cased = "".join(word for word in beyond if _is_cased(word)).lower()
+    count = sum(char > "\x7f" for word in beyond for char in word)
+    mixed = sum(any(char.isascii() and char.isalpha() for char in word) for word in beyond)
+    is_of_letters = sum(char in _WESTERN_LETTERS for char in cased) >= _LEAST_WESTERN * count
+    return is_of_letters and mixed >= _LEAST_MIXED * len(beyond)
+
+
+def _words_beyond_ascii(sample: bytes, codec: str) -> list[str]:
+    """Returns the words that are not of ASCII alone. Raises UnicodeDecodeError."""
+    text = codecs.getincrementaldecoder(codec)().decode(sample)  # its end may be within a character
+    return [word for found in _WORDS.findall(text) if not (word := found.strip(_SIGNS)).isascii()]
 
 
 def _fitting(word: str, encoding: Encoding) -> Iterable[str]:

@@ -32,6 +32,6 @@ def read(data: bytes) -> Content:
 def _content(part: MIMEPart) -> str:
     try:
         return str(part.get_content())
-    except (LookupError, UnicodeError):
+    except (LookupError, UnicodeError, OSError):  # a codec that is not there can't be looked for
         payload = part.get_payload(decode=True)
         return payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""

@@ -29,6 +29,9 @@ _MOST_DAMAGED: Final = 0.05
 """The share of what is not ASCII up to which UTF-8 is damaged, and no other encoding."""
 _MOST_STRAY: Final = 0.01
 """The share of all characters up to which bytes are damage where they are in no encoding."""
+_FEWEST_ZEROS: Final = 4
+"""Of text in UTF-16, and at least one in 400 bytes: fewer are stray ones in another encoding."""
+_DAMAGED: Final = "Some of its characters are damaged."
 _READ_AS: Final = "It does not say its encoding: it was read as {}."
 
 _SNIFFED: Final = 4096
@@ -40,7 +43,7 @@ def decoded(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return data.decode(encoding, "replace"), []
-    controls = len(data) - len(data.translate(None, _CONTROLS))
+    controls = _controls(data)
     is_binary = controls > max(8, len(data) * _MOST_CONTROLS)
     if b"\0" in data and (is_binary or not _is_utf_8(data)):
         text = _utf_16(data)
@@ -53,8 +56,10 @@ def decoded(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
     for tried in ("utf-8", declared or "utf-8"):
         try:
             return data.decode(tried), []
-        except (UnicodeError, LookupError):
+        except (UnicodeError, LookupError, OSError):  # a codec that is not there can't be looked for
             continue
+    if _is_cut_utf_8(data):
+        return data.decode("utf-8", "replace"), [_DAMAGED]
     text = data.decode("utf-8", "replace")
     damaged, beyond_ascii = text.count("\ufffd"), len(text) - len(text.encode("ascii", "ignore"))
     encoding_found = detected(data) if damaged > _MOST_DAMAGED * beyond_ascii else None
@@ -62,7 +67,7 @@ def decoded(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
         return data.decode(encoding_found.codec, "replace"), [_READ_AS.format(encoding_found.shown)]
     if damaged > max(_MOST_DAMAGED * beyond_ascii, _MOST_STRAY * len(text)):
         raise DocumentError("is text in an encoding that is not recognized: save it as UTF-8")
-    return text, ["Some of its characters are damaged."]
+    return text, [_DAMAGED]
 
 
 def _is_utf_8(data: bytes) -> bool:
@@ -73,10 +78,28 @@ def _is_utf_8(data: bytes) -> bool:
     return True
 
 
+def _is_cut_utf_8(data: bytes) -> bool:
+    """Whether bytes are UTF-8 up to their last character, which is not whole. One alone may be of any encoding."""
+    try:
+        return not codecs.getincrementaldecoder("utf-8")().decode(data).isascii()
+    except UnicodeDecodeError:
+        return False
+
+
+def _controls(data: bytes) -> int:
+    return len(data) - len(data.translate(None, _CONTROLS))
+
+
 def _utf_16(data: bytes) -> str | None:
     """Returns text whose zeros are each one half of a character, the same of all; None: it is none."""
+    others = data.translate(None, b"\0")
+    are_few = len(data) - len(others) < len(data) / 4
     evens, odds = data[::2].count(0), data[1::2].count(0)
-    if min(evens, odds) > max(evens, odds) / 16:
+    most = max(evens, odds)
+    are_stray = most < max(_FEWEST_ZEROS, len(data) // 400) or (are_few and detected(others) is not None)
+    if are_stray and not _controls(others):  # which UTF-16 has of most scripts
+        return None
+    if min(evens, odds) > most / 16:
         return None
     try:
         text = data[: len(data) // 2 * 2].decode("utf-16-le" if odds > evens else "utf-16-be")

@@ -3,6 +3,7 @@
 Of rare formats (fractions, conditions, digits with signs between them) the number itself is shown.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
@@ -26,6 +27,9 @@ BUILT_IN: Final[Mapping[int, str]] = {
     20: "h:mm",
     21: "h:mm:ss",
     22: "yyyy-mm-dd h:mm",
+    **dict.fromkeys((*range(27, 32), 36, *range(50, 55), 57, 58), "yyyy-mm-dd"),
+    32: "h:mm",
+    33: "h:mm:ss",
     37: "#,##0;(#,##0)",
     38: "#,##0;(#,##0)",
     39: "#,##0.00;(#,##0.00)",
@@ -39,12 +43,15 @@ BUILT_IN: Final[Mapping[int, str]] = {
     47: "mm:ss",
     48: "##0.0E+0",
 }
-"""Of Office Open XML, by number; others are as if there were none."""
+"""Of Office Open XML, by number, from 27 to 36 and from 50 on of Chinese, Japanese and Korean programs alone.
+
+Others, and those of which these programs differ, are as if there were none.
+"""
 
 _TOKENS: Final = re.compile(
     r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.)|_.|\*.|\[\$(?P<currency>[^\]-]*)[^\]]*\]|\[(?P<elapsed>[hms]+)\]|\[[^\]]*\]'
     r"|(?P<half>AM/PM|A/P)|(?P<exponent>E[+-])|(?P<general>General)|(?P<digits>[0#?][0#?.,]*|\.[0#?]+)"
-    r"|(?P<date>[ymdhs]+)|(?P<percent>%)|(?P<literal>.)",
+    r"|(?P<year>g*e+(?![a-z]))|(?P<date>[ymdhs]+)|(?P<percent>%)|(?P<literal>.)",
     re.IGNORECASE | re.DOTALL,
 )
 _CONDITION: Final = re.compile(r"\[[<>=]")
@@ -55,8 +62,6 @@ _PLACES: Final = tuple(Decimal(1).scaleb(-places) for places in range(_MOST_DECI
 _LARGEST: Final = 1e15
 """From here on spreadsheets keep no single units."""
 _SECONDS_OF_DAY: Final = 86_400
-_MOST_DAYS: Final = 2_958_465
-"""The last day of the year 9999."""
 
 
 class _Part:
@@ -67,7 +72,8 @@ class _Part:
         texts, digits, self.percents = of.get("text", []), of.get("digits", []), len(of.get("percent", []))
         self.is_empty: Final = not tokens
         self.is_scientific: Final = "exponent" in of
-        self.date: Final = "".join(of.get("date", []))
+        year = "y" if "year" in of and not digits else ""  # of an era
+        self.date: Final = year + "".join(of.get("date", []))
         self.elapsed: Final = of.get("elapsed", [""])[0][:1]
         self.is_date: Final = bool(self.date or self.elapsed)
         is_odd = "/" in texts or len(digits) > 1 + self.is_scientific
@@ -75,7 +81,7 @@ class _Part:
         self.has_digits: Final = bool(digits)
         number = digits[0] if digits else ""
         whole, _, fraction = number.partition(".")
-        self.thousands: Final = len(number) - len(number.rstrip(","))
+        self.thousands: Final = sum(len(one) - len(one.rstrip(",")) for one in (whole, fraction))
         self.is_grouped: Final = "," in whole.rstrip(",")
         self.least_whole: Final = whole.count("0")
         self.least: Final = min(fraction.count("0"), _MOST_DECIMALS)
@@ -97,11 +103,12 @@ class NumberFormat:
     def shown(self, value: float, *, is_1904: bool = False) -> str:
         """Returns a number as a cell shows it. is_1904: days are counted from 1904 on, not from 1900."""
         part, signed = self._chosen(value)
-        if part is None or part.is_plain:
+        if part is None or part.is_plain or not math.isfinite(value):
             return plain(value)
-        if part.is_date:
-            return _date(part, value, is_1904=is_1904)
-        return _number(part, signed)
+        try:
+            return _date(part, value, is_1904=is_1904) if part.is_date else _number(part, signed)
+        except ArithmeticError:  # after the year 9999, or of too many digits
+            return plain(value)
 
     def _chosen(self, value: float) -> tuple[_Part | None, float]:
         """Returns the part for a number, and the number with the sign that the part does not write itself."""
@@ -155,7 +162,8 @@ def _number(part: _Part, value: float) -> str:
         return plain(value)
     scaled = Decimal(f"{value:.15g}").scaleb(2 * part.percents - 3 * part.thousands)
     if part.is_scientific:
-        return f"{part.before}{scaled:.{part.most}E}{part.behind}"
+        exact = scaled or Decimal(0).scaleb(-part.most)  # of zero, its exponent is shown
+        return f"{part.before}{exact:.{part.most}E}{part.behind}"
     rounded = abs(scaled).quantize(_PLACES[part.most], ROUND_HALF_UP)
     before, _, after = (f"{rounded:,f}" if part.is_grouped else f"{rounded:f}").partition(".")
     if part.least < part.most:
@@ -168,11 +176,11 @@ def _number(part: _Part, value: float) -> str:
 
 
 def _date(part: _Part, value: float, *, is_1904: bool) -> str:
-    """Returns a day, a time or both, as far as the format shows them."""
+    """Returns a day, a time or both, as far as the format shows them. Raises OverflowError after the year 9999."""
     letters = part.date
     if part.elapsed:
         return _elapsed(part.elapsed, value, with_seconds="s" in letters)
-    if not 0 <= value < _MOST_DAYS:
+    if value < 0:
         return plain(value)
     # Day 60 of 1900 is a 29th of February that was none.
     first = date(1904, 1, 1) if is_1904 else date(1899, 12, 31 if value < 60 else 30)

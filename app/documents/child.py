@@ -2,8 +2,8 @@
 
 `reader` starts it for each file. The file's name comes in a line of standard input, and then its bytes; what was read
 goes out as JSON. Once all is imported `seal` leaves it memory, its two pipes and nothing else: a library that a hostile
-file has taken over answers for that file, and can reach neither files, other processes nor a network. A kernel with
-neither Landlock nor filters of system calls keeps it from opening anything, and from no more than that.
+file has taken over answers for that file, and can reach neither files, other processes nor a network. Without a filter
+of system calls it can open nothing, and `sandbox` says what Landlock keeps from it besides.
 """
 
 import codecs
@@ -17,7 +17,7 @@ from app.documents.document import MOST_CHARACTERS, DocumentError, clean_text
 from app.documents.encoding import CODECS
 from app.documents.kinds import reader_of
 from app.documents.plain import ENCODINGS
-from app.documents.sandbox import deny_files, deny_system_calls
+from app.documents.sandbox import SCOPES_SINCE, deny_files, deny_system_calls
 
 _NICE = 10
 """Answers that are being computed come first."""
@@ -50,13 +50,13 @@ def bound(seconds: int, memory_bytes: int) -> None:
 def seal() -> bool:
     """Lets the process open nothing more, and make no system call that reaches beyond it.
 
-    Returns False if the kernel can do the first alone, by leaving it no descriptors.
+    Returns False if this machine can do the first, and not enough of the second.
     """
     for encoding in (*ENCODINGS.split(), *CODECS):
         codecs.lookup(encoding)
-    without_files = deny_files()
+    version = deny_files()
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-    return deny_system_calls() or without_files
+    return deny_system_calls() or version >= SCOPES_SINCE
 
 
 def answer(name: str, data: bytes) -> dict[str, Any]:

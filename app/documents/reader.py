@@ -83,7 +83,9 @@ class DocumentReader:
             raise DocumentError(f'"{name}" {error}.') from None
         if not (sealed or self._has_warned):
             self._has_warned = True
-            _log.warning("this kernel has neither Landlock nor system call filters: files are read without them")
+            _log.warning(
+                "this machine has neither system call filters nor Linux 6.12's Landlock: files are read without"
+            )
         return document
 
     async def _answer(self, name: str, data: bytes) -> bytes:

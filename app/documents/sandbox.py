@@ -1,6 +1,7 @@
 """What the kernel refuses a process that reads a hostile file: Landlock, and a filter of system calls.
 
-Both last until the process ends. Neither needs a privilege, and each works where the other is missing.
+Both last until the process ends, and neither needs a privilege. The filter alone is enough. Landlock alone keeps files'
+content and names from the process, but not their times and modes, and only later versions their truncation and signals.
 """
 
 import ctypes
@@ -20,7 +21,8 @@ _VERSION: Final = 1
 _FILE_RIGHTS: Final = ((1, 13), (2, 14), (3, 15), (5, 16))
 """How many rights on files there are from each version of Landlock on."""
 _NET_SINCE: Final = 4
-_SCOPES_SINCE: Final = 6
+SCOPES_SINCE: Final = 6
+"""The version of Landlock (Linux 6.12) that keeps signals from other processes too."""
 
 _X86_64: Final = 0xC000_003E
 _ALLOWED: Final = {
@@ -78,21 +80,25 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def deny_files() -> bool:
-    """Lets the process open, make, rename, truncate and remove no file. Returns False if the kernel can't (5.13)."""
+def deny_files() -> int:
+    """Lets the process open, make, rename and remove no file, and as much else as this kernel's Landlock can deny.
+
+    Returns the version of Landlock that holds it; 0: none does (before Linux 5.13).
+    """
     system = _libc()
     version = system.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
     if version < 1:
-        return False
+        return 0
     rights = max(count for since, count in _FILE_RIGHTS if since <= version)
     handled = struct.pack("<Q", (1 << rights) - 1)
     handled += struct.pack("<Q", 3) if version >= _NET_SINCE else b""  # TCP: bind, connect
-    handled += struct.pack("<Q", 3) if version >= _SCOPES_SINCE else b""  # abstract sockets and signals of others
+    handled += struct.pack("<Q", 3) if version >= SCOPES_SINCE else b""  # abstract sockets and signals of others
     ruleset = system.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
     if ruleset < 0:
-        return False
+        return 0
     try:  # no rule allows any of what is handled
-        return _without_privileges(system) and system.syscall(_RESTRICT_SELF, ruleset, 0) == 0
+        is_held = _without_privileges(system) and system.syscall(_RESTRICT_SELF, ruleset, 0) == 0
+        return version if is_held else 0
     finally:
         os.close(ruleset)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.documents import child
 from app.documents.reader import DocumentReader
 
 TRIED = """
@@ -61,9 +62,11 @@ match sys.argv[1]:
         child.bound(5, 1 << 30)
         child.seal()
     case "landlock":
-        if not sandbox.deny_files():
+        version = sandbox.deny_files()
+        if not version:
             sys.exit(77)
-        others = {}
+        since = {"truncate": 3, "kill": 6, "tgkill": 6, "tkill": 6}
+        others = {name: others[name] for name, first in since.items() if first <= version}
     case "filter":
         if not sandbox.deny_system_calls():
             sys.exit(77)
@@ -103,6 +106,16 @@ def test_a_held_process_reaches_neither_files_nor_processes(how: str, tmp_path: 
     assert is_alive
     assert {each.name for each in tmp_path.iterdir()} == {"accounts", "empty"}
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("kept", 0o640)
+
+
+@pytest.mark.parametrize(("version", "has_filter", "is_sealed"), [(7, False, True), (5, False, False), (0, True, True)])
+def test_landlock_alone_seals_a_process_only_if_it_denies_signals(
+    monkeypatch: pytest.MonkeyPatch, version: int, has_filter: bool, is_sealed: bool
+) -> None:
+    monkeypatch.setattr(child, "deny_files", lambda: version)
+    monkeypatch.setattr(child, "deny_system_calls", lambda: has_filter)
+    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
+    assert child.seal() == is_sealed
 
 
 def _has_filters() -> bool:

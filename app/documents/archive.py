@@ -14,6 +14,7 @@ _MOST_MEMBERS: Final = 20_000
 _MOST_PART_BYTES: Final = 64 << 20
 _MOST_BYTES: Final = 256 << 20
 """Of all XML, inflated."""
+_INFLATES: Final = f"inflates to more than {_MOST_BYTES >> 20} MiB: send a part of it"
 _MACROS: Final = ("vbaproject.bin", "vbadata.xml")
 
 Element = Any
@@ -37,7 +38,7 @@ class Archive:
         if len(members) > _MOST_MEMBERS:
             raise DocumentError(f"has more than {_MOST_MEMBERS:,} parts: send a part of it")
         if size_bytes > _MOST_BYTES:
-            raise DocumentError(f"inflates to more than {_MOST_BYTES >> 20} MiB: send a part of it")
+            raise DocumentError(_INFLATES)
         if any(member.flag_bits & 1 for member in members):
             raise DocumentError("is protected by a password: save it without one")
         if any(name.lower().endswith(_MACROS) for name in self.names):
@@ -63,6 +64,8 @@ class Archive:
 
     def elements(self, name: str, *tags: str) -> Iterator[Element]:
         """Yields a part's elements of these names; each is empty when the next one comes. Raises as `xml` does."""
+        if self._zip.getinfo(name).file_size > _MOST_BYTES:  # its name may not be one of XML
+            raise DocumentError(_INFLATES)
         with self._zip.open(name) as part:
             found = etree.iterparse(
                 part,
@@ -82,7 +85,13 @@ class Archive:
                     del element.getparent()[0]
 
     def related(self, part: str, kind: str) -> dict[str, str]:
-        """Returns the parts that a part refers to as of that kind, by id. part: empty: the whole file."""
+        """Returns the parts that a part refers to as of that kind, and that are there, by id.
+
+        part: empty: the whole file.
+        """
+        return {key: target for key, target in self._targets(part, kind).items() if target in self.names}
+
+    def _targets(self, part: str, kind: str) -> dict[str, str]:
         folder, name = posixpath.split(part)
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
         if relations not in self.names:
@@ -97,8 +106,8 @@ class Archive:
         return found
 
     def main_part(self) -> str:
-        """Returns the name of an Office Open XML file's main part."""
-        return next(iter(self.related("", "officeDocument").values()))
+        """Returns the name of an Office Open XML file's main part, which may be missing."""
+        return next(iter(self._targets("", "officeDocument").values()))
 
 
 def _refuse_document_type(element: Element) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from app.documents.archive import Archive, Element, attribute, child, children, number, tag
+from app.documents.archive import Archive, Element, attribute, child, children, is_on, number, tag
 from app.documents.markdown import entry, table
 from app.documents.number_formats import NumberFormat
 from app.documents.numbering import counted
@@ -62,14 +62,18 @@ def graphic(archive: Archive, part: str, element: Element) -> str | None:
 
 
 def _chart(root: Element) -> str:
-    chart = child(root, "chart")
+    chart, is_1904 = child(root, "chart"), is_on(child(root, "date1904"))
+
+    def points(element: Element | None) -> Mapping[int, str]:
+        return _points(element, is_1904=is_1904)
+
     title = child(chart, "title", "tx", "rich")
     series = [] if chart is None else [each for each in chart.iter() if tag(each) == "ser"]
-    named = [" ".join(_points(child(each, "tx")).values()) for each in series]
-    values = [_points(child(each, "val")) or _points(child(each, "yVal")) for each in series]
+    named = [" ".join(points(child(each, "tx")).values()) for each in series]
+    values = [points(child(each, "val")) or points(child(each, "yVal")) for each in series]
     categories: dict[int, str] = {}
     for each in series:
-        for index, shown in (_points(child(each, "cat")) or _points(child(each, "xVal"))).items():
+        for index, shown in (points(child(each, "cat")) or points(child(each, "xVal"))).items():
             categories.setdefault(index, shown)
     indexes = sorted({index for each in values for index in each} | set(categories))
     rows = ([categories.get(at, str(at + 1)), *(each.get(at, "") for each in values)] for at in indexes)
@@ -77,7 +81,7 @@ def _chart(root: Element) -> str:
     return f"{heading}\n\n{table([['', *named], *rows])}".strip()
 
 
-def _points(element: Element | None) -> Mapping[int, str]:
+def _points(element: Element | None, *, is_1904: bool) -> Mapping[int, str]:
     """Returns the values that a chart keeps of the cells to which it refers, by index."""
     points: dict[int, str] = {}
     if element is not None:
@@ -85,17 +89,18 @@ def _points(element: Element | None) -> Mapping[int, str]:
         shape = NumberFormat(codes[0] if codes else "")
         for each in element.iter():
             if tag(each) == "pt":
-                points.setdefault(number(attribute(each, "idx"), 0), _shown(child(each, "v"), shape, is_text=not codes))
+                text = "" if (found := child(each, "v")) is None else found.text or ""
+                shown = _shown(text, shape, is_1904=is_1904) if codes else text
+                points.setdefault(number(attribute(each, "idx"), 0), shown)
         direct = child(element, "v")
         if direct is not None and not points:
             points[0] = direct.text or ""
     return points
 
 
-def _shown(element: Element | None, shape: NumberFormat, *, is_text: bool) -> str:
-    text = "" if element is None else element.text or ""
+def _shown(text: str, shape: NumberFormat, *, is_1904: bool) -> str:
     try:
-        return text if is_text else shape.shown(float(text))
+        return shape.shown(float(text), is_1904=is_1904)
     except ValueError:
         return text
 

@@ -13,6 +13,7 @@ class LeftOut:
     pictures: int = 0
     objects: int = 0
     """Such as sheets that are embedded in a text."""
+    charts: int = 0
     hidden: bool = False
 
     def notes(self) -> list[str]:
@@ -23,5 +24,8 @@ class LeftOut:
             notes.append(f"{has} not read, nor text in pictures.")
         if self.objects:
             has = "1 embedded object in it is" if self.objects == 1 else f"{self.objects:,} embedded objects in it are"
+            notes.append(f"{has} not read.")
+        if self.charts:
+            has = "1 chart in it is" if self.charts == 1 else f"{self.charts:,} charts in it are"
             notes.append(f"{has} not read.")
         return notes

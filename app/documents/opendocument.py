@@ -14,6 +14,7 @@ _AROUND_PAGES = ("header", "header-first", "header-left", "footer", "footer-firs
 _MOST_REPEATED = 256
 """Of a cell, a row or a space: a sheet's last ones say that they are repeated to its end."""
 _MOST_PARENTS = 16
+_MOST_LEVELS = 10
 
 
 def read(archive: Archive) -> Content:
@@ -61,15 +62,16 @@ class _Reader:
                     yield from self.blocks(each, depth, style)
 
     def _heading(self, element: Element, *, is_in_list: bool) -> str:
-        level = max(number(attribute(element, "outline-level")[:1], 1), 1)
+        level = min(max(number(attribute(element, "outline-level"), 1), 1), _MOST_LEVELS)
         text = "".join(self._texts(element))
         if is_in_list or not text.strip():  # a list has its own numbers
             return heading(level, text)
         return heading(level, f"{self._lists.heading(element, level)} {text}")
 
     def _entries(self, parent: Element, depth: int, style: str) -> Iterator[str]:
-        style = attribute(parent, "style-name") or style
-        self._lists.begin(parent, style, depth + 1)
+        outer = style
+        style = attribute(parent, "style-name") or outer
+        self._lists.begin(parent, style, depth + 1, outer)
         for item in parent:
             is_counted = tag(item) == "list-item" and tag(next(iter(item), item)) in ("p", "h")
             mark = self._lists.entry(item, style, depth + 1) if is_counted else ""

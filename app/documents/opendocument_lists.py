@@ -37,9 +37,16 @@ class Lists:
                         name = attribute(style, "name") if tag(style) == "list-style" else _OUTLINE
                         self._styles[name] = {number(attribute(one, "level"), 1): _level(one) for one in style}
 
-    def begin(self, element: Element, style: str, level: int) -> None:
-        """Begins a list of a level, from 1: it counts anew, unless it says that it goes on."""
-        if attribute(element, "continue-numbering") != "true" and not attribute(element, "continue-list"):
+    def begin(self, element: Element, style: str, level: int, outer: str) -> None:
+        """Begins a list of a level, from 1, that counts anew unless it says that it goes on.
+
+        outer: the style of the list around it: with the same one it counts anew after each entry of that list.
+        """
+        if attribute(element, "continue-numbering") == "true" or attribute(element, "continue-list"):
+            return
+        if level == 1:
+            self._counts[style] = {}
+        elif style != outer:
             self._counts.setdefault(style, {}).pop(level, None)
 
     def entry(self, item: Element, style: str, level: int) -> str:

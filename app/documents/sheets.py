@@ -4,8 +4,10 @@ Hidden sheets, rows and columns are left out, which notes say.
 """
 
 import math
+import re
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.documents.archive import Archive, Element, attribute, child, children, number, tag
 from app.documents.document import MOST_CHARACTERS, Content, DocumentError, Section
@@ -15,7 +17,11 @@ from app.documents.markdown import table
 from app.documents.number_formats import BUILT_IN, NumberFormat, plain
 
 _MOST_COLUMNS = 16_384
+_MOST_WIDTH = 256
+"""Columns up to which a table has empty ones too: a sheet may have one cell at its far end."""
 _SEPARATOR_CHARACTERS = 3
+_TOO_LONG = f"has more than {MOST_CHARACTERS:,} characters of text: send a part of it"
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 _GENERAL = NumberFormat("")
 
 
@@ -26,6 +32,7 @@ class _Book:
     strings: list[str]
     formats: list[NumberFormat]
     is_1904: bool
+    left_out: LeftOut = field(default_factory=LeftOut)
     without_result: int = 0
     has_hidden: bool = False
     """Of the sheet that is being read."""
@@ -47,17 +54,22 @@ def read(archive: Archive) -> Content:
         part = next((parts[value] for value in sheet.attrib.values() if value in parts), None)
         if attribute(sheet, "state") not in ("", "visible"):
             notes.append(f'The sheet "{name}" is hidden, and not read.')
-        elif part is not None:
+        elif part is None:  # a chart alone, or missing
+            notes.append(f'The sheet "{name}" has no cells, and is not read.')
+        else:
             book.has_hidden = False
-            blocks = [table(_rows(archive, part, book)), *_boxes(archive, part)]
+            blocks = [table(_rows(archive, part, book)), *_boxes(archive, part, book.left_out)]
             sections.append(Section("\n\n".join(filter(None, blocks)), index, f'sheet "{name}"'))
             if book.has_hidden:
                 notes.append(f'Hidden rows, columns or cells of the sheet "{name}" are not read.')
     if book.without_result:
         have = "1 formula has" if book.without_result == 1 else f"{book.without_result:,} formulas have"
         notes.append(f"{have} no result in the file: open it in a spreadsheet program, and save it.")
-    pictures = LeftOut(pictures=sum(part.startswith("xl/media/") for part in archive.names))
-    return Content(sections, notes + pictures.notes(), len(sheets))
+    left_out, names = book.left_out, archive.names
+    left_out.pictures = sum(part.startswith("xl/media/") for part in names)
+    left_out.objects = sum(part.startswith("xl/embeddings/") for part in names)
+    left_out.charts = sum(part.startswith("xl/charts/chart") for part in names)
+    return Content(sections, notes + left_out.notes(), len(sheets))
 
 
 def _strings(archive: Archive, main: str) -> list[str]:
@@ -68,7 +80,12 @@ def _strings(archive: Archive, main: str) -> list[str]:
 def _text(item: Element) -> str:
     """Returns a string, which may have pieces of several fonts, without how it is pronounced."""
     pieces = [item, *children(item, "r")]
-    return "".join(text.text or "" for piece in pieces for text in children(piece, "t"))
+    return _unescaped("".join(text.text or "" for piece in pieces for text in children(piece, "t")))
+
+
+def _unescaped(text: str) -> str:
+    """Returns text with the characters that XML cannot have, which are written as `_x000D_`."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def _formats(archive: Archive, main: str) -> list[NumberFormat]:
@@ -86,7 +103,8 @@ def _formats(archive: Archive, main: str) -> list[NumberFormat]:
 
 
 def _rows(archive: Archive, part: str, book: _Book) -> Iterator[list[str]]:
-    characters, hidden = 0, set[int]()
+    """Yields what the cells of each row show. Raises DocumentError."""
+    characters, hidden, rows = 0, set[int](), list[dict[int, str]]()
     for element in archive.elements(part, "col", "row"):
         if tag(element) == "col":
             if _is_hidden(element, "width"):
@@ -94,10 +112,21 @@ def _rows(archive: Archive, part: str, book: _Book) -> Iterator[list[str]]:
                 hidden.update(range(first - 1, min(last, _MOST_COLUMNS)))
         elif tag(element.getparent()) == "sheetData":
             cells = _cells(element, book, hidden)
-            characters += sum(map(len, cells)) + _SEPARATOR_CHARACTERS * len(cells)
+            characters += sum(map(len, cells.values())) + _SEPARATOR_CHARACTERS * len(cells)
             if characters > MOST_CHARACTERS:
-                raise DocumentError(f"has more than {MOST_CHARACTERS:,} characters of text: send a part of it")
-            yield cells
+                raise DocumentError(_TOO_LONG)
+            if cells:
+                rows.append(cells)
+    used = {column for cells in rows for column in cells}
+    width = max(used, default=-1) + 1
+    columns = sorted(used) if width > _MOST_WIDTH else [each for each in range(width) if each not in hidden]
+    for cells in rows:
+        last = max(cells, default=-1)
+        padded = [cells.get(column, "") for column in columns[: bisect_right(columns, last)]]
+        characters += _SEPARATOR_CHARACTERS * (len(padded) - len(cells))
+        if characters > MOST_CHARACTERS:
+            raise DocumentError(_TOO_LONG)
+        yield padded
 
 
 def _is_hidden(element: Element, size: str) -> bool:
@@ -110,8 +139,8 @@ def _is_hidden(element: Element, size: str) -> bool:
         return False
 
 
-def _cells(row: Element, book: _Book, hidden: set[int]) -> list[str]:
-    """Returns what a row's cells show, the hidden ones left out with their columns."""
+def _cells(row: Element, book: _Book, hidden: set[int]) -> dict[int, str]:
+    """Returns what a row's cells show, by their columns from 0, the hidden and empty ones left out."""
     shown: dict[int, str] = {}
     column, is_hidden = -1, _is_hidden(row, "ht")
     for cell in row:
@@ -123,8 +152,7 @@ def _cells(row: Element, book: _Book, hidden: set[int]) -> list[str]:
             book.has_hidden = True
         elif text:
             shown[column] = text
-    columns = range(max(shown, default=-1) + 1)
-    return [shown.get(column, "") for column in columns if column not in hidden]
+    return shown
 
 
 def _column(reference: str, otherwise: int) -> int:
@@ -152,7 +180,11 @@ def _shown(cell: Element, book: _Book) -> tuple[str, bool]:
         case "inlineStr":
             text = _text(parts["is"]) if "is" in parts else ""
         case "b":
-            text = "TRUE" if text == "1" else "FALSE"
+            text = ("TRUE" if text.lower() in ("1", "true") else "FALSE") if text else ""
+        case "str":
+            text = _unescaped(text)
+        case "d":
+            text = _moment(text)
         case "" | "n":
             return _number(text, shape, book)
     return text, not shape.hides_text
@@ -169,9 +201,24 @@ def _number(text: str, shape: NumberFormat, book: _Book) -> tuple[str, bool]:
     return (shown, True) if shown or not value else (plain(value), False)
 
 
-def _boxes(archive: Archive, part: str) -> Iterator[str]:
+def _moment(text: str) -> str:
+    """Returns a day, a time or both that are written as in XML, without what is zero."""
+    day, _, time = text.removesuffix("Z").partition("T")
+    time = time.partition(".")[0]
+    return f"{day} {time}".strip() if time.strip("0:") or not day else day
+
+
+def _boxes(archive: Archive, part: str, left_out: LeftOut) -> Iterator[str]:
     """Yields the texts that lie over a sheet."""
     for drawing in archive.related(part, "drawing").values():
-        for shape in archive.xml(drawing).iter():
-            if tag(shape) == "sp" and not is_hidden_shape(shape):
-                yield shape_text(child(shape, "txBody"))
+        yield from _shapes(archive.xml(drawing), left_out)
+
+
+def _shapes(tree: Element, left_out: LeftOut) -> Iterator[str]:
+    for shape in tree:
+        if tag(shape) in ("sp", "grpSp") and is_hidden_shape(shape):
+            left_out.hidden = left_out.hidden or any((text.text or "").strip() for text in shape.iter("{*}t"))
+        elif tag(shape) == "sp":
+            yield shape_text(child(shape, "txBody"))
+        else:
+            yield from _shapes(shape, left_out)

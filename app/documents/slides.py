@@ -29,9 +29,10 @@ class _Reader:
         for slide in children(child(self._archive.xml(main), "sldIdLst"), "sldId"):
             # An id of its own, and one of the relation in another namespace.
             part = next((parts[value] for value in slide.attrib.values() if value in parts), None)
-            if part is None:
-                continue
             pages += 1
+            if part is None:
+                notes.append(f"Slide {pages} is missing in the file.")
+                continue
             self._part = part
             root = self._archive.xml(part)
             if attribute(root, "show") in ("0", "false"):

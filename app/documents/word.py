@@ -99,13 +99,19 @@ class _Reader:
     def _paragraph(self, paragraph: Element, *, is_plain: bool) -> str:
         properties = child(paragraph, "pPr")
         style = value(properties, "pStyle")
-        text = "".join(self._texts(paragraph, is_hidden=bool(self._inherited(style, "is_hidden"))))
+        is_hidden = bool(self._inherited(style, "is_hidden"))
+        text = "".join(self._texts(paragraph, is_hidden=is_hidden))
         level = self._inherited(style, "level") or 0
         shown_level = 0 if is_plain else level
         place = _place(child(properties, "numPr")) or self._inherited(style, "place")
-        if not text.strip() or place is None or place.list_id in _IN_NO_LIST:
+        if place is None or place.list_id in _IN_NO_LIST:
             return heading(shown_level, text)
+        has_text = bool(text.strip())
+        if not has_text and (is_hidden or _is_gone(child(properties, "rPr"))):
+            return ""
         depth, shown = self._numbering.next(place, style)
+        if not has_text:  # empty, or a picture: its number is used all the same
+            return heading(shown_level, text)
         if level:
             return heading(shown_level, text if shown == "-" else f"{shown} {text}".lstrip())
         return entry(depth, text, shown)
@@ -184,6 +190,12 @@ def _joined(blocks: Iterable[str]) -> str:
 def _is_unseen(drawing: Element) -> bool:
     properties = child(drawing, "docPr")
     return properties is not None and attribute(properties, "hidden").lower() in ("1", "true")
+
+
+def _is_gone(mark: Element | None) -> bool:
+    """Whether the mark at a paragraph's end is deleted, moved away or hidden."""
+    is_moved = any(child(mark, name) is not None for name in ("del", "moveFrom"))
+    return is_moved or is_on(child(mark, "vanish"))
 
 
 def _place(element: Element | None) -> Place | None:

@@ -1,10 +1,12 @@
 """What office files say beyond their text: numbers, headers, formats, charts; and what of them is left out, and why."""
 
 from collections.abc import Mapping
+from io import BytesIO
+from zipfile import ZipFile
 
 import pytest
 
-from app.documents.document import Content, Document
+from app.documents.document import Content, Document, DocumentError
 from app.documents.kinds import reader_of
 from app.documents.numbering import counted
 from tests.app.documents.files import BASES, rezipped
@@ -127,6 +129,20 @@ def test_paragraphs_have_their_automatic_numbers() -> None:
     ]
 
 
+def test_paragraphs_without_text_have_their_numbers_unless_nobody_sees_them() -> None:
+    gone = (b"<w:del/>", b"<w:vanish/>")
+    body = [
+        paragraph("one", _in_list(3, 0)),
+        b"<w:p><w:pPr>%b</w:pPr></w:p>" % _in_list(3, 0),
+        b"<w:p><w:pPr>%b</w:pPr><w:r><w:drawing><a:blip/></w:drawing></w:r></w:p>" % _in_list(3, 0),
+        *[b"<w:p><w:pPr>%b<w:rPr>%b</w:rPr></w:pPr></w:p>" % (_in_list(3, 0), mark) for mark in gone],
+        b'<w:p><w:pPr><w:pStyle w:val="Secret"/>%b</w:pPr></w:p>' % _in_list(3, 0),
+        paragraph("four", _in_list(3, 0)),
+    ]
+    shown = text(docx(b"".join(body), {"word/numbering.xml": NUMBERING, "word/styles.xml": STYLES}))
+    assert shown == "7. one\n\n10. four"
+
+
 @pytest.mark.parametrize(
     ("form", "count", "shown"),
     [
@@ -221,6 +237,33 @@ def test_text_boxes_and_charts_of_a_text_are_read_and_pictures_are_counted() -> 
         "2 pictures in it are not read, nor text in pictures.",
         "1 embedded object in it is not read.",
     ]
+
+
+def test_what_a_file_refers_to_and_does_not_have_is_left_out() -> None:
+    drawing = b'<w:p><w:r><w:drawing><a:graphic><c:chart r:id="c1"/></a:graphic></w:drawing></w:r></w:p>'
+    relations = ((b"c1", b"chart", b"charts/none.xml"), (b"f1", b"footnotes", b"none.xml"))
+    found = docx(paragraph("Text") + drawing, relations=relations)
+    assert text(found) == "Text"
+    assert found.notes == ["1 embedded object in it is not read."]
+    slides = b'<p:presentation %b><p:sldIdLst><p:sldId r:id="s9"/></p:sldIdLst></p:presentation>' % _DRAWINGS
+    found = read(
+        "plan.pptx",
+        {"ppt/presentation.xml": slides},
+        {"ppt/_rels/presentation.xml.rels": ((b"s9", b"slide", b"slides/none.xml"),)},
+    )
+    assert (found.pages, found.notes) == (1, ["Slide 1 is missing in the file."])
+    _, reading = reader_of(
+        "a.xlsx", rezipped(BASES["costs.xlsx"], lambda _, part: part.replace(b"sheet1.xml", b"no.xml"))
+    )
+    assert reading().notes[0] == 'The sheet "Costs" has no cells, and is not read.'
+
+
+def test_charts_count_days_as_they_say_and_show_odd_numbers_plainly() -> None:
+    chart = CHART.replace(b"<c:chart>", b'<c:date1904 val="1"/><c:chart>').replace(b"0%", b"yyyy-mm-dd")
+    chart = chart.replace(b"0.25", b"1").replace(b"0.75", b"NaN")
+    drawing = b'<w:p><w:r><w:drawing><a:graphic><c:chart r:id="c1"/></a:graphic></w:drawing></w:r></w:p>'
+    found = docx(drawing, {"word/charts/chart1.xml": chart}, ((b"c1", b"chart", b"charts/chart1.xml"),))
+    assert "| North | 1904-01-02 |\n| South | nan |" in text(found)
 
 
 def test_slides_have_their_charts_and_diagrams_and_hidden_ones_are_left_out() -> None:
@@ -326,6 +369,58 @@ def test_hidden_rows_columns_and_cells_are_left_out_with_a_note() -> None:
     ]
 
 
+def test_cells_say_what_other_programs_write() -> None:
+    cells = [
+        b'<c t="inlineStr"><is><t>a_x000D_b_x005F_x000D_</t></is></c><c t="str"><v>_x0041_</v></c>',
+        b'<c t="b"/><c t="b"><v>true</v></c><c t="d"><v>2026-05-01T00:00:00</v></c>'
+        b'<c t="d"><v>2026-05-01T10:30:00.000Z</v></c>',
+    ]
+    found = xlsx(b"".join(b"<row>%b</row>" % row for row in cells))
+    assert text(found).split("\n")[1:] == [
+        "| a b_x000D_ | A |",
+        "| --- | --- |",
+        "|  | TRUE | 2026-05-01 | 2026-05-01 10:30:00 |",
+    ]
+
+
+def test_cells_at_a_sheets_far_end_do_not_make_it_long() -> None:
+    row = b'<row><c r="A1"><v>1</v></c><c r="XFC1"/><c r="XFD1"><v>2</v></c></row>'
+    assert text(xlsx(row * 90)).split("\n")[1:] == ["| 1 | 2 |", "| --- | --- |", *["| 1 | 2 |"] * 89]
+
+
+def test_notes_say_which_shapes_charts_and_objects_of_a_book_are_not_read() -> None:
+    shape = b"<x:sp><x:nvSpPr><x:cNvPr%b/></x:nvSpPr><x:txBody><a:p><a:r><a:t>%b</a:t></a:r></a:p></x:txBody></x:sp>"
+    group = b'<x:grpSp><x:nvGrpSpPr><x:cNvPr hidden="1"/></x:nvGrpSpPr>%b</x:grpSp>' % (shape % (b"", b"IGNORE"))
+    shapes = shape % (b"", b"Seen") + shape % (b' hidden="1"', b"IGNORE") + group
+    relations = b'<Relationships><Relationship Id="d" Type="urn:x/drawing" Target="../drawings/d.xml"/></Relationships>'
+    more = {
+        "xl/worksheets/_rels/sheet1.xml.rels": relations,
+        "xl/drawings/d.xml": b'<x:wsDr xmlns:x="urn:x" xmlns:a="urn:a"><x:anchor>%b</x:anchor></x:wsDr>' % shapes,
+        "xl/charts/chart1.xml": b"<c/>",
+        "xl/embeddings/a.docx": b"x",
+    }
+    found = xlsx(b"<row><c><v>1</v></c></row>", b"", more)
+    assert text(found) == '[sheet "Costs"]\n| 1 |\n| --- |\n\nSeen'
+    assert found.notes[1:] == [
+        "Text that is hidden in it is not read.",
+        "1 embedded object in it is not read.",
+        "1 chart in it is not read.",
+    ]
+
+
+def test_a_part_that_inflates_to_too_much_is_refused_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = rezipped(BASES["costs.xlsx"], lambda _, part: part.replace(b"sheet1.xml", b"sheet1.big"))
+    with ZipFile(BytesIO(book)) as archive:
+        sheet = archive.read("xl/worksheets/sheet1.xml")
+    monkeypatch.setattr("app.documents.archive._MOST_BYTES", 100_000)
+    _, reading = reader_of("a.xlsx", rezipped(book, lambda _, part: part, **{"xl/worksheets/sheet1.big": sheet}))
+    assert "Rack" in text(reading())
+    large = sheet + b" " * 100_000
+    _, reading = reader_of("a.xlsx", rezipped(book, lambda _, part: part, **{"xl/worksheets/sheet1.big": large}))
+    with pytest.raises(DocumentError, match="inflates to more than 256 MiB"):
+        reading()
+
+
 def test_hidden_parts_of_an_odt_file_are_left_out_with_a_note() -> None:
     content = (
         b"<o:document-content xmlns:o='urn:o' xmlns:t='urn:t' xmlns:s='urn:s' xmlns:d='urn:d' xmlns:tb='urn:tb'>"
@@ -386,9 +481,12 @@ def test_headings_and_lists_of_an_odt_file_have_their_numbers() -> None:
         head % (2, b"Due"),
         b"<t:list t:style-name='L'>%b%b</t:list>" % (item % (b"one", b"<t:p>more</t:p>"), item % (b"two", inner)),
         b"<t:list t:style-name='L' t:continue-numbering='true'>%b</t:list>" % item % (b"three", b""),
+        b"<t:list t:style-name='L' t:continue-numbering='true'><t:list-item>%b</t:list-item></t:list>" % inner,
+        b"<t:list t:style-name='L' t:continue-numbering='true'><t:list-item>%b</t:list-item></t:list>" % inner,
         b"<t:list t:style-name='L'>%b</t:list>" % item % (b"anew", b""),
         b"<t:list t:style-name='B'>%b</t:list>" % item % (b"point", b""),
         head % (1, b"End"),
+        head % (10, b"Deep"),
         b"<t:list t:style-name='L'><t:list-item>%b</t:list-item></t:list>" % head % (2, b"In a list"),
     ]
     content = (
@@ -405,9 +503,14 @@ def test_headings_and_lists_of_an_odt_file_have_their_numbers() -> None:
         "  b.i inner",
         "  b.ii next",
         "(c) three",
+        "  c.i inner",
+        "  c.ii next",
+        "  c.iii inner",
+        "  c.iv next",
         "(a) anew",
         "- point",
         "# 3. End",
+        "###### Deep",
         "## (a) In a list",
     ]
 

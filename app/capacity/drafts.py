@@ -66,8 +66,10 @@ def check_draft_demand(demand: Demand, draft: Demand) -> None:
         )
 
 
-def draft_plan(demand: Demand, draft: Demand, machine: Machine, traffic: Traffic, kv_type: str) -> DraftPlan:
-    """Plans the model with a draft model. Raises CapacityError for one that can't draft."""
+def draft_plan(
+    demand: Demand, draft: Demand, machine: Machine, traffic: Traffic, kv_type: str, *, is_own_layer: bool = False
+) -> DraftPlan:
+    """Plans the model with a draft model, a head or its own layer. Raises CapacityError for one that can't draft."""
     check_draft_demand(demand, draft)
     times, draft_times = step_times(demand, machine, kv_type), step_times(draft, machine, kv_type)
     context = max(1, min(traffic.context_tokens, demand.context_tokens - 1, draft.context_tokens - 1))
@@ -76,7 +78,7 @@ def draft_plan(demand: Demand, draft: Demand, machine: Machine, traffic: Traffic
         new = max(1, min(traffic.prompt_tokens, draft.context_tokens - 1))
         steps = prompt_steps(new, min(traffic.context_tokens, draft.context_tokens - new), draft.keys)
         reading_s = sum(draft_times.expected(step).seconds for step in steps)
-    most = _MOST_PREDICTED if draft.is_head and demand.predictors else MOST_TOKENS
+    most = _MOST_PREDICTED if is_own_layer else MOST_TOKENS
     speeds = []
     for answers in ANSWERS:
         alone = answers / times.expected(decode_step(answers, context, demand.keys)).seconds

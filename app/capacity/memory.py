@@ -63,13 +63,13 @@ def kept_keys(demand: Demand, machine: Machine) -> Windows:
 def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str, draft: Demand | None = None) -> Memory:
     """Divides the machine's memory, with a worker on each node.
 
-    draft: of a draft model in each; None: there is none.
+    draft: of a draft model or head in each, which then drafts in place of the model's own layer; None: there is none.
     """
     weights = (demand.weight_bytes + (draft.weight_bytes if draft is not None else 0)) * machine.nodes
     service = SERVICE_BYTES + WORKER_BYTES * (machine.nodes - 1)
-    drafting = demand.predictor_bytes_per_token(kv_type)
-    per_token = demand.kv_bytes_per_token(kv_type) - drafting
-    drafting += draft.kv_bytes_per_token(kv_type) if draft is not None else 0
+    own_layer = demand.predictor_bytes_per_token(kv_type)
+    per_token = demand.kv_bytes_per_token(kv_type) - own_layer
+    drafting = own_layer if draft is None else draft.kv_bytes_per_token(kv_type)
     left = max(0, int(machine.memory_bytes * _MEMORY_SHARE) - weights - service) // machine.nodes
     left = left * per_token // (per_token + drafting)
     states = demand.states.answer_bytes

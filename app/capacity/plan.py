@@ -186,5 +186,7 @@ def make_plan(
         candidates=()
         if wanted_users is None
         else candidates_for(demand, traffic, slo, wanted_users, kv_type, draft=draft),
-        draft=None if drafting is None else draft_plan(demand, drafting, machine, traffic, kind),
+        draft=None
+        if drafting is None
+        else draft_plan(demand, drafting, machine, traffic, kind, is_own_layer=draft is None),
     )

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.capacity import simulation, users
+from app.capacity import drafts, simulation, users
 from app.capacity.demand import CapacityError, Demand
 from app.capacity.drafts import draft_plan
 from app.capacity.memory import memory_of
@@ -149,6 +149,9 @@ def test_a_draft_model_leaves_less_memory_to_users() -> None:
     layer = memory_of(replace(model, predictors=1), node, traffic, "int16")
     assert layer.kv_bytes_per_token == alone.memory.kv_bytes_per_token
     assert layer.kv_tokens_per_worker == pytest.approx(alone.memory.kv_tokens_per_worker * 36 / 37, rel=1e-3)
+    both = memory_of(replace(model, predictors=1), node, traffic, "int16", draft)
+    assert both.draft_bytes_per_token == draft.kv_bytes_per_token("int16"), "only the draft model is loaded"
+    assert both.kv_tokens_per_worker == drafted.memory.kv_tokens_per_worker
     full = machine(memory_bytes=8_500_000_000, read_bytes_per_s=200e9, macs_per_s=2e12)
     names = ("epyc-9354",)
     assert make_plan(model, full, traffic).users.users > 0
@@ -178,6 +181,16 @@ def test_short_answers_to_long_prompts_gain_less_by_a_draft_model_and_as_much_by
     assert gain(small, 16, 2048) == 1 < gain(small, 64, 256) < gain(small, 1024, 256)
     layer = replace(small, is_head=True, hidden=model.hidden)
     assert gain(layer, 16, 2048) == pytest.approx(gain(layer, 1024, 2048))
+
+
+def test_a_head_drafts_deeper_than_the_layer_of_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafts, "RIGHT_SHARE", 0.95)
+    model = replace(demand("qwen3-8b"), predictors=1)
+    head = replace(demand("qwen3-0.6b"), is_head=True, hidden=model.hidden, layers=1)
+    node = machine(macs_per_s=1e16)  # rows are free
+    plans = [make_plan(model, node, Traffic(), draft=head), make_plan(model, node, Traffic(), own_layer=head)]
+    depths = [plan.draft.speeds[0].draft_tokens for plan in plans if plan.draft is not None]
+    assert depths[0] > depths[1] == 4
 
 
 def test_what_serve_would_refuse_as_a_draft_is_refused() -> None:

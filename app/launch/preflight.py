@@ -18,7 +18,7 @@ from app.settings.applications import ModelApplicationSettings
 from app.settings.knobs import SettingsError
 from app.settings.worker import WorkerSettings
 from app.workers.awake_models import check_awake, most_awake_bytes
-from app.workers.drafts import drafting_bytes
+from app.workers.drafts import draft_bytes, drafting_bytes
 from app.workers.machine_memory import NoRoomError, needed_bytes
 from app.workers.numa import Slot, spanning_slot, worker_slots
 
@@ -45,8 +45,8 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         if share is None:
             _check_cores(application.args.worker, nodes)
         _check_pages_folder(application.args.memory.folder)
+    check_processor()  # before what needs the native extension for sizes
     _check_memory(config, memory_bytes)
-    check_processor()
     return notes
 
 
@@ -121,8 +121,9 @@ def _memory_of(args: ModelApplicationSettings) -> tuple[int, int]:
 
 
 def _drafting_bytes(args: ModelApplicationSettings) -> tuple[int, int]:
-    """As `drafting_bytes`; a sealed model's is not known before it is opened."""
-    return (0, 0) if args.model.folder is None else drafting_bytes(args, Path(args.model.folder))
+    """As `drafting_bytes`; a sealed model's keys are not known before it is opened, its draft model's weights are."""
+    folder = args.model.folder
+    return (draft_bytes(args), 0) if folder is None else drafting_bytes(args, Path(folder))
 
 
 def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:

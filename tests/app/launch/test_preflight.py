@@ -114,6 +114,26 @@ def test_what_drafts_take_is_counted(model: Path, monkeypatch: pytest.MonkeyPatc
     assert "kv_memory_bytes: 26.0 GB for all workers and 2.0 GB of weights are more than the 24.0 GB" in refusal(config)
 
 
+def test_a_sealed_model_s_draft_is_counted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are not: they need the sealed files."""
+    monkeypatch.setattr(preflight, "draft_bytes", lambda _: 2 * GB)
+    args = service(model).application.args
+    sealed = args.model_copy(update={"model": args.model.model_copy(update={"folder": None, "sealed": "device"})})
+    assert preflight._drafting_bytes(sealed) == (2 * GB, 0)
+
+
+def test_the_processor_is_looked_at_before_sizes_that_need_the_extension(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_yet(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.delenv("REDOUBT_ISA", raising=False)
+    monkeypatch.setattr("kernels._native.default_tier", lambda: "scalar")
+    monkeypatch.setattr(preflight, "drafting_bytes", not_yet)
+    assert "has no AVX2" in refusal(service(model))
+
+
 def test_every_replica_finds_a_place_in_a_ray_of_our_own(model: Path) -> None:
     assert ray_cpus(service(model), 2) == 2
     assert ray_cpus(service(model, worker={"count": 2, "cpus_per_worker": 1}), 2) == 3

@@ -8,8 +8,9 @@ with --itself a small one in int4 for itself in bf16. Runs with and without draf
 cache knows, and must give the same texts. Where a layer or a head drafts, those without are of a model loaded without
 it.
 
-Beside each ratio of speeds stands a counted one: from the time that drafts and their rows took, and what right ones
-saved. Few drafts cost less than a busy machine's noise, so only that one shows what they cost.
+Beside each ratio of speeds stands a counted one: from the time that drafts, their rows and what a layer adds to all
+steps took, and what right ones saved. Few drafts cost less than a busy machine's noise, so only that one shows what
+they cost.
 
 Run: `redoubt bench drafts --target qwen3-8b --draft qwen3-0.6b`, --target qwen3.5-9b --predicts, --pair TARGET DRAFT,
 or --itself GGUF; prints one JSON object.
@@ -111,6 +112,7 @@ def measure_rates(options: argparse.Namespace) -> dict[str, Any]:
                     step_s["target"],
                     depths=depths if rate == options.depth_rate else (),
                     base=base,
+                    without_s=step_s.get("target_without"),
                 ):
                     about = {
                         "streams": streams,

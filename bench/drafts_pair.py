@@ -103,6 +103,7 @@ def measure_pair(options: argparse.Namespace, context_tokens: int) -> dict[str, 
             step_s["target"],
             temperature=temperature,
             base=base,
+            without_s=step_s.get("target_without"),
             beside=None if peer is None else peer.play,
         )
         rig.close()

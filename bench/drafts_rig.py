@@ -237,19 +237,25 @@ def joined(runs: Sequence[Run]) -> Run:
     )
 
 
-def counted(run: Run, streams: int, step_s: Mapping[str, float]) -> dict[str, float]:
+def counted(
+    run: Run, streams: int, step_s: Mapping[str, float], without_s: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """The ratio of the whole time from what was counted, in which is no noise of single runs: seconds, and the ratio.
 
-    step_s: seconds of the target's steps by rows. A right draft saves its share of a step without drafts.
+    step_s: seconds of the target's steps by rows. without_s: those of the target loaded without the layer that drafts,
+    which adds to every step; None: it drafts in other ways. A right draft saves its share of a step without drafts.
     """
+    without_s = without_s or step_s
     steps = run.spent.steps.items()
     rows_s = sum(many * max(_at(step_s, rows) - _at(step_s, alone), 0.0) for (alone, rows), many in steps)
-    saved_s = run.right * _at(step_s, streams) / streams
-    lost_s = run.spent.drafting_s + run.spent.following_s + rows_s
+    layer_s = run.steps * max(_at(step_s, streams) - _at(without_s, streams), 0.0)
+    saved_s = run.right * _at(without_s, streams) / streams
+    lost_s = run.spent.drafting_s + run.spent.following_s + rows_s + layer_s
     parts = {
         "drafting_s": run.spent.drafting_s,
         "following_s": run.spent.following_s,
         "rows_s": rows_s,
+        "layer_s": layer_s,
         "saved_s": saved_s,
         "whole_s": run.whole_s,
     }
@@ -279,14 +285,15 @@ def compared(
     temperature: float = 0.0,
     depths: Sequence[int] = (),
     base: Rig | None = None,
+    without_s: Mapping[str, float] | None = None,
     beside: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Runs without and with drafts in turns, one group after another; step times are learned in a run before.
 
-    groups: of prompts that are answered at the same time. step_s: as for `counted`. depths: the most tokens at once,
-    beside `most_tokens`: each is a run of every round, and an entry of the result. base: runs without drafts, where
-    `rig`'s model computes more than they need; None: `rig`. beside: done in every round too. Raises RuntimeError if a
-    text is another one with drafts.
+    groups: of prompts that are answered at the same time. step_s, without_s: as for `counted`. depths: the most tokens
+    at once, beside `most_tokens`: each is a run of every round, and an entry of the result. base: runs without drafts,
+    where `rig`'s model computes more than they need; None: `rig`. beside: done in every round too. Raises RuntimeError
+    if a text is another one with drafts.
     """
     most = (most_tokens, *depths)
 
@@ -308,12 +315,11 @@ def compared(
             beside()
     if any(one.texts != turn[0].texts for turn in turns for one in turn.values()):
         raise RuntimeError("drafts changed a text")
-    return [_entry(turns, tokens, max(map(len, groups)), step_s) for tokens in most]
+    streams = max(map(len, groups))
+    return [_entry(turns, tokens, lambda run: counted(run, streams, step_s, without_s)) for tokens in most]
 
 
-def _entry(
-    turns: Sequence[Mapping[int, Run]], tokens: int, streams: int, step_s: Mapping[str, float]
-) -> dict[str, Any]:
+def _entry(turns: Sequence[Mapping[int, Run]], tokens: int, count: Callable[[Run], dict[str, float]]) -> dict[str, Any]:
     """The result of drafts of at most so many tokens at once; its counts are of all rounds together."""
     without, with_drafts = [turn[0] for turn in turns], [turn[tokens] for turn in turns]
     ratios = sorted(b.tokens_per_s / a.tokens_per_s for a, b in zip(without, with_drafts, strict=True))
@@ -334,5 +340,5 @@ def _entry(
         "steps": total.steps,
         "drafted": total.drafted,
         "right": total.right,
-        "counted": counted(total, streams, step_s),
+        "counted": count(total),
     }

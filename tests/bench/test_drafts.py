@@ -58,12 +58,16 @@ def test_the_rate_of_right_drafts_is_set(runner: NativeRunner, folder: Path) -> 
     rate, by_prompt = 0.85, dict(zip(PROMPTS, texts, strict=True))
     drafts = RatedDrafts(PredictorDrafts(runner), rate, by_prompt, runner.vocab_size)
     rig = Rig(runner, drafts)
-    default, one = compared(rig, drafts.most_tokens, [PROMPTS], 200, 1, STEP_S, depths=(1,), base=base)
+    without_s = {rows: seconds - 0.5 for rows, seconds in STEP_S.items()}
+    default, one = compared(
+        rig, drafts.most_tokens, [PROMPTS], 200, 1, STEP_S, depths=(1,), base=base, without_s=without_s
+    )
     rig.close()
     base.close()
     assert abs(one["right"] / one["drafted"] - rate) < 0.1
     assert default["steps"] < one["steps"] < 0.7 * 200
     assert default["counted"]["drafting_s"] > 0
+    assert default["counted"]["layer_s"] == pytest.approx(0.5 * default["steps"])
     assert default["counted"]["rows_s"] > one["counted"]["rows_s"] > 0
 
 
@@ -85,10 +89,20 @@ def test_what_drafts_cost_is_counted() -> None:
     spent = Spent(2.0, 3.0, Counter({(1, 3): 10, (1, 10): 1}))
     run = Run(100, 90.0, 10.0, (), 95, 27, 5, spent)
     assert counted(run, 1, STEP_S) == {
-        "drafting_s": 2.0, "following_s": 3.0, "rows_s": 10 * 0.1 + 1.4, "saved_s": 5.0, "whole_s": 100.0,
+        "drafting_s": 2.0, "following_s": 3.0, "rows_s": 10 * 0.1 + 1.4, "layer_s": 0.0, "saved_s": 5.0,
+        "whole_s": 100.0,
         "lost_share": 0.074, "ratio": 0.976,
     }  # fmt: skip
     assert counted(run, 4, STEP_S)["saved_s"] == 1.5
+
+
+def test_what_a_layer_adds_to_all_steps_is_counted() -> None:
+    run = Run(100, 90.0, 10.0, (), 95, 27, 5, Spent(2.0))
+    without_s = {"1": 0.9, "2": 0.9, "4": 1.1, "8": 2.1}
+    found = counted(run, 1, STEP_S, without_s)
+    assert (found["layer_s"], found["saved_s"], found["lost_share"]) == (9.5, 4.5, 0.115)
+    assert found["ratio"] == 0.93
+    assert counted(run, 8, STEP_S, without_s)["layer_s"] == 0
 
 
 class FakeRig:

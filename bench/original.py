@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result: dict[str, Any] = {**settings, **here, "machine": machine_facts(this_processor()), **run, "types": {}}
     if options.out.exists():
         kept = json.loads(options.out.read_text(encoding="utf-8"))
+        if kept.get("machine") != result["machine"]:
+            parser.error(f"--out: {options.out} is of another machine: name another file")
         if all(kept.get(name) == value for name, value in settings.items()):
             result["types"] = _kept(kept, options.types if options.again else ())
     weights = weights_of(of_layers(SHAPES[options.shape], options.layers))

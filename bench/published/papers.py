@@ -185,7 +185,7 @@ def beside_llama_cpp(results: Results) -> Lines:
     ours: dict[str, dict[tuple[int, str], str]] = {}
     for file in (file for name in LENGTHS for file in results.shown(name)):
         for each in file.result["rows"]:
-            title = f"ours: {file.result['model']}, {file.processor}, {each['users']} at once"
+            title = f"ours: {file.result['model']}, {file.machine}, {each['users']} at once"
             for figure, found in each.get("its_over_ours", {}).items():
                 ours.setdefault(title, {})[each["prompt_tokens"], figure] = spread(found)
     rows = [

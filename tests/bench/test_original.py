@@ -10,7 +10,9 @@ from bench.published import thesis
 from bench.published.results import Results, mib, sources
 
 
-def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_type_answers_and_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "original.json"
     arguments = ["smollm2-135m", "--layers", "1", "--threads", "1", "--inputs", "8,16", "--outputs", "4,12"]
     arguments += ["--work", str(tmp_path / "work"), "--out", str(out)]
@@ -48,6 +50,12 @@ def test_each_type_answers_and_is_measured_once(tmp_path: Path, monkeypatch: pyt
     types = json.loads(out.read_text())["types"]
     assert types["torch-bf16"]["command"].endswith("--types torch-bf16 --again")
     assert "int8" in types, "what was not asked for again stays"
+    foreign = json.dumps({**result, "machine": {**result["machine"], "cores": 1024}})
+    out.write_text(foreign)
+    with pytest.raises(SystemExit):
+        original.main([*arguments, "--types", "int8"])
+    assert "is of another machine: name another file" in capsys.readouterr().err
+    assert out.read_text() == foreign
     out.write_text(json.dumps(result))
     monkeypatch.setattr(original, "_child", not_again)
 

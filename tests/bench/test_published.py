@@ -226,6 +226,19 @@ def test_first_tokens_of_a_machines_files_are_one_table(tmp_path: Path) -> None:
     assert lines[-1] == "| 2,032 | 2078 ms (2,048 in) | 500 ms | — |"
 
 
+def test_a_machines_threads_make_another_column(tmp_path: Path) -> None:
+    def file(threads: int, times: float) -> dict[str, Any]:
+        ratio = {"response_s": {"median": times, "lowest": times, "highest": times}}
+        row = {"prompt_tokens": 32, "users": 1, "its_over_ours": ratio}
+        return {**ZEN_3, "threads": threads, "model": "135M", "rows": [row]}
+
+    name = papers.LENGTHS[0]
+    keep(tmp_path, f"{name}-zen3", file(2, 1.5))
+    lines = papers.beside_llama_cpp(keep(tmp_path, f"{name}-zen3-16", file(16, 2.5)))
+    assert lines[0].endswith("| ours: 135M, Zen 3, 16 threads, 1 at once | ours: 135M, Zen 3, 2 threads, 1 at once |")
+    assert "| 32 in, whole answer | 1.76 to 3.43 | 2.50 | 1.50 |" in lines
+
+
 def test_kernel_waits_are_shown_with_and_without_the_other_checkout(tmp_path: Path) -> None:
     one = {"waits_share": 0.1, "waits_us": 300.0, "step_us": 3000.0, "tokens_per_s": 110.0, "fill_us": 200.0,
            "deliver_us": 50.0, "call_us": 60.0}  # fmt: skip

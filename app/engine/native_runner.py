@@ -291,6 +291,8 @@ class NativeRunner:
             own = sampled[begin : begin + 1 + int(drafts[index])]
             for place, token in enumerate(own.tolist(), start=1):
                 if token >= 0:
+                    if place > sampler.good_masks:
+                        sampler.meet_error()
                     sampler.constraint.accept(token)
                 if sampler.constraint.error is not None:  # no token comes after this one, as without drafts
                     own[place:] = -1
@@ -323,11 +325,19 @@ class NativeRunner:
 class _ConstrainedSampler:
     """A native sampler with the constraint that fills its mask."""
 
-    __slots__ = ("constraint", "native")
+    __slots__ = ("_error", "constraint", "good_masks", "native")
 
     def __init__(self, native: _native.Sampler, constraint: TokenConstraint) -> None:
         self.native = native
         self.constraint = constraint
+        self.good_masks = 0
+        """Of the masks of this step, those before the first one at which the constraint failed."""
+        self._error: str | None = None
+
+    def meet_error(self) -> None:
+        """A token was drawn with the first mask that a copy failed at: the constraint fails there as without drafts."""
+        self.constraint.fill_mask(self.native.masks(1)[0])
+        self.constraint.error = self.constraint.error or self._error
 
     def remember(self, tokens: Sequence[int]) -> None:
         self.native.remember(tokens)
@@ -339,9 +349,14 @@ class _ConstrainedSampler:
         first, *others = self.native.masks(1 + len(drafts))
         self.constraint.fill_mask(first)
         ahead = self.constraint.copy() if drafts else self.constraint
+        self.good_masks, self._error = 1, None
         for token, mask in zip(drafts, others, strict=True):
             ahead.accept(token)
             ahead.fill_mask(mask)
+            if self._error is None and ahead.error is None:
+                self.good_masks += 1
+            elif self._error is None:
+                self._error = ahead.error
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         return self.native.take_scores()

@@ -4,8 +4,8 @@ import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -225,6 +225,43 @@ def test_a_constraint_that_fails_ends_its_request_only(folder: str) -> None:
         assert isinstance(last["1"], TokenDelta)
     finally:
         engine.stop()
+
+
+class HalfMasked(OnlyMultiples):
+    """Fails when its mask is made after so many tokens."""
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        super().fill_mask(mask)
+        if not self.left:
+            self.error = "no mask"
+
+    def accept(self, token: int) -> None:
+        self.left -= 1
+
+    def copy(self) -> "HalfMasked":
+        return HalfMasked(self.factor, self.left)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "left", "error"),
+    [([3, 6, 9, 12], [3, 6, 9, -1], "no mask"), ([3, 9, -1, -1], [3, 9, -1, -1], None)],
+)
+def test_no_token_comes_after_one_drawn_with_a_mask_that_failed(
+    folder: str, sampled: list[int], left: list[int], error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts 3, 6 and 9, and the mask after 6 can't be made: that matters only if both are right."""
+    runner, constraint = make_runner(folder), HalfMasked(3, fail_after=2)
+    monkeypatch.setattr(runner, "_step_native", lambda *_: np.array(sampled, np.int32))
+    batch = SimpleNamespace(
+        samplers=[runner.constrained(runner.make_sampler((1,), SamplingParams(), 0), constraint)],
+        token_ids=np.array([1, 3, 6, 9], np.int32),
+        query_lengths=np.array([4], np.int32),
+        draft_lengths=np.array([3], np.int32),
+    )
+    found = runner.step(cast("Batch", batch))
+    assert found is not None
+    assert found.tolist() == left
+    assert constraint.error == error
 
 
 def test_scores_and_prompt_results_are_those_of_the_request_alone(folder: str) -> None:

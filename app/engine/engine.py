@@ -202,6 +202,11 @@ class Engine:
 
         return asked(self._inbox.post, release)
 
+    def forget_draft_chances(self) -> None:
+        """Forgets how often drafts of a model were right, before the next step: those of random texts say nothing."""
+        if self._speculation is not None:
+            self._inbox.post(self._speculation.forget_chances)
+
     def statistics(self) -> EngineStatistics:
         """Returns the engine's counters as of the end of the last step."""
         return self._statistics
@@ -286,6 +291,7 @@ class Engine:
         """Plans the next step and prepares it: page tables, page copies, shifted context windows."""
         if self._speculation is not None:
             active = self._scheduler.active
+            self._speculation.pause(self._scheduler.running[len(active) :])
             self._speculation.draft(active, self._outputs.generations, self._limits.step_tokens - len(active))
         pace = self._pace
         step = self._scheduler.schedule(pace.chunk_tokens, pace.chunk_tokens_alone, pace.batch_tokens)
@@ -293,10 +299,10 @@ class Engine:
         self._outputs.scheduled(step)
         if self._memory is not None:
             self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.active)
-        if self._speculation is not None and self._speculation.fills(step):
+        if self._speculation is not None and self._speculation.fills(step, self._outputs.generations):
             self._outbox.flush()  # as in _compute
             with self._turns:
-                self._speculation.fill(step, self._outputs.generations)
+                self._speculation.fill(step)
         return step
 
     def _compute(self, step: Step) -> list[int] | None:

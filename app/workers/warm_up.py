@@ -64,6 +64,7 @@ def warm_up(
         _seconds_of(engine, requests(concurrent), timeout_s)
     passes = (requests(1, may_draft=False) for _ in range(_TIMED_PASSES))
     best_s, first_s, steps = min(_seconds_of(engine, made, timeout_s) for made in passes)
+    engine.forget_draft_chances()
     return WarmUp(
         speed=(prompt_tokens + new_tokens) / best_s,
         prompt_tokens=prompt_tokens,

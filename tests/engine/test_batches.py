@@ -13,6 +13,8 @@ from app.engine.intake import Intake
 from app.engine.model_runner import Batch
 from app.engine.pages.page_groups import PageGroups
 from app.engine.scheduling.limits import SchedulerLimits
+from app.engine.scheduling.sequence import SequenceState
+from app.engine.speculative.speculation import Speculation
 from app.messages.failures import InvalidRequestError
 from app.messages.memory import MemoryGrant
 from app.messages.requests import BeamParams, ContextWindow, GenerateRequest, Priority
@@ -124,6 +126,27 @@ def test_the_same_tokens_as_alone_whenever_others_come(
     engine.stop()
     assert engine.statistics().pages_used == 0
     assert_no_state_is_held(engine)
+
+
+def test_speculation_is_told_which_batches_stand_still(
+    start: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[SequenceState]] = []
+    monkeypatch.setattr(Speculation, "pause", lambda _, sequences: told.append(list(sequences)))
+    gate = Gate()
+    runner = FakeRunner(before_step=gate)
+    engine, receiver = start(runner, guess_tokens=1), Receiver()
+    receiver.submit(engine, of_batch(make_request("line", 20, 10, seed=1)))
+    gate.wait()
+    receiver.submit(engine, make_request("chat", 5, 3, seed=2))
+    gate.open()
+    for name in ("line", "chat"):
+        receiver.tokens(name)
+    engine.stop()
+    still = [sequence for sequences in told for sequence in sequences]
+    assert still
+    assert all(sequence.is_batch for sequence in still)
+    assert not told[-1]
 
 
 def test_a_request_interrupts_a_step_of_batches_and_is_next(start: Callable[..., Engine]) -> None:

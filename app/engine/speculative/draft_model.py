@@ -135,6 +135,10 @@ class DraftModel:
             self._release(text)
             self._free_slots.append(text.slot)
 
+    def pause(self, sequence: SequenceState) -> None:
+        """As `DraftSource.pause`: gives back its slot and its pages."""
+        self.forget(sequence)
+
     def clear(self, owner: str) -> None:
         """As `DraftSource.clear`."""
         for name in [name for name, whose in self._owners.items() if whose == owner]:

@@ -56,6 +56,9 @@ class DraftSource(Protocol):
         Called for all sequences, also for those that it has never seen. What it has of the text may stay cached.
         """
 
+    def pause(self, sequence: SequenceState) -> None:
+        """Gives back what others may need: the sequence keeps its slot, and is not computed for some time."""
+
     def clear(self, owner: str) -> None:
         """Removes what is cached of a user's texts, whose pages are saved (`MemoryGrant.owner`): the user has left.
 

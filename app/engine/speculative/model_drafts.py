@@ -36,6 +36,10 @@ _FREE_PROBES: Final = 6
 """The first probes may cost what they like, and come before any plan: a worker makes them in its warm-up."""
 _PROBED_DEPTHS: Final = (1, 7, 3, 5, 2, 4)
 """So many tokens are drafted in probes, in turns: steps of all these rows are measured."""
+_MOST_IN_A_ROW: Final = 100
+"""After so many steps with drafts there is one without, which tells whether all steps got slower or only these."""
+_NEXT_IN_A_ROW: Final = 8
+"""As many if that one was much faster than expected."""
 _STEPS_OFF: Final = 8
 """Where drafts don't pay, it is looked at again after so many steps: looking takes time too."""
 _MOST_PROBED_ROWS: Final = 24
@@ -158,17 +162,16 @@ class ModelDrafts:
         self._costs = DraftCost(), DraftCost()  # of a first token, which has the text's last ones to read; of others
         self._followed = 0.0  # time per token, relative as DraftCost; 0: not measured
         self._follow_s_left = 0.0  # for following beside steps in which nothing but answers is computed
-        self._prompt_token_s = 0.0  # per token of steps with prompts; 0: not measured
-        # Of greedy texts and of sampled ones, and of the same in a grammar.
-        self._chances = [DraftChances() for _ in range(4)]
-        self._expected = [Expected() for _ in range(4)]
+        self._prompt_s_left = 0.0  # for following beside steps with prompts; 0: none was measured
+        self.forget_chances()
         self._budget = ProbeBudget()
         self._rate = 0.0  # tokens per second that the plan predicts
         self._records: dict[SequenceState, DraftRecord] = {}
         self._lagging: list[Generation] = []
         self._probe: Generation | None = None  # to follow, so that it can be drafted for
-        self._probes = 0
-        self._off = 0, 0  # steps until it is planned again, while so many rows are beside
+        self._probes = 0  # in which something was drafted
+        self._in_a_row = 0  # plans to draft
+        self._undrafted_s = 0.0  # what this step is expected to take, if nothing is drafted after many such plans
         self._probed_s: float | None = None  # what this step would take without its probe; None: it has none
         self._spent_s = 0.0
         self.most_tokens = source.most_tokens
@@ -178,12 +181,22 @@ class ModelDrafts:
 
     def begin_step(self) -> None:
         """Forgets the plan of the step before."""
+        if self._probed_s is not None:  # the target's step was interrupted: nothing was learned
+            self._budget.spend(self._spent_s)
         self._lagging, self._probe, self.drafted = [], None, []
         self._probed_s, self._spent_s, self.most_tokens = None, 0.0, self.source.most_tokens
+        self._undrafted_s = 0.0
 
     def forget(self, sequence: SequenceState) -> None:
         """Forgets a sequence that has ended or was preempted."""
         self._records.pop(sequence, None)
+
+    def forget_chances(self) -> None:
+        """Forgets how often drafts were right, as after a warm-up, whose texts are random. Step times stay known."""
+        self._off = 0, 0  # steps until it is planned again, while so many rows are beside
+        # Of greedy texts and of sampled ones, and of the same in a grammar.
+        self._chances = [DraftChances() for _ in range(4)]
+        self._expected = [Expected() for _ in range(4)]
 
     @property
     def is_probe(self) -> bool:
@@ -208,6 +221,10 @@ class ModelDrafts:
         base = rows / self._target.seconds(rows)
         chosen = [generation for generation in ready if self._beats_lookup(generation, able[generation], rows, base)]
         depth, self._rate = self._depth(chosen, rows)
+        if depth and self._in_a_row >= _MOST_IN_A_ROW:
+            self._in_a_row, self._undrafted_s = 0, self._target.seconds(rows)
+            return []
+        self._in_a_row = self._in_a_row + 1 if depth else 0
         if (ready or behind) and self._probes < _FREE_PROBES:
             return self._plan_probe(ready, behind, rows)
         if behind:
@@ -221,10 +238,10 @@ class ModelDrafts:
 
     def plan_beside_prompts(self, generations: Iterable[Generation], rows: int) -> None:
         """Plans to follow texts beside a step that computes prompts, after which there will be `rows` rows."""
-        self._lagging = []
+        self._lagging, self._probe = [], None
         ready, behind = self._lags(generations)
         _, self._rate = self._depth(ready, rows)
-        if behind and self._prompt_token_s:
+        if behind and self._prompt_s_left:
             self._plan_to_follow(ready, behind, rows, is_prompt=True)
 
     def _lags(self, generations: Iterable[Generation]) -> tuple[list[Generation], list[tuple[int, Generation]]]:
@@ -299,7 +316,7 @@ class ModelDrafts:
         is_free = self._probes < _FREE_PROBES
         if behind and (is_free or not ready):
             lag, generation = behind[0]
-            if is_free or self._budget.allows(lag * self._follow_s(), base_s):
+            if is_free or self._budget.allows_reading(lag * self._follow_s()):
                 self._probe = generation
             return []
         deep = _PROBED_DEPTHS[self._probes % len(_PROBED_DEPTHS)]
@@ -308,7 +325,6 @@ class ModelDrafts:
             deep -= 1  # there would never be time for it
         if not is_free and not self._budget.allows(self._probe_s(len(ready), deep, rows), base_s):
             return []
-        self._probes += 1
         self._probed_s, self.most_tokens = base_s, deep
         return ready
 
@@ -317,26 +333,26 @@ class ModelDrafts:
         more_s = self._target.seconds(rows + deep * sequences) - self._target.seconds(rows)
         return self._draft_s(sequences, deep) + more_s
 
-    def computed(
-        self, seconds: float, sampled: Mapping[SequenceState, Sequence[int]], tokens: int, *, is_prompt: bool
-    ) -> None:
+    def computed(self, seconds: float, sampled: Mapping[SequenceState, Sequence[int]], *, is_prompt: bool) -> None:
         """Learns from a step of the target that took `seconds`, and from what was sampled in it.
 
-        tokens: how many it computed. is_prompt: whether some were of a prompt.
+        is_prompt: whether it computed tokens of a prompt.
         """
         self._learn(sampled)
         if is_prompt:
-            taken_s = seconds / max(tokens, 1)
-            self._prompt_token_s += (taken_s - self._prompt_token_s) * (0.3 if self._prompt_token_s else 1.0)
+            self._prompt_s_left = min(self._prompt_s_left, self._least_follow_s()) + _FOLLOW_SHARE * seconds
             return
         if not sampled:
             return
+        if seconds < 0.8 * self._undrafted_s:
+            self._in_a_row = _MOST_IN_A_ROW - _NEXT_IN_A_ROW
         if self._probed_s is not None:
             # At least what such steps take: a faster machine pays for nothing.
             rows = len(sampled) + sum(len(self._record(generation).drafts) for generation in self.drafted)
             answers = sum(map(len, sampled.values())) / len(sampled)
             taken_s = self._spent_s + max(seconds, self._target.seconds(rows))
             self._budget.spend(max(taken_s - self._probed_s * answers, 0.0))
+            self._spent_s = 0.0
         step_s = self._target.seconds(len(sampled))
         self._budget.stepped(step_s)
         more_s = _FOLLOW_SHARE * step_s
@@ -348,28 +364,30 @@ class ModelDrafts:
         allowed: the most tokens for each generation. rows: those of the target's step without them.
         """
         if self._probe is not None:
-            most_s = max(_FIRST_PAUSE_S, self._least_follow_s()) if self._probes < _FREE_PROBES else None
-            self._budget.spend(self._follow([self._probe], most_s))
+            least_s = self._least_follow_s()
+            if self._probes < _FREE_PROBES:
+                self._budget.spend(self._follow([self._probe], max(_FIRST_PAUSE_S, least_s)))
+            else:  # a step takes about twice as long, until the text is read
+                taken_s = self._follow([self._probe], max(self._target.seconds(rows), least_s))
+                self._budget.spend_reading(taken_s, is_done=not self.source.lag(self._probe))
         if self._lagging:
             self._follow_s_left -= self._follow(self._lagging, self._follow_s_left)
         self._spent_s = self._draft(allowed, rows)
         return self._spent_s
 
-    def run_beside_prompts(self, tokens: int) -> None:
-        """Follows texts as planned, before a step that computes so many tokens."""
-        self._follow(self._lagging, _FOLLOW_SHARE * tokens * self._prompt_token_s)
+    def run_beside_prompts(self) -> None:
+        """Follows texts as planned, before a step that computes prompts."""
+        self._prompt_s_left -= self._follow(self._lagging, self._prompt_s_left)
 
-    def _follow(self, generations: Sequence[Generation], most_s: float | None) -> float:
-        """Follows texts for about `most_s` seconds; None: to their ends. Returns the seconds that it took."""
+    def _follow(self, generations: Sequence[Generation], most_s: float) -> float:
+        """Follows texts for about `most_s` seconds. Returns the seconds that it took."""
         began_s = now_s = self._clock()
         for generation in generations:
             while generation.sequence.slot >= 0 and (lag := self.source.lag(generation)):
-                count = min(lag, _MOST_FOLLOWED)
-                if most_s is not None:
-                    able = int((most_s - (now_s - began_s)) / self._follow_s())
-                    if able < min(lag, _LEAST_FOLLOWED):
-                        return now_s - began_s
-                    count = min(count, able)
+                able = int((most_s - (now_s - began_s)) / self._follow_s())
+                if able < min(lag, _LEAST_FOLLOWED):
+                    return now_s - began_s
+                count = min(lag, _MOST_FOLLOWED, able)
                 self.source.follow(generation, count)
                 before_s, now_s = now_s, self._clock()
                 if self.source.lag(generation) == lag:  # it can't
@@ -386,6 +404,8 @@ class ModelDrafts:
         for generation in going:
             generation.draft_tokens = []
             self._record(generation).begin()
+        if going and self.is_probe:
+            self._probes += 1
         while going:
             before_s = self._clock()
             drafted = self.source.draft(going)

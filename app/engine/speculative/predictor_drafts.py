@@ -88,6 +88,9 @@ class PredictorDrafts:
         self._drawing.pop(sequence, None)
         self._runner.forget_slot(sequence.slot)
 
+    def pause(self, sequence: SequenceState) -> None:
+        """There is nothing that others need: its keys and hidden states have places of their own."""
+
     def clear(self, owner: str) -> None:
         """There is nothing to remove: the user's keys are in the target's pages."""
 

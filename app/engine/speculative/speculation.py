@@ -62,9 +62,11 @@ class Speculation:
         self._most = guess_tokens
         self._cost = StepCost(experts)
         self._source = source
+        self._forgets = True
         self._model = None if source is None else ModelDrafts(source, self._cost, expected_tokens, clock)
         self.has_failed = False
         """Whether the model that drafts was given up."""
+        self._paused: set[SequenceState] = set()
         self._looked_up: list[Generation] = []  # with a lookup's draft in this step, whether it is computed or not
         self._planned: list[Generation] = []  # for which the model drafts
         self._seconds = 0.0
@@ -133,18 +135,21 @@ class Speculation:
             return None
         return generation.drafter.chances()[: len(generation.draft_tokens)]
 
-    def fills(self, step: Step) -> bool:
-        """Whether `fill` may have something to compute."""
+    def fills(self, step: Step, generations: Mapping[SequenceState, Generation]) -> bool:
+        """Whether `fill` may have something to compute; plans what is followed beside the step's prompts."""
+        if (model := self._model) is not None and step.prompts and len(step.sequences) <= MAX_RUNNING:
+            with self._given_up_if_it_fails():
+                self._plan_beside_prompts(model, step, generations)
         if self._model is None:
             return bool(self._planned)
-        return bool(step.sequences) and (bool(self._planned or step.prompts) or self._model.has_plan)
+        return bool(step.sequences) and (bool(self._planned) or self._model.has_plan)
 
-    def fill(self, step: Step, generations: Mapping[SequenceState, Generation]) -> None:
+    def fill(self, step: Step) -> None:
         """Drafts with the model for a step that is made, and leaves out of the step what is not worth its row."""
         if (model := self._model) is not None:
             with self._given_up_if_it_fails():
-                if step.prompts and len(step.sequences) <= MAX_RUNNING:
-                    self._follow_beside_prompts(model, step, generations)
+                if step.prompts:
+                    model.run_beside_prompts()
                 self._fill(model, step)
         if self._model is None:
             planned = {generation.sequence for generation in self._planned}
@@ -155,14 +160,13 @@ class Speculation:
             self._planned = []
 
     @staticmethod
-    def _follow_beside_prompts(model: ModelDrafts, step: Step, generations: Mapping[SequenceState, Generation]) -> None:
+    def _plan_beside_prompts(model: ModelDrafts, step: Step, generations: Mapping[SequenceState, Generation]) -> None:
         able = [
             generations[sequence]
             for sequence in step.sequences
             if generations[sequence].may_draft and sequence.end_length - sequence.length > 1
         ]
         model.plan_beside_prompts(able, len(step.sequences))
-        model.run_beside_prompts(sum(step.query_lengths))
 
     def _fill(self, model: ModelDrafts, step: Step) -> None:
         places = {sequence: index for index, sequence in enumerate(step.sequences)}
@@ -194,11 +198,29 @@ class Speculation:
         """Forgets a sequence that leaves its slot, which it still has: it has ended, or was preempted."""
         if self._model is not None:
             self._model.forget(sequence)
-        if (source := self._source) is not None:
-            self._source = None  # not asked again if it fails
+        if self._source is not None and self._forgets:
+            self._forgets = False  # not asked again if it fails
             with self._given_up_if_it_fails():
-                source.forget(sequence)
-                self._source = source
+                self._source.forget(sequence)
+                self._forgets = True
+
+    def pause(self, sequences: Sequence[SequenceState]) -> None:
+        """Gives back what the source has of these, the only running ones that stand still, so that others can have it.
+
+        Call it before the `draft` of each step.
+        """
+        if self._model is None or (not sequences and not self._paused):
+            return
+        with self._given_up_if_it_fails():
+            for sequence in sequences:
+                if sequence not in self._paused:
+                    self._model.source.pause(sequence)
+        self._paused = set(sequences)
+
+    def forget_chances(self) -> None:
+        """Forgets how often a model's drafts were right."""
+        if self._model is not None:
+            self._model.forget_chances()
 
     def clear(self, owner: str) -> None:
         """Removes what is cached of a user's texts, whose pages are saved (`MemoryGrant.owner`)."""
@@ -256,8 +278,7 @@ class Speculation:
             generation.drafter.learn(by_sequence.get(generation.sequence, ()))
         if self._model is not None:
             with self._given_up_if_it_fails():
-                rows = sum(step.query_lengths)
-                self._model.computed(self._seconds, by_sequence, rows, is_prompt=bool(step.prompts))
+                self._model.computed(self._seconds, by_sequence, is_prompt=bool(step.prompts))
         return taken
 
     def tokens(self) -> dict[str, tuple[int, int]]:

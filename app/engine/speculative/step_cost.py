@@ -18,7 +18,7 @@ from app.engine.expert_reads import ExpertReads
 class StepCost:
     """Seconds per step by rows: a speed, times the time relative to one row, linear between points."""
 
-    __slots__ = ("_last", "_measured", "_prior", "_shape", "one_row_s")
+    __slots__ = ("_last", "_measured", "_prior", "_run", "_shape", "one_row_s")
 
     ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
     """Row counts of the points."""
@@ -28,6 +28,10 @@ class StepCost:
     """How far the speed moves towards a measurement (0 to 1)."""
     _SHAPE_RATE = 0.15
     """How far the point of a step moves, if the step before had other rows."""
+    _SETTLED = 8
+    """After so many steps of the same rows, their time is known, however the speed and the shape share in it."""
+    _SETTLED_RATE = 0.5
+    """How far both move, at that time, if a step of fewer rows is faster than expected: no stall makes it so."""
     _FORGET = 0.003
     """How far points that were measured and are slower than the prior move back to it in each step, so that a row count
     that once took long is tried again."""
@@ -44,6 +48,7 @@ class StepCost:
         self._shape = list(self._prior)  # never falls from one point to the next, and begins with 1
         self._measured: set[int] = set()  # points near which a step was measured
         self._last = 0  # rows of the last step
+        self._run = 0  # steps of these rows, one after another
         self.one_row_s = 1.0
         """How long a step of one row takes now: others of this machine slow down and speed up with it."""
 
@@ -59,6 +64,7 @@ class StepCost:
         is_new = not near <= self._measured
         self._measured |= near
         last, self._last = self._last, rows
+        run, self._run = self._run, self._run + 1 if rows == last else 1
         if is_first:
             self.one_row_s = seconds / _between(self._shape, low, share)
             return
@@ -67,6 +73,10 @@ class StepCost:
         self._forget(low)
         if is_new:
             self._move(rows, error)
+        elif rows < last and run >= self._SETTLED and error < 0:
+            change = 1 + self._SETTLED_RATE * error
+            self.one_row_s *= change
+            self._move(last, 1 / change - 1)
         else:
             self._learn_shape(rows, last, self._SHAPE_RATE * error)
             self.one_row_s *= 1 + self._SPEED_RATE * error

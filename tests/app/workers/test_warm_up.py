@@ -69,6 +69,9 @@ class GuessingEngine:
             self.clock.now_s += 0.5
             deliver([(key, TokenDelta((2,) * made, finish_reason=None if left else "length"))])
 
+    def forget_draft_chances(self) -> None:
+        """It makes no drafts."""
+
 
 def test_a_step_s_time_is_not_divided_by_the_tokens_that_were_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
+from app.engine.generation import Generation
 from app.engine.model_runner import TokenSampler
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
@@ -17,7 +18,7 @@ from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.app.memory.pages import grant_for
 from tests.engine.memory.stores import DictStore
 from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
-from tests.fakes import FakeDraftSampler, FakeRunner
+from tests.fakes import FakeDraftSampler, FakeRunner, FakeSampler
 from tests.sizes import examples
 
 
@@ -280,3 +281,19 @@ def test_a_sequence_that_has_ended_holds_nothing() -> None:
     assert engine.statistics().drafted_tokens > 0
     assert (source._pool.used_count, source._pool.cached_count, source._texts) == (0, 0, {})
     assert len(source._free_slots) == draft.max_sequences
+
+
+def test_a_sequence_that_stands_still_leaves_its_place_to_another() -> None:
+    draft = drafting(FakeDraftRunner(right=1.0, max_sequences=1))
+    generations = []
+    for name in ("still", "other"):
+        sampling = SamplingParams(temperature=0.0)
+        request = GenerateRequest(name, tuple(range(30)), 10, sampling, tenant=b"")
+        sampler = FakeSampler(100, (), sampling, 0)
+        generations.append(Generation.of(request, sampler, lambda _: None, name, page_tokens=4, salt=None))
+    still, other = generations
+    assert draft.lag(still)
+    draft.follow(still, 29)
+    assert draft.lag(other) is None
+    draft.pause(still.sequence)
+    assert draft.lag(other)

@@ -12,6 +12,7 @@ from app.engine.generation import Generation
 from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_source import DraftToken
+from app.engine.speculative.probe_budget import ProbeBudget
 from app.engine.speculative.speculation import Speculation
 from app.messages.requests import GenerateRequest, SamplingParams
 from tests.fakes import FakeSampler
@@ -31,8 +32,14 @@ class Machine:
     kind: str = "model"
     most_tokens: int = 8
     cost_share: float = 0.1
+    row_s: float = ROW_S
+    prompt_token_s: float = STEP_S / 8
     now_s: float = 0.0
     drafted: int = 0
+    rows: int = 0
+    """Of the last step."""
+    filled: bool = False
+    """Whether something was computed before it."""
     followed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,8 +70,14 @@ class Machine:
 
     clear = release_memory = cast("Any", forget)
 
-    def step(self, prompt: int = 0) -> float:
-        """Returns the seconds that it took beyond a step without drafts. prompt: its tokens, of another one."""
+    def pause(self, sequence: SequenceState) -> None:
+        raise AssertionError
+
+    def step(self, prompt: int = 0, *, is_interrupted: bool = False) -> float:
+        """Returns the seconds that it took beyond a step without drafts.
+
+        prompt: its tokens, of another one. is_interrupted: if something was drafted, in which case all was for nothing.
+        """
         sequence, generations = self.generation.sequence, {self.generation.sequence: self.generation}
         began_s = self.now_s
         step = Step([sequence], [1], 0, [True])
@@ -73,11 +86,14 @@ class Machine:
             step.query_lengths, step.prompts = [prompt], 1
         self.speculation.draft([sequence], generations, 100)
         step.query_lengths[0] += sequence.drafts
-        if self.speculation.fills(step):
-            self.speculation.fill(step, generations)
-        rows = sum(step.query_lengths)
-        plain_s = STEP_S * (prompt / 8 or 1) * self.slowness
-        seconds = plain_s + (0 if prompt else ROW_S * (rows - 1) * self.slowness)
+        self.filled = self.speculation.fills(step, generations)
+        if self.filled:
+            self.speculation.fill(step)
+        rows = self.rows = sum(step.query_lengths)
+        if is_interrupted and rows > 1:
+            return self.now_s - began_s
+        plain_s = (prompt * self.prompt_token_s or STEP_S) * self.slowness
+        seconds = plain_s + (0 if prompt else self.row_s * (rows - 1) * self.slowness)
         self.now_s += seconds
         lengths = np.array([0 if prompt else rows - 1], np.int32)
         batch = SimpleNamespace(token_ids=np.zeros(rows, np.int32), draft_lengths=lengths)
@@ -172,3 +188,123 @@ def test_a_prompt_is_followed_beside_its_own_steps(expected_tokens: int, follows
     for _ in range(4):
         assert machine.step(prompt=64) <= 0.1 * 64 / 8 * STEP_S * 1.02
     assert machine.behind == (0 if follows else 256)
+
+
+def test_following_takes_a_tenth_of_steps_whose_prompt_tokens_take_different_times() -> None:
+    """As where a step of few of them has many answers beside."""
+    machine = warm(Machine(is_right=True))
+    machine.step(prompt=64)
+    lost = plain = 0.0
+    for number in range(40):
+        tokens, machine.prompt_token_s = ((4, 0.1), (512, 0.002))[number % 2]
+        machine.behind = 2000
+        lost += machine.step(prompt=tokens)
+        plain += tokens * machine.prompt_token_s
+    assert 0.05 * plain < lost <= 0.1 * (plain + 64 / 8 * STEP_S) + 1e-9
+
+
+def test_a_prompt_step_without_anything_to_follow_computes_nothing_before() -> None:
+    machine = warm(Machine(is_right=True))
+    machine.step(prompt=64)
+    machine.step(prompt=64)
+    assert not machine.filled
+
+
+def test_what_long_prompts_need_is_saved_up_until_one_is_read() -> None:
+    """Where drafts were wrong and each answer begins with a text that a draft model must read first."""
+    machine = warm(Machine())
+    machine.is_right, machine.behind = True, 2000
+    machine.followed.clear()
+    drafted, steps, lost = machine.drafted, 0, 0.0
+    while machine.drafted == drafted:
+        more_s = machine.step()
+        assert more_s <= STEP_S + FOLLOWED_S * 32, "no long pause"
+        lost += more_s
+        steps += 1
+        assert steps < 6000
+    assert sum(machine.followed) == 2000
+    assert lost <= 0.01 * steps * STEP_S
+    for _ in range(600):
+        machine.step()
+    assert len(machine.generation.draft_tokens) >= 4, "it has seen that they are right"
+
+
+def test_one_text_uses_up_what_was_saved_for_reading() -> None:
+    budget = ProbeBudget()
+    for _ in range(3):
+        assert not budget.allows_reading(2.0)
+        for _ in range(260):
+            budget.stepped(1.0)
+        assert budget.allows_reading(2.0)
+        budget.spend_reading(1.0, is_done=False)
+        assert budget.allows_reading(1.0), "it can be read to its end"
+        budget.spend_reading(0.5, is_done=True)
+        assert not budget.allows_reading(0.1)
+
+
+def test_drafts_end_when_steps_of_many_rows_get_dearer_while_they_are_made() -> None:
+    """Though no other steps are made, so that all steps might have got slower."""
+    machine = warm(Machine(is_right=True))
+    machine.row_s = 1.5 * STEP_S
+    rows = []
+    for _ in range(400):
+        machine.step()
+        rows.append(machine.rows)
+    assert rows.count(1) > 50
+
+
+def test_an_interrupted_probe_counts_as_spent() -> None:
+    machine = warm(Machine())
+    for _ in range(100):
+        machine.step()
+    began_s, drafted = machine.now_s, machine.drafted
+    for _ in range(1000):
+        machine.step(is_interrupted=True)
+    assert 0 < (machine.drafted - drafted) * DRAFT_S <= 0.011 * (machine.now_s - began_s)
+
+
+def test_a_probe_that_is_only_planned_is_made_later() -> None:
+
+    def rows_of_probes(planned: int) -> list[int]:
+        machine, rows = Machine(), []
+        generation = machine.generation
+        for _ in range(planned):
+            machine.speculation.draft([generation.sequence], {generation.sequence: generation}, 100)
+        for _ in range(6):
+            machine.step()
+            rows.append(machine.rows)
+        return rows
+
+    assert min(rows_of_probes(0)) > 1
+    assert rows_of_probes(10) == rows_of_probes(0)
+
+
+def test_what_random_texts_taught_is_forgotten() -> None:
+    machine = warm(Machine())
+    drafted = machine.drafted
+    machine.speculation.forget_chances()
+    assert machine.speculation._model is not None
+    machine.speculation._model.forget(machine.generation.sequence)
+    machine.step()
+    assert machine.drafted > drafted
+    assert machine.rows > 2
+
+
+def test_a_source_that_fails_is_still_asked_to_give_its_memory_back() -> None:
+    machine, released = Machine(), []
+    machine.release_memory = lambda: released.append(True)
+    for _ in range(2):
+        machine.speculation.forget(machine.generation.sequence)
+    assert machine.speculation.has_failed
+    machine.speculation.release_memory()
+    assert released
+
+
+def test_sequences_that_stand_still_are_paused_once() -> None:
+    paused: list[SequenceState] = []
+    machine = Machine()
+    machine.pause = paused.append  # type: ignore[method-assign,assignment]
+    still = [machine.generation.sequence]
+    for sequences in ([], still, still, [], still):
+        machine.speculation.pause(sequences)
+    assert paused == 2 * still

@@ -91,3 +91,15 @@ def test_more_rows_never_seem_to_take_less_time() -> None:
         cost.record(random.randrange(1, 20), random.uniform(0.005, 0.02))
         times = [cost.seconds(rows) for rows in range(1, 30)]
         assert times == sorted(times)
+
+
+def test_rows_that_got_dearer_in_a_row_are_known_by_a_step_of_fewer() -> None:
+    cost = StepCost()
+    for number in range(100):
+        cost.record((1, 4)[number % 2], (0.010, 0.012)[number % 2])
+    for _ in range(100):
+        cost.record(4, 0.024)
+    before = cost.seconds(1)
+    cost.record(1, 0.010)
+    assert cost.seconds(1) == pytest.approx((before + 0.010) / 2, rel=0.01)
+    assert cost.seconds(4) == pytest.approx(0.024, rel=0.02)

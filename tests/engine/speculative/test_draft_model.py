@@ -42,7 +42,7 @@ def _drafts_that_seem_cheap() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepCost, "record", lambda *_: None)
         patch.setattr(DraftCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-5)
+        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-9)
         yield
 
 

@@ -38,7 +38,7 @@ def _drafts_that_seem_cheap() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepCost, "record", lambda *_: None)
         patch.setattr(DraftCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-5)
+        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-9)
         patch.setattr("app.engine.speculative.model_drafts._FREE_PROBES", 0)
         patch.setattr(StepCost, "PRIOR", tuple(1 + 0.001 * rows for rows in StepCost.ROWS))
         yield
@@ -124,13 +124,16 @@ def test_a_dense_model_drafts_for_others(folder: Path, target: str, case: str) -
     if case == "interrupted":
         requests = [replace(one, priority=Priority.BATCH) for one in requests]
     expected, _ = texts_of(requests, make_runner(folder, target), None, case="")
-    drafts = drafts_for(folder, target)
-    found, engine = texts_of(requests, make_runner(folder, target), drafts, case=case)
-    assert found == expected
-    drafted, right = engine.statistics().drafts["model"]
+    for _ in range(20):  # interruptions may leave no time for drafts
+        drafts = drafts_for(folder, target)
+        found, engine = texts_of(requests, make_runner(folder, target), drafts, case=case)
+        assert found == expected
+        assert not engine.statistics().drafts_failed
+        assert drafts._pool.used_count == 0
+        drafted, right = engine.statistics().drafts["model"]
+        if 0 < right < drafted or case != "interrupted":
+            break
     assert 0 < right < drafted
-    assert not engine.statistics().drafts_failed
-    assert drafts._pool.used_count == 0
 
 
 class Limited(Alternating):

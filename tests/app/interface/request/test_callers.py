@@ -41,9 +41,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": CHAT | {"max_tokens": 9},
     "/v1/embeddings": {"model": "tiny", "input": "hi"},
     "/v1/rerank": {"model": "encoder", "query": "hi", "documents": ["you"]},
+    "/v2/rerank": {"model": "encoder", "query": "hi", "documents": ["you"]},
     "/v1/score": {"model": "encoder", "text_1": "hi", "text_2": "you"},
 }
-UNSTREAMED = ("/v1/embeddings", "/v1/rerank", "/v1/score")
+UNSTREAMED = ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score")
 
 
 def service(worker: FakeWorker, *keys: str) -> Service:

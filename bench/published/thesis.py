@@ -37,7 +37,7 @@ def summary(results: Results) -> Lines:
     """What its abstract promises, in one table: sym_int4 over the original."""
     files = [file for file in originals(results) if not file.result.get("layers")]
     soft = [
-        f"{name} +{100 * (attested / plain - 1):.0f} %"
+        f"{name} {100 * (attested / plain - 1):+.0f} %"
         for file in results.shown("confidential-embedded")[-1:]
         for name, plain, attested in _front(file.result)
     ]

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from threading import Event
@@ -12,14 +12,14 @@ from app.engine.engine import Engine
 from app.engine.generation import Generation
 from app.engine.model_runner import TokenSampler
 from app.engine.speculative.draft_model import DraftModel
-from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
-from app.engine.speculative.step_cost import StepCost
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.app.memory.pages import grant_for
 from tests.engine.memory.stores import DictStore
 from tests.engine.test_engine import SPARE_STATE_PAGES, WINDOWS, Receiver, spoil_free_states, state_pages_of
 from tests.fakes import FakeDraftSampler, FakeRunner, FakeSampler
 from tests.sizes import examples
+
+pytestmark = pytest.mark.usefixtures("drafts_seem_cheap")
 
 
 class FakeDraftRunner(FakeRunner):
@@ -34,16 +34,6 @@ class FakeDraftRunner(FakeRunner):
         assert isinstance(sampler, FakeDraftSampler)
         sampler.probability = 0.9
         return token if self.random.random() < self.right else (token + 1) % self.vocab_size
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _drafts_that_seem_cheap() -> Iterator[None]:
-    """A fake draft takes as long as a fake step: what is planned must not depend on that."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepCost, "record", lambda *_: None)
-        patch.setattr(DraftCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-9)
-        yield
 
 
 def drafting(draft: FakeRunner, most_tokens: int = 5) -> DraftModel:

@@ -1,7 +1,7 @@
 """A native model drafts for itself: texts and their log-probabilities are the same to the last bit."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,13 +16,13 @@ from app.engine.model_runner import TokenConstraint
 from app.engine.native_runner import NativeRunner
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftToken
-from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
-from app.engine.speculative.step_cost import StepCost
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.workers.constraints import Constraints
 from tests.engine.test_engine import Receiver
 from tests.engine.test_resumed import SCHEMA
+
+pytestmark = pytest.mark.usefixtures("drafts_seem_cheap")
 
 TEXT = Path(__file__).parents[2] / "data" / "alice.txt"
 Outputs = dict[str, tuple[tuple[int, ...], list[bytes]]]
@@ -42,15 +42,6 @@ class SpoiltDrafts(DraftModel):
             else draft
             for draft in drafts
         ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _drafts_that_seem_cheap() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepCost, "record", lambda *_: None)
-        patch.setattr(DraftCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-9)
-        yield
 
 
 def make_runner(model: Path, **options: Any) -> NativeRunner:

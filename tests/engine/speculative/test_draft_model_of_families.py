@@ -1,6 +1,6 @@
 """A dense native model drafts for models of other families, in all that may befall a request: the same tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner
 from app.engine.scheduling.limits import least_state_pages
 from app.engine.speculative.draft_model import DraftModel
-from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.failures import ConstraintError
 from app.messages.outputs import TokenDelta
@@ -34,14 +33,9 @@ TARGETS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _drafts_that_seem_cheap() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepCost, "record", lambda *_: None)
-        patch.setattr(DraftCost, "record", lambda *_: None)
-        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-9)
-        patch.setattr("app.engine.speculative.model_drafts._FREE_PROBES", 0)
-        patch.setattr(StepCost, "PRIOR", tuple(1 + 0.001 * rows for rows in StepCost.ROWS))
-        yield
+def _probes_are_never_free(drafts_seem_cheap: pytest.MonkeyPatch) -> None:
+    drafts_seem_cheap.setattr("app.engine.speculative.model_drafts._FREE_PROBES", 0)
+    drafts_seem_cheap.setattr(StepCost, "PRIOR", tuple(1 + 0.001 * rows for rows in StepCost.ROWS))
 
 
 def sure_tensors(decoder: Decoder) -> dict[str, F32]:

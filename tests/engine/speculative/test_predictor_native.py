@@ -15,7 +15,6 @@ from app.engine.engine import Engine
 from app.engine.memory.engine_memory import MemoryOptions
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
-from app.engine.speculative.model_drafts import DraftCost
 from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
 from app.engine.speculative.step_cost import StepCost
 from app.messages.outputs import TokenDelta, TokenScores
@@ -83,14 +82,9 @@ SHAPES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _drafts_that_seem_cheap() -> Iterator[None]:
-    """What is planned must not depend on how long the steps of a tiny model take on a busy machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepCost, "record", lambda *_: None)
-        patch.setattr(DraftCost, "record", lambda *_: None)
-        patch.setattr(NativeRunner, "predictor_share", 0.02)
-        patch.setattr("app.engine.memory.loads._ALWAYS_DEADLINE_S", 600.0)
-        yield
+def _predictors_seem_cheap(drafts_seem_cheap: pytest.MonkeyPatch) -> None:
+    drafts_seem_cheap.setattr(NativeRunner, "predictor_share", 0.02)
+    drafts_seem_cheap.setattr("app.engine.memory.loads._ALWAYS_DEADLINE_S", 600.0)
 
 
 def tensors_of(decoder: Decoder) -> dict[str, F32]:

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from threading import Lock
 from typing import Final, Self
@@ -25,12 +26,7 @@ _ACCENTS: Final = re.compile(
     "[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
     "\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]+"
 )
-_SIGNS: Final = "".join(
-    each for each in map(chr, range(0x900, 0xAC00)) if unicodedata.category(each)[0] == "M" and not _ACCENTS.match(each)
-)
-"""Marks that are part of a word, such as the vowel signs of Indian scripts; `\\w` has none of them."""
 _ASCII_WORD: Final = re.compile("[a-z0-9]{1,64}")
-_WORD: Final = re.compile(rf"([{_UNSPACED}]+)|((?:[^\W_{_UNSPACED}]|[{_SIGNS}]){{1,64}})")
 _K1: Final = 1.2
 _B: Final = 0.75
 _WORD_BYTES: Final = 150
@@ -48,13 +44,22 @@ def words_of(text: str) -> list[str]:
         return _ASCII_WORD.findall(folded)
     plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", folded)))
     words = list[str]()
-    for run, word in _WORD.findall(plain):
+    for run, word in _word_pattern().findall(plain):
         if word:
             words.append(word)
         else:
             words += run
             words += map("".join, pairwise(run))
     return words
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    """Returns what finds runs without spaces and words. It takes long to make: no start of an ingress waits for it."""
+    characters = map(chr, range(0x900, 0xAC00))
+    # Marks that are part of a word, such as the vowel signs of Indian scripts; \w has none of them.
+    signs = "".join(each for each in characters if unicodedata.category(each)[0] == "M" and not _ACCENTS.match(each))
+    return re.compile(rf"([{_UNSPACED}]+)|((?:[^\W_{_UNSPACED}]|[{signs}]){{1,64}})")
 
 
 class Vocabulary:

@@ -66,6 +66,11 @@ class Encoders:
         return self._first(scores=False)
 
     @property
+    def identity(self) -> str | None:
+        """What tells the vectors of that model from those of others; None: none is served."""
+        return None if self.default is None else self.model().identity
+
+    @property
     def reranker(self) -> str | None:
         """The first reranker; None: none is served."""
         return self._first(scores=True)

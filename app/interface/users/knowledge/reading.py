@@ -122,12 +122,12 @@ class DocumentReading:
         [held] = await collections.add(collection, {file_id: now.about})
         unread = {held.document.stored.number}
         keeping = asyncio.create_task(_kept(collections, collection, unread))
-        encoder = self._encoder
+        encoder = self._encoders.identity
         try:
             async with self._metered(caller) as metered:
                 async for passages, _ in collections.passages(collection, document):
                     await self._add(metered, held, passages)
-            if encoder is None or self._encoder != encoder:  # another one is served since
+            if encoder is None or self._encoders.identity != encoder:  # another one is served since
                 await held.leave()
                 return
             await held.complete({"encoder": encoder})
@@ -212,19 +212,14 @@ class DocumentReading:
         passages = await asyncio.to_thread(cut, document.sections, kind=document.kind, place=place, reader=reader)
         if not passages:
             raise DocumentError(" ".join([_NO_TEXT, *document.notes]))
-        encoder = self._encoder
+        encoder = self._encoders.identity
         await self._add(caller, held, passages)
         return {
             "pages": document.pages,
             "notes": list(document.notes),
             "passages": len(passages),
-            "encoder": encoder if self._encoder == encoder else None,  # vectors of two: they are made anew
+            "encoder": encoder if self._encoders.identity == encoder else None,  # vectors of two: they are made anew
         }
-
-    @property
-    def _encoder(self) -> str | None:
-        """The identity of the encoder that makes vectors now, if one is served."""
-        return None if self._encoders.default is None else self._encoders.model().identity
 
     async def _add(self, caller: Caller, held: ReadDocument, passages: Sequence[Passage]) -> None:
         """Embeds passages if an encoder is served, and stores them. Raises ApiError, EngineError, AccountsError."""

@@ -174,7 +174,7 @@ class KnowledgeSearch:
         """Returns a collection with its read documents, opened."""
         collection_id = collection.stored.id
         async with self._opening.setdefault(collection_id, asyncio.Lock()):
-            encoder = self._encoders.model().identity if self._encoders.default is not None else None
+            encoder = self._encoders.identity
             opened = self._opened.get(collection_id)
             if opened is None or opened.encoder != encoder or opened.has_unused_words:
                 opened = _Opened(encoder)
@@ -195,8 +195,10 @@ class KnowledgeSearch:
         """Opens what is new in a collection, and closes what is gone."""
         await self._reading.go_on(caller, collections, collection)
         found = await _read_documents(collections, collection)
-        await self._drop_gone(opened, {each.stored.number for each in found})
+        numbers = {each.stored.number for each in found}
         there = {each.number for each in opened.index.documents}
+        if numbers - there - opened.added.keys():
+            await _drop_gone(opened, numbers)
         for each in found:
             number = each.stored.number
             if number in there or number in opened.added:
@@ -224,14 +226,6 @@ class KnowledgeSearch:
         opened.changes = collection.stored.changes
         if opened.encoder is not None and not opened.is_embedded:
             opened.others = [each for each in found if each.about.get("encoder") != opened.encoder]
-
-    async def _drop_gone(self, opened: _Opened, numbers: Set[int]) -> None:
-        """Drops documents that are gone, so that those that replace them have room. numbers: of what is there."""
-        for number in opened.added.keys() - numbers:
-            opened.added_bytes -= opened.added.pop(number).size_bytes
-        left = [each for each in opened.index.documents if each.number in numbers]
-        if len(left) < len(opened.index.documents):
-            opened.index = await asyncio.to_thread(opened.index.changed, left, {})
 
     async def _added(
         self, collections: Collections, collection: Collection, document: CollectedDocument, opened: _Opened
@@ -288,6 +282,15 @@ class KnowledgeSearch:
         opened = self._opened.pop(collection_id, None)
         if opened is not None and opened.closing is not None:
             opened.closing.cancel()
+
+
+async def _drop_gone(opened: _Opened, numbers: Set[int]) -> None:
+    """Drops documents that are gone, so that those that replace them have room. numbers: of what is there."""
+    for number in opened.added.keys() - numbers:
+        opened.added_bytes -= opened.added.pop(number).size_bytes
+    left = [each for each in opened.index.documents if each.number in numbers]
+    if len(left) < len(opened.index.documents):
+        opened.index = await asyncio.to_thread(opened.index.changed, left, {})
 
 
 def _too_large() -> ApiError:

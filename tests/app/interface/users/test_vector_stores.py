@@ -292,7 +292,7 @@ async def test_what_a_question_that_was_given_up_has_opened_stays(
     collection_id = await world.collection({"lease.md": LEASE, "menu.md": MENU})
     identity = await world.site.gate.identify(world.secret)
     collections = Collections(world.site.gate.collections, identity, world.secret)
-    none_served: Any = SimpleNamespace(default=None)
+    none_served: Any = SimpleNamespace(default=None, identity=None)
     unused: Any = None
     search = KnowledgeSearch(none_served, reading.DocumentReading(world.site.gate, unused, none_served, unused))
     passages, names = Collections.passages, list[str]()

@@ -369,7 +369,8 @@ class ModelDrafts:
                 self._budget.spend(self._follow([self._probe], max(_FIRST_PAUSE_S, least_s)))
             else:  # a step takes about twice as long, until the text is read
                 taken_s = self._follow([self._probe], max(self._target.seconds(rows), least_s))
-                self._budget.spend_reading(taken_s, is_done=not self.source.lag(self._probe))
+                runs = self._probe.sequence.slot >= 0  # one that was preempted must get nothing of the source
+                self._budget.spend_reading(taken_s, is_done=runs and not self.source.lag(self._probe))
         if self._lagging:
             self._follow_s_left -= self._follow(self._lagging, self._follow_s_left)
         self._spent_s = self._draft(allowed, rows)

@@ -156,7 +156,8 @@ class Speculation:
             for index, sequence in enumerate(step.sequences):
                 if sequence in planned:
                     step.query_lengths[index] = 1
-                    sequence.drafts = 0
+            for sequence in planned:  # also of those that the step leaves out
+                sequence.drafts = 0
             self._planned = []
 
     @staticmethod

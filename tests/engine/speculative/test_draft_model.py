@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from app.engine.engine import Engine
 from app.engine.generation import Generation
 from app.engine.model_runner import TokenSampler
+from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.probe_budget import ProbeBudget
+from app.engine.speculative.speculation import Speculation
 from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.app.memory.pages import grant_for
 from tests.engine.memory.stores import DictStore
@@ -143,6 +146,16 @@ class StrictDraftRunner(FakeDraftRunner):
         return super().make_draft_sampler(prompt_token_ids, sampling, seed)
 
 
+def generations_of(names: Sequence[str]) -> list[Generation]:
+    """Of the same prompt of 30 tokens."""
+    sampling, made = SamplingParams(temperature=0.0), []
+    for name in names:
+        request = GenerateRequest(name, tuple(range(30)), 10, sampling, tenant=b"")
+        sampler = FakeSampler(100, (), sampling, 0)
+        made.append(Generation.of(request, sampler, lambda _: None, name, page_tokens=4, salt=None))
+    return made
+
+
 def texts_with(drafts: DraftModel | None, requests: Sequence[GenerateRequest]) -> tuple[list[Any], int]:
     """The texts, and how many tokens were drafted. The engine still runs then."""
     engine, receiver = Engine(FakeRunner(vocab_size=400), drafts=drafts), Receiver()
@@ -197,6 +210,55 @@ def test_a_source_that_fails_is_not_asked_again(method: str, monkeypatch: pytest
     assert texts == alone
     assert (drafted > 0) == (method == "forget")
     assert asked == [1]
+
+
+def test_a_failure_while_sequences_are_preempted_changes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(_: SequenceState) -> None:
+        raise ValueError("it can not forget")
+
+    runner = FakeRunner(max_sequences=4, kv_pages=20)
+    source = drafting(FakeDraftRunner(right=1.0))
+    monkeypatch.setattr(source, "forget", fail)
+    engine = Engine(runner, expected_output_tokens=1, drafts=source, prefix_cache=False)
+    requests = [
+        GenerateRequest(f"{number}", tuple(range(20)), 40, SamplingParams(temperature=1.0, seed=number), tenant=b"")
+        for number in range(3)
+    ]
+    receiver = Receiver()
+    for request in requests:
+        receiver.submit(engine, request)
+    engine.start()
+    for request in requests:
+        assert receiver.tokens(request.request_id) == runner.expected_tokens(request)
+    assert engine.healthy
+    engine.stop()
+    counts = engine.statistics()
+    assert counts.preemptions > 0
+    assert counts.drafts_failed
+
+
+def test_a_probe_that_is_preempted_gets_nothing_of_the_draft_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may never run again, and then nobody would give it back."""
+    monkeypatch.setattr("app.engine.speculative.model_drafts._FREE_PROBES", 0)
+    monkeypatch.setattr(ProbeBudget, "allows_reading", lambda *_: True)
+    source = drafting(FakeDraftRunner(right=1.0))
+    source.cost_share = 2.0  # drafts seem to cost more than they save: only probes are made
+    speculation = Speculation(0, None, source, lambda _: 1)
+    probed, other = generations_of(["probed", "other"])
+    probed.may_draft = True
+    probed.sequence.slot, probed.sequence.computed = 0, len(probed.tokens) - 1
+    generations = {each.sequence: each for each in (probed, other)}
+    speculation.draft([probed.sequence], generations, 100)
+    assert source._texts.keys() == {probed.sequence}
+    speculation.forget(probed.sequence)
+    probed.sequence.slot = -1
+    step = Step([other.sequence], [1], 0, [True])
+    assert speculation.fills(step, generations), "the probe is planned"
+    speculation.fill(step)
+    assert not speculation.has_failed
+    assert source._texts == {}
+    assert len(source._free_slots) == 8
 
 
 def test_a_prompt_that_begins_alike_is_read_once() -> None:
@@ -275,13 +337,7 @@ def test_a_sequence_that_has_ended_holds_nothing() -> None:
 
 def test_a_sequence_that_stands_still_leaves_its_place_to_another() -> None:
     draft = drafting(FakeDraftRunner(right=1.0, max_sequences=1))
-    generations = []
-    for name in ("still", "other"):
-        sampling = SamplingParams(temperature=0.0)
-        request = GenerateRequest(name, tuple(range(30)), 10, sampling, tenant=b"")
-        sampler = FakeSampler(100, (), sampling, 0)
-        generations.append(Generation.of(request, sampler, lambda _: None, name, page_tokens=4, salt=None))
-    still, other = generations
+    still, other = generations_of(["still", "other"])
     assert draft.lag(still)
     draft.follow(still, 29)
     assert draft.lag(other) is None

@@ -300,6 +300,26 @@ def test_a_source_that_fails_is_still_asked_to_give_its_memory_back() -> None:
     assert released
 
 
+def test_a_failure_leaves_no_drafts_of_a_sequence_that_the_step_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It found no page, or was preempted; otherwise it would have rows for drafts that nobody makes."""
+
+    def fail(_: Sequence[Generation]) -> None:
+        raise ValueError("it can not draft")
+
+    machine, other = Machine(), Machine()
+    monkeypatch.setattr(machine, "draft", fail)
+    generations = {one.generation.sequence: one.generation for one in (machine, other)}
+    computed, left_out = generations
+    machine.speculation.draft([computed, left_out], generations, 100)
+    assert left_out.drafts > 0
+    step = Step([computed], [1 + computed.drafts], 0, [True])
+    assert machine.speculation.fills(step, generations)
+    machine.speculation.fill(step)
+    assert machine.speculation.has_failed
+    assert step.query_lengths == [1]
+    assert (computed.drafts, left_out.drafts) == (0, 0)
+
+
 def test_sequences_that_stand_still_are_paused_once() -> None:
     paused: list[SequenceState] = []
     machine = Machine()

@@ -40,6 +40,11 @@ _MOST_IN_A_ROW: Final = 100
 """After so many steps with drafts there is one without, which tells whether all steps got slower or only these."""
 _NEXT_IN_A_ROW: Final = 8
 """As many if that one was much faster than expected."""
+_EXPLORE_SHARE: Final = 0.03
+"""Of the time that drafts are expected to save, how much may be lost with one token more than is worth its time. Else
+rows that once took long would be thought to take long for ever."""
+_MOST_EXPLORED: Final = 2.0
+"""The most that is saved up for that, in steps' times."""
 _STEPS_OFF: Final = 8
 """Where drafts don't pay, it is looked at again after so many steps: looking takes time too."""
 _MOST_PROBED_ROWS: Final = 24
@@ -171,6 +176,8 @@ class ModelDrafts:
         self._probe: Generation | None = None  # to follow, so that it can be drafted for
         self._probes = 0  # in which something was drafted
         self._in_a_row = 0  # plans to draft
+        self._explore_s = 0.0  # what may be lost with one token more
+        self._has_explored = False  # in this step
         self._undrafted_s = 0.0  # what this step is expected to take, if nothing is drafted after many such plans
         self._probed_s: float | None = None  # what this step would take without its probe; None: it has none
         self._spent_s = 0.0
@@ -186,6 +193,7 @@ class ModelDrafts:
         self._lagging, self._probe, self.drafted = [], None, []
         self._probed_s, self._spent_s, self.most_tokens = None, 0.0, self.source.most_tokens
         self._undrafted_s = 0.0
+        self._has_explored = False
 
     def forget(self, sequence: SequenceState) -> None:
         """Forgets a sequence that has ended or was preempted."""
@@ -200,8 +208,13 @@ class ModelDrafts:
 
     @property
     def is_probe(self) -> bool:
-        """Whether all that is drafted in this step is to be computed, whether it pays or not."""
+        """Whether this step drafts to learn what drafts cost and gain."""
         return self._probed_s is not None
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether all that is drafted in this step is to be computed, whether it pays or not."""
+        return self.is_probe or self._has_explored
 
     @property
     def has_plan(self) -> bool:
@@ -230,6 +243,9 @@ class ModelDrafts:
         if behind:
             self._plan_to_follow(chosen, behind, rows, is_prompt=False)
         if depth:
+            step_s = self._target.seconds(rows)
+            saved_s = (self._rate / base - 1) * step_s
+            self._explore_s = min(self._explore_s + _EXPLORE_SHARE * saved_s, _MOST_EXPLORED * step_s)
             return chosen
         probed = [] if self._lagging or not (ready or behind) else self._plan_probe(ready, behind, rows)
         if not self._lagging and not probed and self._probe is None:
@@ -428,7 +444,9 @@ class ModelDrafts:
                 is_last = token.token in generation.request.stop_token_ids
                 if len(record.drafts) < allowed[generation] and not is_last:
                     more.append(generation)
-            going = more if self.is_probe else self._worth_more(more, rows)
+            if not self.is_probe:
+                more = [] if self._has_explored else self._worth_more(more, rows)
+            going = more
         return self._clock() - began_s
 
     def _worth_more(self, generations: list[Generation], rows: int) -> list[Generation]:
@@ -441,6 +459,11 @@ class ModelDrafts:
             seconds = self._more_s(count) + self._target.seconds(rows + count) - before_s
             if gained - self._rate * seconds > best:
                 best, most = gained - self._rate * seconds, count
+        if records and not most:
+            lost_s = self._more_s(1) + self._target.seconds(rows + 1) - before_s - records[0][0] / self._rate
+            if lost_s <= self._explore_s:
+                self._explore_s -= lost_s
+                most, self._has_explored = 1, True
         return [generation for _, generation in records[:most]]
 
     def chances(self, generation: Generation) -> list[float]:

@@ -328,3 +328,12 @@ def test_sequences_that_stand_still_are_paused_once() -> None:
     for sequences in ([], still, still, [], still):
         machine.speculation.pause(sequences)
     assert paused == 2 * still
+
+
+def test_rows_that_took_long_for_a_while_are_soon_tried_again() -> None:
+    machine = warm(Machine(is_right=True))
+    for _ in range(40):
+        for rows, seconds in ((1, 1.0), (2, 1.0), (1, 1.0), (3, 1.7)):
+            machine.speculation._cost.record(rows, seconds * STEP_S)
+    rows = [machine.step() and machine.rows for _ in range(150)]
+    assert rows.count(3) > 100 > 0 < rows.count(4)

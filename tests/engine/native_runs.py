@@ -3,15 +3,19 @@
 Knows nothing of how an engine was made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import zip_longest
 from random import Random
 from threading import Event, Thread
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.engine import Engine
+from app.engine.model_runner import Batch
+from app.messages.outputs import TokenDelta, TokenScores
 from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
 from kernels import _native
 from tests.engine.test_engine import Receiver
@@ -80,6 +84,41 @@ def outputs_one_by_one(engine: Engine, requests: Sequence[GenerateRequest]) -> O
     return {name: tokens for request in requests for name, tokens in outputs(engine, [request]).items()}
 
 
+class Answer(NamedTuple):
+    """All that a request gets, to the last bit."""
+
+    tokens: tuple[int, ...]
+    scores: tuple[bytes, ...]
+    """Of each token, those of the likeliest ones too; none unless they were asked for."""
+    finish_reason: str | None
+
+
+def answer_of(receiver: Receiver, name: str) -> Answer:
+    """Waits for it."""
+    tokens = receiver.tokens(name)
+    parts = [each.scores for each in receiver.events[name] if isinstance(each, TokenDelta) and each.scores is not None]
+    scores = TokenScores.joined(parts)
+    rows = [] if scores is None else list(zip(scores.logprobs, scores.top_token_ids, scores.top_logprobs, strict=True))
+    return Answer(tokens, tuple(b"".join(each.tobytes() for each in row) for row in rows), receiver.finish_reason(name))
+
+
+def differences(found: Mapping[str, Answer], expected: Mapping[str, Answer]) -> list[str]:
+    """Where answers differ, and from which token on."""
+    assert found.keys() == expected.keys()
+    different = []
+    for name, answer in found.items():
+        other = expected[name]
+        for what, mine, others in (
+            ("tokens", answer.tokens, other.tokens),
+            ("scores", answer.scores, other.scores),
+            ("finish reason", (answer.finish_reason,), (other.finish_reason,)),
+        ):
+            places = (place for place, (a, b) in enumerate(zip_longest(mine, others)) if a != b)
+            if (place := next(places, None)) is not None:
+                different.append(f"{name}: {what} from {place} on, of {len(mine)} and {len(others)}")
+    return different
+
+
 @contextmanager
 def interrupted(engine: Engine) -> Iterator[None]:
     """Interrupts steps of batches at any time, and so at any layer."""
@@ -112,3 +151,34 @@ def check_second_turn(
         assert engine.statistics().cached_tokens == (behind - 1) // PAGE * PAGE
     with uncached as engine:
         assert outputs(engine, [second])["second"] == again
+
+
+def check_aborted_texts(drafting: Engine, plain: Engine) -> None:
+    """Texts that were aborted behind any step leave no page with a wrong draft: what goes on behind them is the same.
+
+    drafting: computes prompts and answers alike, to the last bit. plain: without drafts.
+    """
+    text = tuple(made_text(50))
+    whole = outputs(plain, [GenerateRequest("whole", text, 100, GREEDY, tenant=b"")])["whole"]
+    runner, receiver = drafting._runner, Receiver()
+    computed, left, is_aborted = runner.step, 0, Event()
+
+    def step(batch: Batch) -> NDArray[np.int32] | None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            drafting.abort(aborted)  # once this step is done
+            is_aborted.set()
+        return computed(batch)
+
+    runner.step = step  # type: ignore[method-assign]
+    drafting.start()
+    for left in range(7, 27, 2):
+        aborted, again, tenant = f"until {left}", f"again {left}", bytes([left])  # no tenant finds another one's pages
+        is_aborted.clear()
+        receiver.submit(drafting, GenerateRequest(aborted, text, 300, GREEDY, tenant=tenant))
+        assert is_aborted.wait(60)
+        receiver.submit(drafting, GenerateRequest(again, text + whole[:64], 36, GREEDY, tenant=tenant))
+        assert receiver.tokens(again) == whole[64:], again
+        assert not receiver.ended(aborted)
+    assert drafting.statistics().cached_tokens >= 10 * 2 * PAGE, "of the answers too"

@@ -1,14 +1,16 @@
 """A dense native model drafts for models of other families, in all that may befall a request: the same tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.engine.engine import Engine
+from app.engine.memory.engine_memory import MemoryOptions
 from app.engine.native_runner import NativeRunner
 from app.engine.scheduling.limits import least_state_pages
 from app.engine.speculative.draft_model import DraftModel
@@ -16,8 +18,22 @@ from app.engine.speculative.step_cost import StepCost
 from app.messages.failures import ConstraintError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
+from kernels import _native
+from quant.codes.matrix import WeightType
 from quant.families.description import Attention, Decoder, Experts, Layer, Mlp
-from tests.engine.native_runs import GREEDY, Alternating, Outputs, interrupted, made_text, requests_of_lengths
+from tests.app.memory.pages import grant_for
+from tests.engine.memory.stores import DictStore
+from tests.engine.native_runs import (
+    GREEDY,
+    Alternating,
+    Answer,
+    answer_of,
+    check_aborted_texts,
+    differences,
+    interrupted,
+    made_text,
+    requests_of_lengths,
+)
 from tests.engine.speculative.test_predictor_native import CONFIG, DELTA, DENSE, FULL, MODELS, tensors_of
 from tests.engine.test_engine import Receiver
 from tests.kernels.tiny_model import F32, write_described
@@ -29,7 +45,11 @@ TARGETS = {
     "states": replace(DENSE, kinds=(DELTA, FULL), layers=(0, 1, 0)),
     "windows": replace(DENSE, kinds=(Layer(Attention(32**-0.5, window=40), mlp=Mlp(96)), FULL), layers=(0, 1)),
     "latent": MODELS["latent"],
+    "wide": replace(DENSE, hidden_size=128, kinds=(Layer(Attention(32**-0.5), mlp=Mlp(192)),)),
 }
+AUTO = {"compute_type": "auto", "prompt_compute_type": "auto", "kv_type": "auto"}
+"""A service's defaults: bf16 where the processor has AMX."""
+BF16_TIERS = {"scalar", "amx_int8"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,25 +68,36 @@ def sure_tensors(decoder: Decoder) -> dict[str, F32]:
     return tensors
 
 
-def make_runner(folder: Path, name: str, *, drafts: bool = False) -> NativeRunner:
+def make_runner(
+    folder: Path,
+    name: str,
+    *,
+    drafts: bool = False,
+    kind: WeightType = "int8",
+    group: int = 32,
+    max_sequences: int = 17,
+    **options: Any,
+) -> NativeRunner:
     """name: of the target. drafts: the model that drafts for it. Models are written once."""
-    path = folder / (f"draft for {name}" if drafts else name)
+    path = folder / f"{'draft for ' if drafts else ''}{name} {kind} {group}"
     if not path.is_dir():
-        target, draft = (replace(one, predictor=None) for one in (TARGETS[name], replace(DENSE, layers=(0,))))
+        target = replace(TARGETS[name], predictor=None)
+        draft = replace(DENSE, hidden_size=target.hidden_size, layers=(0,), predictor=None)
         tensors = sure_tensors(target)
         if drafts:
             tensors = {**sure_tensors(draft), **{key: tensors[key] for key in SHARED}}
-        write_described(path, draft if drafts else target, CONFIG, tensors, "int8")
+        config = {**CONFIG, "hidden_size": target.hidden_size}
+        write_described(path, draft if drafts else target, config, tensors, kind, group)
     return NativeRunner(
         str(path),
         threads=1,
-        kv_type="int16",
         kv_pages=400,
-        max_sequences=17,
+        max_sequences=max_sequences,
         max_step_tokens=64,
         max_context_tokens=512,
         page_groups=name == "windows" and not drafts,
-        state_pages=least_state_pages(17) + 6,
+        state_pages=least_state_pages(max_sequences) + 6,
+        **{**AUTO, **options},
     )
 
 
@@ -79,13 +110,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("families")
 
 
-def texts_of(
-    requests: Sequence[GenerateRequest],
-    runner: NativeRunner,
-    drafts: DraftModel | None,
-    *,
-    case: str,
-) -> tuple[Outputs, Engine]:
+def answers_of(
+    requests: Sequence[GenerateRequest], runner: NativeRunner, drafts: DraftModel | None, *, case: str = ""
+) -> tuple[dict[str, Answer], Engine]:
     engine = Engine(
         runner, expected_output_tokens=1, prompt_chunk_tokens=48, drafts=drafts, prefix_cache=case != "uncached"
     )
@@ -96,38 +123,164 @@ def texts_of(
             receiver.submit(engine, replace(request, request_id=f"{request.request_id}, aborted", max_new_tokens=300))
     with interrupted(engine) if case == "interrupted" else nullcontext():
         engine.start()
-        texts = {}
+        answers = {}
         for request in requests:
-            texts[request.request_id] = receiver.tokens(request.request_id)
+            answers[request.request_id] = answer_of(receiver, request.request_id)
             engine.abort(f"{request.request_id}, aborted")
     engine.stop()
     assert engine.statistics().pages_used == 0
-    return texts, engine
+    return answers, engine
+
+
+def scored(requests: Sequence[GenerateRequest], max_new_tokens: int) -> list[GenerateRequest]:
+    """With the log-probabilities of their tokens and of the likeliest three."""
+    return [
+        replace(
+            one,
+            max_new_tokens=max_new_tokens,
+            sampling=one.sampling if one.search else replace(one.sampling, logprobs=3),
+        )
+        for one in requests
+    ]
 
 
 @pytest.mark.parametrize(
     ("target", "case"),
-    [("dense", "interrupted"), ("experts", "16 at once"), ("states", "aborts"), ("windows", "uncached"),
-     ("windows", "interrupted"), ("latent", "aborts")],
+    [("dense", "interrupted"), ("dense", "20 at once"), ("experts", "16 at once"), ("states", "aborts"),
+     ("windows", "uncached"), ("windows", "interrupted"), ("latent", "aborts")],
 )  # fmt: skip
 def test_a_dense_model_drafts_for_others(folder: Path, target: str, case: str) -> None:
-    requests = [replace(one, max_new_tokens=40) for one in requests_of_lengths((1, 31, 33, 71, 100))]
+    requests = scored(requests_of_lengths((1, 31, 33, 71, 100)), 40)
     if case == "16 at once":
-        requests = requests_of_lengths(range(20, 36))[:-1]
-        requests = [replace(one, max_new_tokens=20) for one in requests]
-    if case == "interrupted":
+        requests = scored(requests_of_lengths(range(20, 36))[:-1], 20)
+    elif case == "20 at once":  # there are drafts once five have ended
+        requests = scored(requests_of_lengths(range(20, 40))[:-1], 24)
+        requests[:5] = [replace(one, max_new_tokens=4) for one in requests[:5]]
+    elif case == "interrupted":
         requests = [replace(one, priority=Priority.BATCH) for one in requests]
-    expected, _ = texts_of(requests, make_runner(folder, target), None, case="")
+    expected, _ = answers_of(requests, make_runner(folder, target, max_sequences=24), None)
     for _ in range(20):  # interruptions may leave no time for drafts
         drafts = drafts_for(folder, target)
-        found, engine = texts_of(requests, make_runner(folder, target), drafts, case=case)
-        assert found == expected
+        found, engine = answers_of(requests, make_runner(folder, target, max_sequences=24), drafts, case=case)
+        assert differences(found, expected) == []
         assert not engine.statistics().drafts_failed
         assert drafts._pool.used_count == 0
         drafted, right = engine.statistics().drafts["model"]
         if 0 < right < drafted or case != "interrupted":
             break
     assert 0 < right < drafted
+
+
+def arithmetics() -> Iterator[Any]:
+    """Every tier of this machine, and every type of pages and of computing in the best of them."""
+    tiers = _native.available_tiers()
+    int8 = {"compute_type": "int8", "prompt_compute_type": "same"}
+    bf16 = {"compute_type": "bf16", "prompt_compute_type": "same", "kv_type": "bf16"}
+    for tier in tiers:
+        yield pytest.param(tier, {**int8, "kv_type": "int16"}, "sym_int4", 64, id=f"{tier}-int8")
+        if tier in BF16_TIERS:
+            yield pytest.param(tier, bf16, "int8", 32, id=f"{tier}-bf16")
+            mixed = {"compute_type": "int8", "prompt_compute_type": "bf16", "kv_type": "bf16"}
+            yield pytest.param(tier, mixed, "sym_int4", 64, id=f"{tier}-int8 and prompts in bf16")
+    fp32 = {"compute_type": "fp32", "prompt_compute_type": "same", "kv_type": "fp32"}
+    for name, options, kind in (
+        ("int8 with pages of int8", {**int8, "kv_type": "int8"}, "int8"),
+        ("int8 with pages of bf16", {**int8, "kv_type": "bf16"}, "int8"),
+        ("fp32", fp32, "int8"),
+        ("fp32 of weights in bf16", fp32, "bf16"),
+        ("auto", AUTO, "sym_int4"),
+    ):
+        yield pytest.param(tiers[-1], options, kind, 32, id=f"{tiers[-1]}-{name}")
+
+
+@pytest.mark.parametrize(("tier", "options", "kind", "group"), list(arithmetics()))
+def test_in_every_arithmetic(
+    folder: Path,
+    tier: str,
+    options: dict[str, Any],
+    kind: WeightType,
+    group: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps of 12 rows and fewer, and with drafts of up to 60: kernels take rows in other numbers, to the same bits."""
+    monkeypatch.setenv("REDOUBT_ISA", tier)
+    requests = scored(requests_of_lengths(range(20, 32))[:-1], 24)
+    runners = [make_runner(folder, "wide", kind=kind, group=group, **options) for _ in range(2)]
+    expected, _ = answers_of(requests, runners[0], None)
+    drafts = drafts_for(folder, "wide")
+    found, engine = answers_of(requests, runners[1], drafts)
+    assert differences(found, expected) == [], runners[1].arithmetic
+    drafted, right = engine.statistics().drafts["model"]
+    assert 0 < right < drafted
+
+
+def test_an_answer_ends_within_a_draft(folder: Path) -> None:
+    """At the first of its stop tokens, wherever that is drafted."""
+    asked = requests_of_lengths((31, 60))[:-1]
+    whole, _ = answers_of(asked, make_runner(folder, "dense"), None)
+    requests, wanted = [], {}
+    for request in asked:
+        tokens = whole[request.request_id].tokens
+        for place in range(10, 40, 3):
+            name = f"{request.request_id} until {place}"
+            wanted[name] = Answer(tokens[: tokens.index(tokens[place])], (), "stop")
+            requests.append(replace(request, request_id=name, stop_token_ids=frozenset({tokens[place]})))
+    found, engine = answers_of(requests, make_runner(folder, "dense"), drafts_for(folder, "dense"))
+    assert differences(found, wanted) == []
+    assert engine.statistics().accepted_tokens > 0
+
+
+@pytest.mark.parametrize("target", ["dense", "states"])
+def test_an_aborted_text_leaves_no_wrong_page(folder: Path, target: str) -> None:
+    same: dict[str, Any] = {"compute_type": "int8", "prompt_compute_type": "same"}
+    engines = [
+        Engine(make_runner(folder, target, **same), expected_output_tokens=1, drafts=drafts)
+        for drafts in (drafts_for(folder, target), None)
+    ]
+    check_aborted_texts(*engines)
+    for engine in engines:
+        engine.stop()
+    drafted, right = engines[0].statistics().drafts["model"]
+    assert 0 < right < drafted
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("dense", {"kv_type": "int16"}), ("experts", {"kv_type": "int8"}), ("latent", {"kv_type": "bf16"}),
+     ("dense", {"kv_type": "fp32", "compute_type": "fp32", "prompt_compute_type": "same"})],
+    ids=["int16", "int8", "bf16", "fp32"],
+)  # fmt: skip
+def test_saved_pages_are_those_without_drafts(folder: Path, target: str, options: dict[str, Any]) -> None:
+    """The same names, and under each the same bytes: whatever was drafted leaves nothing behind."""
+    prompt = tuple(made_text(40)) * 3
+    request = GenerateRequest("one", prompt, 160, GREEDY, tenant=b"", memory=grant_for("ada"))
+
+    def pages_of(drafts: DraftModel | None, guess_tokens: int) -> tuple[Answer, dict[tuple[bytes, bytes], bytes]]:
+        runner, receiver = make_runner(folder, target, **options), Receiver()
+        store = DictStore(runner.gathered_page_bytes)
+        engine = Engine(
+            runner, expected_output_tokens=1, guess_tokens=guess_tokens, drafts=drafts, page_store=store,
+            memory=MemoryOptions(save_after_s=1e9, restore="always", min_tokens=1),
+        )  # fmt: skip
+        receiver.submit(engine, request)
+        engine.start()
+        answer = answer_of(receiver, "one")
+        assert engine.memory is not None
+        assert engine.memory.flush(None).result(60).unsaved_pages == 0
+        engine.stop()
+        store.close()
+        for kind, (drafted, right) in engine.statistics().drafts.items():
+            assert kind == "lookup" or 0 < right < drafted
+            print(target, options, kind, drafted, right)
+        return answer, store.pages
+
+    expected, pages = pages_of(None, 0)
+    assert len(pages) == (len(prompt) + 160) // _native.PAGE_TOKENS
+    for drafts, guess_tokens in ((drafts_for(folder, target), 0), (None, 5)):
+        found, others = pages_of(drafts, guess_tokens)
+        assert differences({"one": found}, {"one": expected}) == []
+        assert others.keys() == pages.keys()
+        assert [name for name, data in others.items() if data != pages[name]] == []
 
 
 class Limited(Alternating):
@@ -169,13 +322,13 @@ def test_the_same_prompt_is_found_in_the_draft_models_cache(folder: Path) -> Non
     """A second turn behind a first one: its text is the same as without both caches."""
     text = made_text(160)
     turns = [GenerateRequest(f"{end}", tuple(text[:end]), 40, GREEDY, tenant=b"") for end in (100, 160)]
-    expected = [texts_of([turn], make_runner(folder, "dense"), None, case="uncached")[0] for turn in turns]
+    expected = [answers_of([turn], make_runner(folder, "dense"), None, case="uncached")[0] for turn in turns]
     drafts = drafts_for(folder, "dense")
     engine, receiver = Engine(make_runner(folder, "dense"), drafts=drafts), Receiver()
     engine.start()
     for turn, wanted in zip(turns, expected, strict=True):
         receiver.submit(engine, turn)
-        assert receiver.tokens(turn.request_id) == wanted[turn.request_id]
+        assert receiver.tokens(turn.request_id) == wanted[turn.request_id].tokens
     engine.stop()
     assert engine.statistics().cached_tokens == 96
     assert drafts._pool.cached_count >= 160 // 32

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
 from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
 from app.engine.speculative.step_cost import StepCost
-from app.messages.outputs import TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest, Priority, SamplingParams
 from app.settings.applications import ModelApplicationSettings
 from app.workers.drafts import drafting_bytes, load_drafts
@@ -32,6 +31,9 @@ from tests.engine.native_runs import (
     GREEDY,
     PAGE,
     Outputs,
+    answer_of,
+    check_aborted_texts,
+    differences,
     interrupted,
     made_text,
     outputs,
@@ -150,7 +152,8 @@ def running(
     shape: str,
     *,
     predicts: bool = True,
-    kv_type: str = "int16",
+    kv_type: str = "auto",
+    compute_type: str = "auto",
     saved: dict[tuple[bytes, bytes], bytes] | None = None,
     **options: Any,
 ) -> Iterator[Engine]:
@@ -159,6 +162,8 @@ def running(
     runner = NativeRunner(
         str(model),
         threads=threads,
+        compute_type=compute_type,
+        prompt_compute_type="auto" if compute_type == "auto" else "same",
         kv_type=kv_type,
         kv_pages=kv_pages,
         max_sequences=max_sequences,
@@ -245,16 +250,9 @@ def test_log_probabilities_are_the_same(model: Path) -> None:
             for request in requests:
                 receiver.submit(engine, request)
             engine.start()
-            texts = {request.request_id: receiver.tokens(request.request_id) for request in requests}
-        scores = {
-            name: TokenScores.joined([each.scores for each in deltas if isinstance(each, TokenDelta) and each.scores])
-            for name, deltas in receiver.events.items()
-        }
-        found.append(
-            (texts, {name: [array.tobytes() for array in astuple(each)] for name, each in scores.items() if each})
-        )
-    assert found[0] == found[1]
-    assert found[0][1].keys() == found[0][0].keys()
+            found.append({request.request_id: answer_of(receiver, request.request_id) for request in requests})
+    assert differences(*found) == []
+    assert all(answer.scores for answer in found[0].values())
     check_some_are_right(engine, model)
 
 
@@ -277,6 +275,16 @@ def test_aborts_leave_the_others_alone(model: Path, expected: Outputs) -> None:
             engine.abort(f"{request.request_id}, aborted")
         for request in requests:
             assert receiver.tokens(request.request_id) == expected[request.request_id]
+
+
+@pytest.mark.parametrize("model", ["dense", "hybrid"], indirect=True)
+def test_an_aborted_text_leaves_no_wrong_page(model: Path) -> None:
+    with (
+        running(model, "few at a time", predicts=False, compute_type="int8") as plain,
+        running(model, "few at a time", compute_type="int8") as engine,
+    ):
+        check_aborted_texts(engine, plain)
+        check_some_are_right(engine, model)
 
 
 def test_an_answer_ends_within_a_draft(model: Path, expected: Outputs) -> None:
@@ -413,7 +421,7 @@ def test_the_predictor_takes_its_pages_from_the_same_memory(model: Path) -> None
 def tokens_without(runner: NativeRunner, model: Path) -> int:
     """That would fit without a predictor."""
     state_bytes = runner.state_pages * _native.Model.state_page_bytes(str(model))
-    return ((1 << 24) - state_bytes) // _native.Model.kv_page_bytes(str(model), "int16") * PAGE
+    return ((1 << 24) - state_bytes) // _native.Model.kv_page_bytes(str(model), runner.model.kv_type) * PAGE
 
 
 @pytest.mark.parametrize(("options", "used"), [({}, True), ({"draft_tokens": 2}, True), ({"draft_tokens": 0}, False)])

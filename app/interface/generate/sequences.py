@@ -5,7 +5,7 @@ It knows neither plans nor answers.
 
 from app.interface.generate.service import Service
 from app.interface.request.callers import Caller
-from app.interface.request.observers import Observe, observed
+from app.interface.request.observers import Observe, Observed
 from app.interface.request.record import RequestRecord
 from app.messages.outputs import Generate
 
@@ -21,7 +21,7 @@ def sequences(
     stored: Observe | None = None,
     conversation: str | None = None,
     shared_tokens: int | None = None,
-) -> Generate:
+) -> Observed:
     """Wraps a served model's `generate` for one request of a caller.
 
     prompt_tokens: of the request, each prompt counted once. record: notes tokens for the access log. stored: collects
@@ -38,6 +38,6 @@ def sequences(
     permit = None if shared_tokens is None else caller.permit(conversation, shared_tokens)
     looking = [observe for observe in observers if observe is not None]
     if meter is None:
-        return observed(generate, looking, permit)
+        return Observed(generate, looking, permit)
     meter.note_model(model, prompt_tokens)
-    return observed(generate, looking, permit, meter.cancellable)
+    return Observed(generate, looking, permit, meter.cancellable)

@@ -66,7 +66,7 @@ class Metrics:
         )
         self._sequences = Counter(
             "redoubt_sequences",
-            "Sequences that have ended: stop, length, error; closed by a stop string or as the client went.",
+            "Sequences that have ended: stop, length, error; closed by a stop string, the only call or the client.",
             ["model", "reason"],
             registry=registry,
         )

@@ -1,10 +1,11 @@
-"""Observers of generated tokens, and the one generator that calls them.
+"""Observers of generated tokens, and the one place that calls them.
 
-It knows neither the observers (`app.interface.generate.sequences` lists them) nor what they do.
+They see what a sequence's reader uses: a step with drafts, or a slow reader, may bring more tokens than the answer has
+before a stop string. It knows neither the observers (`app.interface.generate.sequences` lists them) nor what they do.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from app.messages.outputs import Generate, TokenDelta
@@ -19,9 +20,10 @@ class Observer(NamedTuple):
     """Observes one sequence. Neither function may raise or block."""
 
     saw: Callable[[TokenDelta], None]
-    """Called with each delta, before the reader gets it."""
+    """Called with what the reader uses of each delta; a delta that the reader has cut has neither scores nor a finish
+    reason."""
     ended: Callable[[BaseException | None], None] = _ignored
-    """Called once after the last delta, with the error that ended the sequence; None: it is complete."""
+    """Called once after the last delta, with the error that ended the sequence; None: it is complete, or was cut."""
 
 
 Observe = Callable[[GenerateRequest], Observer]
@@ -32,28 +34,55 @@ Hold = Callable[[], AbstractContextManager[None]]
 """Entered by the task that reads a sequence, until the sequence has ended."""
 
 
-def observed(
-    generate: Generate, observers: Sequence[Observe], permit: Permit | None = None, hold: Hold = nullcontext
-) -> Generate:
-    """Wraps `generate` with observers, which are called in order with each delta."""
+class Observed:
+    """A model's sequences with observers, which are called in order."""
 
-    async def passed(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-        with hold():
-            if permit is not None:
-                request = await permit(request)
-            watching = [observe(request) for observe in observers]
-            looks = [observer.saw for observer in watching]
-            try:
-                async with aclosing(generate(request)) as deltas:
-                    async for delta in deltas:
-                        for saw in looks:
-                            saw(delta)
-                        yield delta
-            except BaseException as error:
-                for observer in watching:
-                    observer.ended(error)
-                raise
-            for observer in watching:
-                observer.ended(None)
+    def __init__(
+        self,
+        generate: Generate,
+        observers: Sequence[Observe] = (),
+        permit: Permit | None = None,
+        hold: Hold = nullcontext,
+    ) -> None:
+        self._generate = generate
+        self._observers = observers
+        self._permit = permit
+        self._hold = hold
 
-    return passed
+    @asynccontextmanager
+    async def begun(
+        self, request: GenerateRequest
+    ) -> AsyncIterator[tuple[AsyncGenerator[TokenDelta, None], Callable[[TokenDelta], None]]]:
+        """Begins a sequence; gives its deltas, and what the reader calls with all that it uses of each."""
+        with self._hold():
+            if self._permit is not None:
+                request = await self._permit(request)
+            # The observers are told of the end first: a reader that has all it wants does not wait for the worker.
+            async with aclosing(self._generate(request)) as deltas:
+                with _watching([observe(request) for observe in self._observers]) as saw:
+                    yield deltas, saw
+
+    async def __call__(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        """Yields the deltas of a sequence to a reader that uses all of them; it is a `Generate`."""
+        async with self.begun(request) as (deltas, saw):
+            async for delta in deltas:
+                saw(delta)
+                yield delta
+
+
+@contextmanager
+def _watching(observers: Sequence[Observer]) -> Iterator[Callable[[TokenDelta], None]]:
+    looks = [observer.saw for observer in observers]
+
+    def saw(delta: TokenDelta) -> None:
+        for look in looks:
+            look(delta)
+
+    try:
+        yield saw
+    except BaseException as error:
+        for observer in observers:
+            observer.ended(error)
+        raise
+    for observer in observers:
+        observer.ended(None)

@@ -55,8 +55,7 @@ class RequestRecord:
             has_ended = delta.finish_reason is not None
 
         def ended(error: BaseException | None) -> None:
-            # By a stop string; or the client has gone, which the middleware knows.
-            if isinstance(error, GeneratorExit) and not has_ended:
+            if error is None and not has_ended:  # a stop string or the end of the only call has cut it
                 self.finish_reason = "stop"
 
         return Observer(saw, ended)

@@ -61,6 +61,7 @@ class Choice:
         self._echo = job.echoes[index // job.choices] if job.echoes else job.begun
         self._undecided_scores: list[dict[str, Any]] = []
         self._shows_tokens = job.shows_tokens
+        self._ends_early = False  # a stop string or the end of the only call has ended it, not the engine
 
     def feed(self, delta: TokenDelta) -> list[ChoiceDelta]:
         """Returns what these tokens add to the choice, in order. Nothing may follow a finish reason.
@@ -79,17 +80,29 @@ class Choice:
                 break
         return joined
 
+    def used(self, delta: TokenDelta, new: list[ChoiceDelta]) -> TokenDelta:
+        """Returns what the choice has used of the delta that `feed` has turned into `new`.
+
+        Tokens behind the choice's end are cut off, and with them what the engine says of its own end.
+        """
+        if not self._ends_early:
+            return delta
+        tokens = sum(one.tokens for one in new)
+        return delta._replace(token_ids=delta.token_ids[:tokens], finish_reason=None, scores=None)
+
     def _feed(self, delta: TokenDelta) -> ChoiceDelta:
         piece = self._text.feed(delta)
         new_text, tokens = piece.text, piece.tokens
         scores = self._without_thought(self._scored.lists(delta, tokens), piece)
         whole_text = new_text
-        finish_reason: FinishReason | None = "stop" if piece.stop is not None else delta.finish_reason
+        finish_reason: FinishReason | None = delta.finish_reason
+        if piece.stop is not None:
+            finish_reason, self._ends_early = "stop", True
         found: list[ToolCallDelta] = []
         if self._calls is not None:
             new_text, found = self._calls.feed(new_text)
             if self._calls.ended:
-                finish_reason = "tool_calls"
+                finish_reason, self._ends_early = "tool_calls", True
             if finish_reason is not None:
                 rest, more = self._calls.finish()
                 new_text, found = new_text + rest, found + more

@@ -1,31 +1,31 @@
 """Turns the engine's token deltas into deltas of a request's choices.
 
-It needs only `generate`, an async generator function, and knows neither Ray nor HTTP.
+It knows neither Ray nor HTTP.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from app.interface.generate.answers.choice import Choice, ChoiceDelta, add_delta
 from app.interface.generate.planning.job import Job
 from app.interface.request import errors
+from app.interface.request.observers import Observed
 from app.interface.text.chat_model import ChatModel
 from app.messages.failures import ConstraintError, EngineStoppedError
-from app.messages.outputs import Generate, TokenDelta
+from app.messages.outputs import Answer, TokenDelta
 
 Deltas = AsyncGenerator[list[ChoiceDelta], None]
 """Each item has the new deltas of all choices, each choice's in order; rarely several of one choice."""
 
 
-async def choice_deltas(job: Job, model: ChatModel, generate: Generate) -> Deltas:
+async def choice_deltas(job: Job, model: ChatModel, sequences: Observed) -> Deltas:
     """Runs all requests of a job concurrently. A slow reader gets fewer and bigger deltas.
 
     Closing this generator, or an error in one choice, closes every choice's generator.
     """
     buffer = _DeltaBuffer()
     tasks = [
-        asyncio.create_task(_run_request(index, job, model, generate, buffer)) for index in range(len(job.requests))
+        asyncio.create_task(_run_request(index, job, model, sequences, buffer)) for index in range(len(job.requests))
     ]
     try:
         finished = 0
@@ -66,27 +66,28 @@ class _DeltaBuffer:
         return deltas
 
 
-async def _run_request(index: int, job: Job, model: ChatModel, generate: Generate, buffer: _DeltaBuffer) -> None:
+async def _run_request(index: int, job: Job, model: ChatModel, sequences: Observed, buffer: _DeltaBuffer) -> None:
     """Runs one request until it ends or a stop string ends it, and buffers its choices' deltas."""
     first = index * job.choices if job.beams else index
     choice = Choice(first, job, model)
     try:
-        async with aclosing(generate(job.requests[index])) as deltas:
+        async with sequences.begun(job.requests[index]) as (deltas, saw):
             async for delta in deltas:
                 if delta.progress is not None:
                     buffer.put(ChoiceDelta(first, "", 0, None, progress=delta.progress))
                     if not delta.has_output:
+                        saw(delta)
                         continue
                 new = choice.feed(delta)
-                for number, answer in enumerate(delta.more, start=first + 1):  # further answers of a beam search
-                    whole = TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens)
-                    for one in Choice(number, job, model).feed(whole):
-                        buffer.put(one)
+                used = choice.used(delta, new)
+                if delta.more:
+                    used = used._replace(more=_feed_more(delta, first + 1, job, model, buffer))
+                saw(used)
                 for one in new:
                     buffer.put(one)
                 if new[-1].finish_reason is not None:
                     return
-        raise RuntimeError("the worker ended a stream without a finish reason")
+            raise RuntimeError("the worker ended a stream without a finish reason")
     except asyncio.CancelledError:
         # Either the reader has gone, or the worker has cancelled the request: then the reader gets an error.
         buffer.fail(EngineStoppedError("The worker gave this request up. Try again."))
@@ -96,3 +97,14 @@ async def _run_request(index: int, job: Job, model: ChatModel, generate: Generat
         buffer.fail(errors.invalid(error.message_for_client, field, "invalid_value"))
     except Exception as error:
         buffer.fail(error)
+
+
+def _feed_more(delta: TokenDelta, first: int, job: Job, model: ChatModel, buffer: _DeltaBuffer) -> tuple[Answer, ...]:
+    """Buffers the further answers of a beam search, choice `first` and on; returns what is used of them."""
+    used: list[Answer] = []
+    for number, answer in enumerate(delta.more, start=first):
+        new = Choice(number, job, model).feed(TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens))
+        used.append(answer._replace(token_ids=answer.token_ids[: sum(one.tokens for one in new)]))
+        for one in new:
+            buffer.put(one)
+    return tuple(used)

@@ -7,6 +7,7 @@ import pytest
 from app.interface.generate.answers.choice import ChoiceDelta
 from app.interface.generate.answers.deltas import choice_deltas
 from app.interface.generate.planning.job import Job
+from app.interface.request.observers import Observed
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
@@ -22,7 +23,7 @@ async def run(job: Job, worker: FakeWorker) -> tuple[dict[int, str], dict[int, s
     texts: dict[int, str] = {}
     reasons: dict[int, str | None] = {}
     tokens = 0
-    async with aclosing(choice_deltas(job, MODEL, worker.generate)) as batches:
+    async with aclosing(choice_deltas(job, MODEL, Observed(worker.generate))) as batches:
         async for batch in batches:
             for delta in batch:
                 texts[delta.index] = texts.get(delta.index, "") + delta.text
@@ -67,7 +68,7 @@ async def test_choices_run_at_once_and_keep_their_places() -> None:
 
 
 async def test_a_slow_reader_gets_fewer_bigger_deltas() -> None:
-    async with aclosing(choice_deltas(chat(), MODEL, FakeWorker(lambda _: deltas(TEXT)).generate)) as batches:
+    async with aclosing(choice_deltas(chat(), MODEL, Observed(FakeWorker(lambda _: deltas(TEXT)).generate))) as batches:
         first = await anext(batches)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -86,7 +87,7 @@ async def test_an_error_comes_after_the_text_before_it_and_closes_the_other_choi
     texts: list[str] = []
 
     async def read() -> None:
-        async for batch in choice_deltas(chat(n=2, seed=1), MODEL, worker.generate):
+        async for batch in choice_deltas(chat(n=2, seed=1), MODEL, Observed(worker.generate)):
             texts.extend(delta.text for delta in batch if delta.index == 0)
 
     with pytest.raises(EngineStoppedError, match="gone"):
@@ -96,14 +97,14 @@ async def test_an_error_comes_after_the_text_before_it_and_closes_the_other_choi
 
 
 async def test_a_refusal_is_raised_before_any_delta() -> None:
-    batches = choice_deltas(chat(n=2), MODEL, FakeWorker(lambda _: [QueueFullError("full")]).generate)
+    batches = choice_deltas(chat(n=2), MODEL, Observed(FakeWorker(lambda _: [QueueFullError("full")]).generate))
     with pytest.raises(QueueFullError):
         await anext(batches)
 
 
 async def test_closing_the_stream_closes_every_choice() -> None:
     worker = FakeWorker(lambda _: deltas(TEXT), hang_after=1)
-    batches = choice_deltas(chat(n=3), MODEL, worker.generate)
+    batches = choice_deltas(chat(n=3), MODEL, Observed(worker.generate))
     await anext(batches)
     await worker.started.wait()
     assert worker.running == 3
@@ -113,7 +114,7 @@ async def test_closing_the_stream_closes_every_choice() -> None:
 
 async def test_cancelling_before_the_first_delta_closes_every_choice() -> None:
     worker = FakeWorker(lambda _: deltas(TEXT), hang_after=0)
-    batches = choice_deltas(chat(n=2), MODEL, worker.generate)
+    batches = choice_deltas(chat(n=2), MODEL, Observed(worker.generate))
     waiting = asyncio.ensure_future(anext(batches))
     await worker.started.wait()
     waiting.cancel()
@@ -133,7 +134,7 @@ async def test_a_worker_that_gives_up_does_not_leave_the_reader_waiting() -> Non
         yield TokenDelta((TEXT[0],))
         raise asyncio.CancelledError
 
-    batches = choice_deltas(chat(), MODEL, cancelled)
+    batches = choice_deltas(chat(), MODEL, Observed(cancelled))
     await anext(batches)
     with pytest.raises(EngineStoppedError):
         await anext(batches)

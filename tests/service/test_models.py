@@ -1,5 +1,7 @@
 """A second model comes to a running service, is sealed, and goes again, while a conversation with the first goes on.
 
+Only the first drafts. Its worker is killed once; answers are those of the second all the same.
+
 In the end the main process is killed: a start takes as long as both.
 """
 
@@ -21,6 +23,7 @@ from tests.service.running import (
     RunningService,
     assert_nothing_is_left,
     descendants,
+    kill,
     starting_service,
     wait_until,
 )
@@ -30,7 +33,7 @@ def further(**place: str) -> dict[str, Any]:
     worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64, "warm_up_new_tokens": 8}
     args = {
         "model": place,
-        "engine": {"kv_memory_bytes": 100 << 20},
+        "engine": {"kv_memory_bytes": 100 << 20, "draft_tokens": 0, "guess_tokens": 0},
         "worker": worker,
     }
     return {"name": "second", "route_prefix": None, "import_path": "app.deploy:build_model", "args": args}
@@ -70,6 +73,29 @@ def ask(service: RunningService, model: str) -> httpx.Response:
     question = {"role": "user", "content": "What is the capital of France?"}
     body = {"model": model, "messages": [question], "temperature": 0, "max_tokens": 12}
     return httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60)
+
+
+def drawn(service: RunningService, model: str, *, killed_at: int | None = None) -> tuple[Any, ...]:
+    """An answer's text, scores, finish reason and counts; its worker is killed when so many events have come."""
+    body = {"model": model, "prompt": "Once upon a time", "max_tokens": 200, "logit_bias": {"0": -100, "2": -100}}
+    body |= {"temperature": 0.5, "seed": 3, "logprobs": 2, "stream": True, "stream_options": {"include_usage": True}}
+    events: list[dict[str, Any]] = []
+    with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=300) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                events.append(json.loads(line[6:]))
+                if len(events) == killed_at:
+                    kill({row["pid"] for row in service.alive() if row["model_names"] == [model]})
+    assert not any("error" in event for event in events), events[-1]
+    choices = [choice for event in events for choice in event["choices"]]
+    scores = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    joined = {
+        name: [each for score in scores for each in score[name]]
+        for name in ("tokens", "token_logprobs", "top_logprobs")
+    }
+    usage = events[-1]["usage"]
+    text = "".join(choice["text"] for choice in choices)
+    return text, joined, choices[-1]["finish_reason"], usage["prompt_tokens"], usage["completion_tokens"]
 
 
 class Conversation(threading.Thread):
@@ -118,6 +144,8 @@ def test_a_model_comes_and_goes(
         assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
         assert (first["draft"], second["draft"]) == (service_model.name, None)
         assert not set(first["cpus"]) & set(second["cpus"])
+        assert drawn(small_service, "first", killed_at=20) == drawn(small_service, "second")
+        wait_until(lambda: len(small_service.alive()) == 2, "a worker that drafts again", START_TIMEOUT_S)
         wait_until(lambda: asleep(small_service) == ["second"], "the second model asleep")
         assert ask(small_service, "second").json()["choices"] == answer.json()["choices"]
 

@@ -23,6 +23,7 @@ from tests.engine.test_engine import Receiver
 VOCABULARY = 96
 GREEDY = SamplingParams(temperature=0.0)
 PAGE = _native.PAGE_TOKENS
+_TURNS = tuple(Random(9).choices(range(VOCABULARY), k=200))
 
 Outputs = dict[str, tuple[int, ...]]
 """Token ids, by the requests' names."""
@@ -138,15 +139,19 @@ def interrupted(engine: Engine) -> Iterator[None]:
         thread.join()
 
 
+def first_turn(behind: int) -> GenerateRequest:
+    """A request that ends before token `behind`."""
+    return GenerateRequest("first", _TURNS[:50], behind - 50, GREEDY, tenant=b"")
+
+
 def check_second_turn(
     behind: int, cached: AbstractContextManager[Engine], uncached: AbstractContextManager[Engine]
 ) -> None:
     """A first turn that ends before token `behind` is found in the cache by its whole pages, and changes no token."""
-    text = tuple(Random(9).choices(range(VOCABULARY), k=200))
     with cached as engine:
-        first = GenerateRequest("first", text[:50], behind - 50, GREEDY, tenant=b"")
-        said = (*text[:50], *outputs(engine, [first])["first"])
-        second = GenerateRequest("second", (*said, *text[100:130]), 40, GREEDY, tenant=b"")
+        first = first_turn(behind)
+        said = (*first.prompt_token_ids, *outputs(engine, [first])["first"])
+        second = GenerateRequest("second", (*said, *_TURNS[100:130]), 40, GREEDY, tenant=b"")
         again = outputs(engine, [second])["second"]
         assert engine.statistics().cached_tokens == (behind - 1) // PAGE * PAGE
     with uncached as engine:

@@ -1,7 +1,7 @@
 """A native model of Gated DeltaNet, convolutions and attention under the engine: the same tokens whatever it does."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
+from app.engine.speculative.drafter import NgramDrafter
 from app.messages.requests import ContrastiveParams, GenerateRequest, Priority
 from quant.families.description import Attention, Decoder, DeltaNet, Layer, Mlp, Rope, ShortConv
 from tests import sizes
@@ -18,6 +19,7 @@ from tests.engine.native_runs import (
     GREEDY,
     Outputs,
     check_second_turn,
+    first_turn,
     interrupted,
     made_text,
     outputs,
@@ -129,6 +131,23 @@ def test_nothing_that_the_engine_does_changes_a_token(
 @pytest.mark.parametrize("behind", range(60, 75) if sizes.FULL else (60, 63, 64, 65, 74))
 def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Path) -> None:
     check_second_turn(behind, running(model, "batched"), running(model, "batched", prefix_cache=False))
+
+
+@pytest.mark.parametrize("behind", range(60, 75) if sizes.FULL else (63, 64, 65))
+def test_a_second_turn_finds_one_that_ended_among_guesses(
+    behind: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which every fifth is wrong."""
+    with running(model, "batched") as engine:
+        first = first_turn(80)
+        text = [*first.prompt_token_ids, *outputs(engine, [first])["first"]]
+    text[54::5] = [(token + 1) % 96 for token in text[54::5]]
+    monkeypatch.setattr(NgramDrafter, "look_up", lambda self, most: text[len(self._tokens) :][:most])
+    monkeypatch.setattr(NgramDrafter, "chances", lambda _: [0.9] * len(text))
+    monkeypatch.setattr(NgramDrafter, "learn", lambda *_: None)
+    with running(model, "guessed") as engine:
+        check_second_turn(behind, nullcontext(engine), running(model, "batched", prefix_cache=False))
+        assert 8 < engine.statistics().accepted_tokens < engine.statistics().drafted_tokens
 
 
 def test_a_text_depends_on_its_states(model: Path, tmp_path: Path) -> None:

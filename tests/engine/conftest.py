@@ -1,4 +1,4 @@
-"""The model that the engine's tests ask where any one does that has the embedded model's vocabulary."""
+"""The model that the engine's tests ask where any one does that has the embedded model's vocabulary; steady drafts."""
 
 import json
 import shutil
@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.engine.speculative.model_drafts import DraftCost, ModelDrafts
+from app.engine.speculative.step_cost import StepCost
 from app.workers.constraints import Constraints
 from tests.kernels.tiny_model import LLAMA, random_tensors, write_model
 from tests.sizes import FULL
@@ -36,3 +38,13 @@ def engine_constraints(engine_model: Path) -> Iterator[Constraints]:
     constraints = Constraints(engine_model, json.loads((engine_model / "config.json").read_text())["vocab_size"])
     yield constraints
     constraints.close()
+
+
+@pytest.fixture(scope="module")
+def drafts_seem_cheap() -> Iterator[pytest.MonkeyPatch]:
+    """What is planned must not depend on how long a step of a tiny or fake model takes on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCost, "record", lambda *_: None)
+        patch.setattr(DraftCost, "record", lambda *_: None)
+        patch.setattr(ModelDrafts, "_follow_s", lambda _: 1e-9)
+        yield patch

@@ -22,6 +22,7 @@ from app.messages.outputs import TokenDelta
 from app.messages.requests import BeamParams, ContextWindow, GenerateRequest, SamplingParams
 from app.messages.thoughts import ThoughtBudget
 from app.workers.constraints import Constraints
+from tests.engine.speculative.test_draft_model import FakeDraftRunner, drafting
 from tests.engine.test_engine import Receiver
 from tests.engine.test_resumed import TEXT, resumed, scores_of
 from tests.fakes import FakeRunner
@@ -72,10 +73,11 @@ def seams_of(receiver: Receiver, name: str) -> list[int]:
     return [sum(lengths[: place + 1]) for place in range(len(lengths) - 1)]
 
 
+@pytest.mark.usefixtures("drafts_seem_cheap")
 @given(requests(), st.data())
 @settings(max_examples=examples(100), deadline=None)
 def test_it_is_written_wherever_the_output_runs(request: GenerateRequest, data: st.DataObject) -> None:
-    """Beside others, with and without guesses, preempted, gone on with elsewhere, and with a window that shifts."""
+    """Beside others, with and without drafts, preempted, gone on with elsewhere, and with a window that shifts."""
     assert request.thought is not None
     states = data.draw(st.sampled_from([0, 10, 30])) if request.window is None else 0
     groups = data.draw(st.sampled_from([(0,), (0, 7), (0, 3, 3, 20)])) if request.window is None else (0,)
@@ -87,7 +89,13 @@ def test_it_is_written_wherever_the_output_runs(request: GenerateRequest, data: 
         group_windows=groups,
     )
     whole = runner.expected_tokens(request, written_of(request.thought))
-    engine = Engine(runner, expected_output_tokens=1, guess_tokens=data.draw(st.sampled_from([0, 4])))
+    right = data.draw(st.sampled_from([None, 0.7]))
+    engine = Engine(
+        runner,
+        expected_output_tokens=1,
+        guess_tokens=data.draw(st.sampled_from([0, 4])),
+        drafts=None if right is None else drafting(FakeDraftRunner(right=right)),
+    )
     receiver = Receiver()
     others = [
         replace(request, request_id="free", thought=None),
@@ -110,6 +118,7 @@ def test_it_is_written_wherever_the_output_runs(request: GenerateRequest, data: 
     finally:
         engine.stop()
     assert engine.statistics().pages_used == 0
+    assert not engine.statistics().drafts_failed
 
 
 def test_a_guess_goes_no_further_than_the_budget() -> None:

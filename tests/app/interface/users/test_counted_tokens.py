@@ -10,7 +10,9 @@ import pytest
 
 from app.accounts.accounts import OPERATOR_ACTS
 from app.interface.request.access_log import AccessLog
+from app.messages.failures import EngineStoppedError
 from app.messages.outputs import Answer, FinishReason, TokenDelta
+from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.routes.test_metrics import series, value
 from tests.app.interface.users.here import CHAT, Site
@@ -26,6 +28,7 @@ RESPONSE: dict[str, Any] = {"model": "tiny", "input": "hi", "tools": [{"type": "
 MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 99}
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+REASONS = ("closed", "error", "length", "stop")
 ONE_CALL: dict[str, Any] = {
     "tools": [{"name": "f", "input_schema": {"type": "object"}}],
     "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
@@ -96,6 +99,37 @@ async def test_tokens_behind_the_end(
     lines = [json.loads(line) for line in (tmp_path / "log" / "access-1.jsonl").read_text().splitlines()]
     answers = [line for line in lines if line["route"] == path]
     assert [(line["completion_tokens"], line["finish_reason"]) for line in answers] == [(used[0], "stop")] * len(used)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_choice_that_has_ended_beside_one_that_is_lost_or_left(
+    make_site: Callable[..., Site], is_lost: bool
+) -> None:
+    """The ended one counts up to its end, the other one what has come of it."""
+    ids = tuple(reference_tokenizer().encode(STOPPED).ids)
+    before = [reference_tokenizer().decode(ids[:count]) for count in range(len(ids) + 1)]
+    used = next(count for count, text in enumerate(before) if "STOP" in text)
+
+    def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
+        if request.sampling.seed == 1:
+            return [TokenDelta(ids, "length")]
+        return [TokenDelta(ids[:1]), EngineStoppedError("gone") if is_lost else TokenDelta(ids[1:], "length")]
+
+    site = make_site(FakeWorker(script, hang_after=None if is_lost else 1))
+    site.add("ann")
+    ann = await site.log_in("ann")
+    asking = asyncio.create_task(site.ask("POST", CHATS, ann, CHAT | {"stop": "STOP", "n": 2, "seed": 1}))
+    if not is_lost:
+        await site.worker.started.wait()
+        asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    while site.gate._open or site.gate._background_tasks:
+        await asyncio.sleep(0)
+    (row,) = site.inside.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
+    assert row.output == used + 1
+    found = series((await site.ask("GET", "/metrics", ann)).text)
+    reasons = {reason: value(found, "redoubt_sequences_total", model="tiny", reason=reason) for reason in REASONS}
+    assert reasons == {"closed": 1 if is_lost else 2, "error": int(is_lost), "length": 0, "stop": 0}
 
 
 async def test_further_beams_behind_their_ends(make_site: Callable[..., Site]) -> None:

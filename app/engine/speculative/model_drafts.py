@@ -87,10 +87,11 @@ class DraftCost:
         self._count += 1
         if self._count <= _COLD:
             return
-        if self._count <= _YOUNG and share < self._cost.seconds(sequences):
+        if self._count <= _YOUNG:
+            if self._count > _COLD + 1 and share >= self._cost.seconds(sequences):
+                return
             self._cost = StepCost()
-        if self._count > _YOUNG or self._count == _COLD + 1 or share < self._cost.seconds(sequences):
-            self._cost.record(sequences, share)
+        self._cost.record(sequences, share)
 
 
 class Expected:

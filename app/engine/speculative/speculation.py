@@ -64,14 +64,17 @@ class Speculation:
         self._source = source
         self._forgets = True
         self._model = None if source is None else ModelDrafts(source, self._cost, expected_tokens, clock)
-        self.has_failed = False
-        """Whether the model that drafts was given up."""
         self._paused: set[SequenceState] = set()
         self._looked_up: list[Generation] = []  # with a lookup's draft in this step, whether it is computed or not
         self._planned: list[Generation] = []  # for which the model drafts
         self._seconds = 0.0
         self._kind = LOOKUP if source is None else source.kind
         self._counts = {kind: DraftCounts() for kind in (LOOKUP, self._kind)}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the model that drafts was given up."""
+        return self._source is not None and self._model is None
 
     @property
     def looks_on(self) -> bool:
@@ -193,7 +196,7 @@ class Speculation:
             yield
         except Exception:
             logger.exception("drafting has failed: no model drafts any more until the worker starts again")
-            self._model, self.has_failed = None, True
+            self._model = None
 
     def forget(self, sequence: SequenceState) -> None:
         """Forgets a sequence that leaves its slot, which it still has: it has ended, or was preempted."""

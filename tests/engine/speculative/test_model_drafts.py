@@ -12,6 +12,7 @@ from app.engine.generation import Generation
 from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
 from app.engine.speculative.draft_source import DraftToken
+from app.engine.speculative.model_drafts import DraftCost
 from app.engine.speculative.probe_budget import ProbeBudget
 from app.engine.speculative.speculation import Speculation
 from app.messages.requests import GenerateRequest, SamplingParams
@@ -337,3 +338,10 @@ def test_rows_that_took_long_for_a_while_are_soon_tried_again() -> None:
             machine.speculation._cost.record(rows, seconds * STEP_S)
     rows = [machine.step() and machine.rows for _ in range(150)]
     assert rows.count(3) > 100 > 0 < rows.count(4)
+
+
+def test_the_fastest_of_the_first_drafts_counts_also_where_they_take_longer_than_a_step() -> None:
+    cost = DraftCost()
+    for share in (9.0, 9.0, 1.5, 1.4, 1.6):
+        cost.record(1, share)
+    assert cost.share(1, 0.1) == pytest.approx(1.4)

@@ -186,4 +186,4 @@ def check_aborted_texts(drafting: Engine, plain: Engine) -> None:
         receiver.submit(drafting, GenerateRequest(again, text + whole[:64], 36, GREEDY, tenant=tenant))
         assert receiver.tokens(again) == whole[64:], again
         assert not receiver.ended(aborted)
-    assert drafting.statistics().cached_tokens >= 10 * 2 * PAGE, "of the answers too"
+    assert drafting.statistics().cached_tokens > 10 * PAGE, "of the answers too"

@@ -204,7 +204,8 @@ def test_in_every_arithmetic(
 ) -> None:
     """Steps of 12 rows and fewer, and with drafts of up to 60: kernels take rows in other numbers, to the same bits."""
     monkeypatch.setenv("REDOUBT_ISA", tier)
-    requests = scored(requests_of_lengths(range(20, 32))[:-1], 24)
+    few = tier == "scalar"  # it is slow
+    requests = scored(requests_of_lengths(range(5, 17) if few else range(20, 32))[:-1], 12 if few else 24)
     runners = [make_runner(folder, "wide", kind=kind, group=group, **options) for _ in range(2)]
     expected, _ = answers_of(requests, runners[0], None)
     drafts = drafts_for(folder, "wide")
@@ -269,9 +270,7 @@ def test_saved_pages_are_those_without_drafts(folder: Path, target: str, options
         assert engine.memory.flush(None).result(60).unsaved_pages == 0
         engine.stop()
         store.close()
-        for kind, (drafted, right) in engine.statistics().drafts.items():
-            assert kind == "lookup" or 0 < right < drafted
-            print(target, options, kind, drafted, right)
+        assert (engine.statistics().accepted_tokens > 0) == (drafts is not None or guess_tokens > 0)
         return answer, store.pages
 
     expected, pages = pages_of(None, 0)

@@ -34,14 +34,17 @@ from tests.engine.native_runs import (
     made_text,
     requests_of_lengths,
 )
-from tests.engine.speculative.test_predictor_native import CONFIG, DELTA, DENSE, FULL, MODELS, tensors_of
+from tests.engine.speculative.test_predictor_native import CONFIG, CONV, DELTA, DENSE, FULL, MODELS, tensors_of
 from tests.engine.test_engine import Receiver
 from tests.kernels.tiny_model import F32, write_described
 
+MOST = 20
+"""So many sequences at once: more than are drafted for."""
 SHARED = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
 TARGETS = {
     "dense": DENSE,
     "experts": replace(DENSE, kinds=(Layer(Attention(32**-0.5), experts=Experts(6, 2, 64)),)),
+    "convolutions": replace(DENSE, kinds=(CONV, FULL), layers=(0, 1, 0)),
     "states": replace(DENSE, kinds=(DELTA, FULL), layers=(0, 1, 0)),
     "windows": replace(DENSE, kinds=(Layer(Attention(32**-0.5, window=40), mlp=Mlp(96)), FULL), layers=(0, 1)),
     "latent": MODELS["latent"],
@@ -50,6 +53,9 @@ TARGETS = {
 AUTO = {"compute_type": "auto", "prompt_compute_type": "auto", "kv_type": "auto"}
 """A service's defaults: bf16 where the processor has AMX."""
 BF16_TIERS = {"scalar", "amx_int8"}
+
+FEW_PAGES = {"windows": 24, "convolutions": 14, "experts": 11}
+"""With which sequences are preempted."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,7 +81,7 @@ def make_runner(
     drafts: bool = False,
     kind: WeightType = "int8",
     group: int = 32,
-    max_sequences: int = 17,
+    kv_pages: int = 400,
     **options: Any,
 ) -> NativeRunner:
     """name: of the target. drafts: the model that drafts for it. Models are written once."""
@@ -91,12 +97,12 @@ def make_runner(
     return NativeRunner(
         str(path),
         threads=1,
-        kv_pages=400,
-        max_sequences=max_sequences,
+        kv_pages=kv_pages,
+        max_sequences=MOST,
         max_step_tokens=64,
         max_context_tokens=512,
         page_groups=name == "windows" and not drafts,
-        state_pages=least_state_pages(max_sequences) + 6,
+        state_pages=least_state_pages(MOST) + 6,
         **{**AUTO, **options},
     )
 
@@ -113,9 +119,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers_of(
     requests: Sequence[GenerateRequest], runner: NativeRunner, drafts: DraftModel | None, *, case: str = ""
 ) -> tuple[dict[str, Answer], Engine]:
-    engine = Engine(
-        runner, expected_output_tokens=1, prompt_chunk_tokens=48, drafts=drafts, prefix_cache=case != "uncached"
-    )
+    engine = Engine(runner, expected_output_tokens=1, prompt_chunk_tokens=48, drafts=drafts)
     receiver = Receiver()
     for request in requests:
         receiver.submit(engine, request)
@@ -129,6 +133,7 @@ def answers_of(
             engine.abort(f"{request.request_id}, aborted")
     engine.stop()
     assert engine.statistics().pages_used == 0
+    assert (engine.statistics().preemptions > 0) == (case == "preempted")
     return answers, engine
 
 
@@ -146,22 +151,21 @@ def scored(requests: Sequence[GenerateRequest], max_new_tokens: int) -> list[Gen
 
 @pytest.mark.parametrize(
     ("target", "case"),
-    [("dense", "interrupted"), ("dense", "20 at once"), ("experts", "16 at once"), ("states", "aborts"),
-     ("windows", "uncached"), ("windows", "interrupted"), ("latent", "aborts")],
+    [("dense", "interrupted"), ("experts", "20 at once"), ("experts", "preempted"), ("states", "aborts"),
+     ("convolutions", "preempted"), ("windows", "preempted"), ("windows", "interrupted"), ("latent", "aborts")],
 )  # fmt: skip
 def test_a_dense_model_drafts_for_others(folder: Path, target: str, case: str) -> None:
     requests = scored(requests_of_lengths((1, 31, 33, 71, 100)), 40)
-    if case == "16 at once":
-        requests = scored(requests_of_lengths(range(20, 36))[:-1], 20)
-    elif case == "20 at once":  # there are drafts once five have ended
-        requests = scored(requests_of_lengths(range(20, 40))[:-1], 24)
+    if case == "20 at once":  # there are drafts once five have ended
+        requests = scored(requests_of_lengths(range(20, 20 + MOST))[:-1], 24)
         requests[:5] = [replace(one, max_new_tokens=4) for one in requests[:5]]
     elif case == "interrupted":
         requests = [replace(one, priority=Priority.BATCH) for one in requests]
-    expected, _ = answers_of(requests, make_runner(folder, target, max_sequences=24), None)
+    expected, _ = answers_of(requests, make_runner(folder, target), None)
     for _ in range(20):  # interruptions may leave no time for drafts
         drafts = drafts_for(folder, target)
-        found, engine = answers_of(requests, make_runner(folder, target, max_sequences=24), drafts, case=case)
+        runner = make_runner(folder, target, kv_pages=FEW_PAGES[target] if case == "preempted" else 400)
+        found, engine = answers_of(requests, runner, drafts, case=case)
         assert differences(found, expected) == []
         assert not engine.statistics().drafts_failed
         assert drafts._pool.used_count == 0
@@ -317,17 +321,28 @@ def test_tokens_before_a_grammars_limit_are_delivered(folder: Path) -> None:
     assert engine.statistics().accepted_tokens > 20, "the limit is met among drafts"
 
 
-def test_the_same_prompt_is_found_in_the_draft_models_cache(folder: Path) -> None:
-    """A second turn behind a first one: its text is the same as without both caches."""
-    text = made_text(160)
-    turns = [GenerateRequest(f"{end}", tuple(text[:end]), 40, GREEDY, tenant=b"") for end in (100, 160)]
-    expected = [answers_of([turn], make_runner(folder, "dense"), None, case="uncached")[0] for turn in turns]
-    drafts = drafts_for(folder, "dense")
-    engine, receiver = Engine(make_runner(folder, "dense"), drafts=drafts), Receiver()
-    engine.start()
-    for turn, wanted in zip(turns, expected, strict=True):
-        receiver.submit(engine, turn)
-        assert receiver.tokens(turn.request_id) == wanted[turn.request_id].tokens
-    engine.stop()
-    assert engine.statistics().cached_tokens == 96
-    assert drafts._pool.cached_count >= 160 // 32
+@pytest.mark.parametrize("target", ["states", "convolutions"])
+def test_turns_are_found_behind_drafts(folder: Path, target: str) -> None:
+    """In both models' caches, wherever the turn before has ended: texts are the same as without them."""
+    drafts = drafts_for(folder, target)
+    cached, plain = (
+        Engine(make_runner(folder, target), drafts=drafts),
+        Engine(make_runner(folder, target), prefix_cache=False),
+    )
+    text, receivers = made_text(400), (Receiver(), Receiver())
+    for engine in (cached, plain):
+        engine.start()
+    said: tuple[int, ...] = ()
+    for end in (129, 192, 255):
+        asked = (*said, *text[len(said) : max(len(said) + 10, 80)])
+        turn = GenerateRequest(f"{end}", asked, end - len(asked), GREEDY, tenant=b"")
+        for engine, receiver in zip((cached, plain), receivers, strict=True):
+            receiver.submit(engine, turn)
+        answer, expected = (receiver.tokens(turn.request_id) for receiver in receivers)
+        assert answer == expected
+        said = (*asked, *answer)
+    for engine in (cached, plain):
+        engine.stop()
+    assert cached.statistics().cached_tokens == 128 + 160
+    assert drafts._pool.cached_count >= 224 // 32
+    assert cached.statistics().accepted_tokens > 60

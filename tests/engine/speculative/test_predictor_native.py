@@ -1,5 +1,6 @@
 """Models that draft with a layer of multi-token prediction or an EAGLE-3 head, under the engine: the same tokens."""
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -17,13 +18,24 @@ from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.engine.scheduling.limits import least_state_pages
 from app.engine.speculative.predictor_drafts import EAGLE, MTP, PredictorDrafts
 from app.engine.speculative.step_cost import StepCost
-from app.messages.requests import GenerateRequest, Priority, SamplingParams
+from app.messages.requests import ContextWindow, GenerateRequest, Priority, SamplingParams
 from app.settings.applications import ModelApplicationSettings
 from app.workers.drafts import drafting_bytes, load_drafts
 from app.workers.load import load_model
 from app.workers.numa import Slot
 from kernels import _native
-from quant.families.description import Attention, Decoder, DeltaNet, Latent, Layer, Mlp, Predictor, Rope
+from quant.families.description import (
+    Attention,
+    Decoder,
+    DeltaNet,
+    Experts,
+    Latent,
+    Layer,
+    Mlp,
+    Predictor,
+    Rope,
+    ShortConv,
+)
 from tests import sizes
 from tests.app.memory.pages import grant_for
 from tests.engine.memory.stores import DictStore, gathered
@@ -41,6 +53,7 @@ from tests.engine.native_runs import (
     requests_of_lengths,
 )
 from tests.engine.test_engine import Receiver
+from tests.engine.test_thoughts import budget_of
 from tests.kernels.tiny_model import F32, described_tensors, write_described
 
 CONTEXT = 512
@@ -52,15 +65,18 @@ DENSE = Decoder(
     predictor=Predictor(0),
 )  # fmt: skip
 DELTA = Layer(delta=DeltaNet(key_heads=2, value_heads=4, key_dim=32, value_dim=32), mlp=Mlp(96))
+CONV = Layer(conv=ShortConv(taps=4, bias=True), mlp=Mlp(96))
 LATENT = Attention(0.2, latent=Latent(kv_rank=32, nope_dim=32, rope_dim=16, value_dim=32, query_rank=64))
 MODELS = {
     "dense": DENSE,
-    "hybrid": replace(DENSE, kinds=(DELTA, FULL), layers=(0, 1, 0), predictor=Predictor(1)),
-    "latent": replace(
+    "hybrid": replace(DENSE, kinds=(DELTA, FULL, CONV), layers=(0, 1, 2), predictor=Predictor(1)),
+    "latent": replace(  # with experts behind the first layer, and in the predictor
         DENSE,
         kv_heads=1,
         head_dim=48,
-        kinds=(Layer(LATENT, mlp=Mlp(96)),),
+        kinds=(Layer(LATENT, mlp=Mlp(96)), Layer(LATENT, experts=Experts(6, 2, 64, shared_inner=64))),
+        layers=(0, 1),
+        predictor=Predictor(1),
         ropes=(Rope(16, tuple(10.0 ** (-i / 4) for i in range(8))),),
     ),
     "eagle": replace(DENSE, layers=(0,) * 6, predictor=None),
@@ -94,7 +110,7 @@ def tensors_of(decoder: Decoder) -> dict[str, F32]:
     tensors = described_tensors(decoder)
     for name, values in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight", "output_proj.weight")):
-            tensors[name] = values * np.float32(0.3)
+            tensors[name] = values * np.float32(0.1 if ".conv." in name else 0.3)
     if decoder.predictor is None:
         return tensors
     tensors["model.predictor.input_proj.weight"] = np.eye(HIDDEN, 2 * HIDDEN, dtype=np.float32)
@@ -332,6 +348,31 @@ def test_an_answer_goes_on_with_another_worker(model: Path, expected: Outputs) -
             assert outputs(engine, requests) == wanted
             if predicts:
                 check_some_are_right(engine, model)
+
+
+def test_thoughts_with_a_budget_and_contexts_that_are_shifted(model: Path) -> None:
+    """Beside each other: several tokens are written at once, and the keys of drafts move with the others."""
+    window = None if model.name == "hybrid" else ContextWindow(tokens=96, keep_tokens=32, discard_tokens=32)
+    end = (90, 91, 92, 93, 94)
+    requests = [
+        replace(
+            request,
+            max_new_tokens=120,
+            thought=budget_of(tokens, end=end),
+            window=window if len(request.prompt_token_ids) < 96 else None,
+        )
+        for request, tokens in zip(made_requests(), itertools.cycle((1, 23, 29, 70, 119)))
+        if request.search is None
+    ]
+    with running(model, "batched", predicts=False) as engine:
+        expected = outputs(engine, requests)
+    with running(model, "batched") as engine:
+        assert outputs(engine, requests) == expected
+        check_some_are_right(engine, model)
+    for request in requests:
+        assert request.thought is not None
+        written = expected[request.request_id][request.thought.tokens :]
+        assert written[: len(end)] == end[: len(written)]
 
 
 @pytest.mark.parametrize("model", ["dense", "eagle"], indirect=True)

@@ -1,6 +1,5 @@
 """Models that draft with a layer of multi-token prediction or an EAGLE-3 head, under the engine: the same tokens."""
 
-import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -351,28 +350,25 @@ def test_an_answer_goes_on_with_another_worker(model: Path, expected: Outputs) -
 
 
 def test_thoughts_with_a_budget_and_contexts_that_are_shifted(model: Path) -> None:
-    """Beside each other: several tokens are written at once, and the keys of drafts move with the others."""
+    """Beside each other: drafts end where the budget does, and the keys of drafts move with the others."""
     window = None if model.name == "hybrid" else ContextWindow(tokens=96, keep_tokens=32, discard_tokens=32)
-    end = (90, 91, 92, 93, 94)
-    requests = [
-        replace(
-            request,
-            max_new_tokens=120,
-            thought=budget_of(tokens, end=end),
-            window=window if len(request.prompt_token_ids) < 96 else None,
-        )
-        for request, tokens in zip(made_requests(), itertools.cycle((1, 23, 29, 70, 119)))
-        if request.search is None
+    end, budgets = (90, 91, 92, 93, 94), range(20, 44)
+    shifted = [
+        replace(request, max_new_tokens=120, thought=budget_of(70, end=end), window=window)
+        for request in made_requests()
+        if request.search is None and len(request.prompt_token_ids) < 96
     ]
-    with running(model, "batched", predicts=False) as engine:
-        expected = outputs(engine, requests)
-    with running(model, "batched") as engine:
-        assert outputs(engine, requests) == expected
-        check_some_are_right(engine, model)
-    for request in requests:
-        assert request.thought is not None
-        written = expected[request.request_id][request.thought.tokens :]
-        assert written[: len(end)] == end[: len(written)]
+    cut = [
+        GenerateRequest(f"{tokens} only", tuple(range(40)), 60, GREEDY, tenant=b"", thought=budget_of(tokens, end=end))
+        for tokens in budgets
+    ]
+    found = []
+    for predicts in (False, True):
+        with running(model, "few at a time", predicts=predicts) as engine:
+            found.append(outputs(engine, [*shifted, *cut]))
+    check_some_are_right(engine, model)
+    assert found[0] == found[1]
+    assert all(found[0][f"{tokens} only"][tokens:][: len(end)] == end for tokens in budgets)
 
 
 @pytest.mark.parametrize("model", ["dense", "eagle"], indirect=True)

@@ -31,6 +31,8 @@ from tests.sizes import examples
 END = (901, 902, 903, 904, 905)
 GREEDY = SamplingParams(temperature=0.0)
 
+pytestmark = pytest.mark.usefixtures("drafts_seem_cheap")
+
 
 def budget_of(
     tokens: int, closings: Sequence[int] = (), openings: Sequence[int] | None = None, end: tuple[int, ...] = END
@@ -73,7 +75,6 @@ def seams_of(receiver: Receiver, name: str) -> list[int]:
     return [sum(lengths[: place + 1]) for place in range(len(lengths) - 1)]
 
 
-@pytest.mark.usefixtures("drafts_seem_cheap")
 @given(requests(), st.data())
 @settings(max_examples=examples(100), deadline=None)
 def test_it_is_written_wherever_the_output_runs(request: GenerateRequest, data: st.DataObject) -> None:

@@ -85,7 +85,9 @@ def drawn(service: RunningService, model: str, *, killed_at: int | None = None) 
             if line.startswith("data: {"):
                 events.append(json.loads(line[6:]))
                 if len(events) == killed_at:
-                    kill({row["pid"] for row in service.alive() if row["model_names"] == [model]})
+                    pids = {row["pid"] for row in service.alive() if row["model_names"] == [model]}
+                    assert pids
+                    kill(pids)
     assert not any("error" in event for event in events), events[-1]
     choices = [choice for event in events for choice in event["choices"]]
     scores = [choice["logprobs"] for choice in choices if choice["logprobs"]]

@@ -178,7 +178,9 @@ class ModelDrafts:
         self._probes = 0  # in which something was drafted
         self._in_a_row = 0  # plans to draft
         self._explore_s = 0.0  # what may be lost with one token more
-        self._has_explored = False  # in this step
+        self._explore_more_s = 0.0  # what this step adds to that, if it drafts
+        self.has_explored = False
+        """Whether one token more than pays is to be computed in this step."""
         self._undrafted_s = 0.0  # what this step is expected to take, if nothing is drafted after many such plans
         self._probed_s: float | None = None  # what this step would take without its probe; None: it has none
         self._spent_s = 0.0
@@ -194,7 +196,7 @@ class ModelDrafts:
         self._lagging, self._probe, self.drafted = [], None, []
         self._probed_s, self._spent_s, self.most_tokens = None, 0.0, self.source.most_tokens
         self._undrafted_s = 0.0
-        self._has_explored = False
+        self._explore_more_s, self.has_explored = 0.0, False
 
     def forget(self, sequence: SequenceState) -> None:
         """Forgets a sequence that has ended or was preempted."""
@@ -209,13 +211,8 @@ class ModelDrafts:
 
     @property
     def is_probe(self) -> bool:
-        """Whether this step drafts to learn what drafts cost and gain."""
-        return self._probed_s is not None
-
-    @property
-    def computes_all(self) -> bool:
         """Whether all that is drafted in this step is to be computed, whether it pays or not."""
-        return self.is_probe or self._has_explored
+        return self._probed_s is not None
 
     @property
     def has_plan(self) -> bool:
@@ -244,9 +241,7 @@ class ModelDrafts:
         if behind:
             self._plan_to_follow(chosen, behind, rows, is_prompt=False)
         if depth:
-            step_s = self._target.seconds(rows)
-            saved_s = (self._rate / base - 1) * step_s
-            self._explore_s = min(self._explore_s + _EXPLORE_SHARE * saved_s, _MOST_EXPLORED * step_s)
+            self._explore_more_s = _EXPLORE_SHARE * (self._rate / base - 1) * self._target.seconds(rows)
             return chosen
         probed = [] if self._lagging or not (ready or behind) else self._plan_probe(ready, behind, rows)
         if not self._lagging and not probed and self._probe is None:
@@ -361,6 +356,9 @@ class ModelDrafts:
             return
         if not sampled:
             return
+        if self.drafted:
+            most_s = _MOST_EXPLORED * self._target.seconds(len(sampled))
+            self._explore_s = min(self._explore_s + self._explore_more_s, most_s)
         if seconds < 0.8 * self._undrafted_s:
             self._in_a_row = _MOST_IN_A_ROW - _NEXT_IN_A_ROW
         if self._probed_s is not None:
@@ -446,7 +444,7 @@ class ModelDrafts:
                 if len(record.drafts) < allowed[generation] and not is_last:
                     more.append(generation)
             if not self.is_probe:
-                more = [] if self._has_explored else self._worth_more(more, rows)
+                more = [] if self.has_explored else self._worth_more(more, rows)
             going = more
         return self._clock() - began_s
 
@@ -464,7 +462,7 @@ class ModelDrafts:
             lost_s = self._more_s(1) + self._target.seconds(rows + 1) - before_s - records[0][0] / self._rate
             if lost_s <= self._explore_s:
                 self._explore_s -= lost_s
-                most, self._has_explored = 1, True
+                most, self.has_explored = 1, True
         return [generation for _, generation in records[:most]]
 
     def chances(self, generation: Generation) -> list[float]:

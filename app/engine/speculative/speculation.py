@@ -185,7 +185,8 @@ class Speculation:
         likely.sort(key=lambda pair: -pair[0])
         for generation in allowed:
             step.query_lengths[places[generation.sequence]] = 1
-        most = len(likely) if model.computes_all else self._paying([chance for chance, _ in likely], rows, spent_s)
+        paying = self._paying([chance for chance, _ in likely], rows, spent_s)
+        most = len(likely) if model.is_probe else min(paying + model.has_explored, len(likely))
         for _, generation in likely[:most]:
             step.query_lengths[places[generation.sequence]] += 1
 

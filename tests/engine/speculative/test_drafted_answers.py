@@ -147,7 +147,7 @@ def stop_of(pieces: Sequence[str]) -> str:
     for place in range(10, len(pieces) - 6):
         stop = pieces[place][-2:] + pieces[place + 1][:2]
         begin = len("".join(pieces[:place])) + len(pieces[place][:-2])
-        if pieces[place] and pieces[place + 1] and text.find(stop) == begin:
+        if pieces[place] and pieces[place + 1] and "\ufffd" not in stop and text.find(stop) == begin:
             return stop
     raise AssertionError(pieces)
 

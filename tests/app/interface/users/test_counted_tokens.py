@@ -123,8 +123,9 @@ async def test_a_choice_that_has_ended_beside_one_that_is_lost_or_left(
         await site.worker.started.wait()
         asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    while site.gate._open or site.gate._background_tasks:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while site.gate._open or site.gate._background_tasks:
+            await asyncio.sleep(0)
     (row,) = site.inside.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert row.output == used + 1
     found = series((await site.ask("GET", "/metrics", ann)).text)

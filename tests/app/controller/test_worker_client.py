@@ -133,7 +133,7 @@ async def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncItera
     async with asyncio.timeout(60):
         while workers.engine.statistics().pages_used:  # of streams that were just closed
             await asyncio.sleep(0.01)
-    workers.engine.stop()
+    await asyncio.to_thread(workers.engine.stop)  # its last step may still wait for this loop
 
 
 def client_of(workers: Workers, wait_s: float = 60.0) -> WorkerClient:

@@ -299,7 +299,7 @@ def test_an_aborted_text_leaves_no_wrong_page(model: Path) -> None:
         running(model, "few at a time", compute_type="int8") as engine,
     ):
         check_aborted_texts(engine, plain)
-        check_some_are_right(engine, model)
+        assert engine.statistics().accepted_tokens > 0
 
 
 def test_an_answer_ends_within_a_draft(model: Path, expected: Outputs) -> None:

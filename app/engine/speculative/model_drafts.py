@@ -443,13 +443,13 @@ class ModelDrafts:
                 is_last = token.token in generation.request.stop_token_ids
                 if len(record.drafts) < allowed[generation] and not is_last:
                     more.append(generation)
-            if not self.is_probe:
-                more = [] if self.has_explored else self._worth_more(more, rows)
-            going = more
+            going = more if self.is_probe else self._worth_more(more, rows)
         return self._clock() - began_s
 
     def _worth_more(self, generations: list[Generation], rows: int) -> list[Generation]:
-        """Those for which one more token is worth its time: the planned rate of tokens at least."""
+        """Those for which one more token is worth its time: the planned rate of tokens at least; or one, to explore."""
+        if self.has_explored:
+            return []
         records = [(self._record(g).reach * self._record(g).expected, g) for g in generations]
         records.sort(key=lambda pair: -pair[0])
         before_s, gained, best, most = self._target.seconds(rows), 0.0, 0.0, 0

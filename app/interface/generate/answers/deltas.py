@@ -103,8 +103,10 @@ def _feed_more(delta: TokenDelta, first: int, job: Job, model: ChatModel, buffer
     """Buffers the further answers of a beam search, choice `first` and on; returns what is used of them."""
     used: list[Answer] = []
     for number, answer in enumerate(delta.more, start=first):
-        new = Choice(number, job, model).feed(TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens))
-        used.append(answer._replace(token_ids=answer.token_ids[: sum(one.tokens for one in new)]))
+        choice = Choice(number, job, model)
+        whole = TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens)
+        new = choice.feed(whole)
+        used.append(answer._replace(token_ids=choice.used(whole, new).token_ids))
         for one in new:
             buffer.put(one)
     return tuple(used)
